@@ -9,7 +9,6 @@ Requests come over a stream socket pair: JSON lines, each with a file handle.
 - {"probe": PATH, "levels": LEVELS}: answer on the handle with one line {"level": the first one that works,
   "refused": {LEVEL: why not}}, or {"failed": why it is not known}.
 - {"autopsy": true, ...}: open a shell over what a failed replica left (`open_autopsy`).
-- {"sweep": PATH}: delete what is in that directory, and close the handle when that is done.
 - {"pool": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready.
 - {"ping": true}: close the handle, because all earlier requests have been taken up.
 If the zygote dies, the handles of its requests are closed, which the other end sees.
@@ -26,7 +25,7 @@ from typing import NoReturn
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import main_process, memory_limit, shells, start
-from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
+from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
 _QUIET_MS = 40
 """Milliseconds without a request before an idle shim is forked: by then the programs that were requested have
@@ -160,15 +159,12 @@ def _become(line: bytes, handle: int) -> None:
         open_autopsy(line, connection)
         return
     message = json.loads(line)
-    if "probe" in message:
-        try:
-            level, refused = levels.probe(message["probe"], message["levels"])
-        except levels.ProbeFailed as failure:
-            connection.sendall(protocol.encode({"failed": str(failure)}))
-        else:
-            connection.sendall(protocol.encode({"level": level, "refused": refused}))
+    try:
+        level, refused = levels.probe(message["probe"], message["levels"])
+    except levels.ProbeFailed as failure:
+        connection.sendall(protocol.encode({"failed": str(failure)}))
     else:
-        trees.sweep(message["sweep"])
+        connection.sendall(protocol.encode({"level": level, "refused": refused}))
 
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:

@@ -86,7 +86,7 @@ class LocalEngine:
             self._spawner,
             preloaders=self._preloaders,
         )
-        self._sweeper = Sweeper(self._spawner, self._layout.trash)
+        self._sweeper = Sweeper(self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
         self._reconciler = Reconciler(

@@ -25,7 +25,7 @@ from typing import Final
 from trainshed.engines.port import EngineUnavailable, LevelUnavailable
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
-from trainshed.replica.system import unix_sockets
+from trainshed.replica.system import trees, unix_sockets
 
 log = logging.getLogger(__name__)
 
@@ -186,8 +186,6 @@ def start() -> ZygoteHandle:
 _PROVEN_AFTER = 0.1
 """Seconds after a request until its taking up is looked into."""
 _PROBE_SECONDS = 30.0
-_LONGEST_SWEEP = 3600.0
-"""Seconds after which nobody waits for the trash to be emptied: the next one who empties it begins anew."""
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
@@ -302,17 +300,6 @@ class Spawner:
         finally:
             os.close(nothing)
 
-    async def sweep(self, trash: Path) -> None:
-        """Have everything in a directory deleted, at the lowest priority; return when that is done or has
-        failed."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            await self.request({"sweep": str(trash)}, theirs)
-        ours.setblocking(False)
-        with ours, contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LONGEST_SWEEP):
-                await asyncio.get_running_loop().sock_recv(ours, 1)
-
     async def close(self) -> None:
         if self._proving is not None:
             self._proving.cancel()
@@ -347,8 +334,7 @@ _LONGEST = 30.0
 class Sweeper:
     """Empties a directory a moment after the last call of `later`, or half a minute after the first."""
 
-    def __init__(self, spawner: Spawner, trash: Path) -> None:
-        self._spawner = spawner
+    def __init__(self, trash: Path) -> None:
         self._trash = trash
         self._timer: asyncio.TimerHandle | None = None
         self._latest = 0.0
@@ -381,9 +367,13 @@ class Sweeper:
 
     async def _sweep(self) -> None:
         try:
-            await self._spawner.sweep(self._trash)
-        except EngineUnavailable:
-            return  # No zygote can be started: the next start of the service sweeps.
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", trees.__file__, self._trash),
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return  # No process can be started: the next start of the service sweeps.
+        await process.wait()
 
     async def close(self) -> None:
         """Stop; the rest of the trash is deleted after the next start."""

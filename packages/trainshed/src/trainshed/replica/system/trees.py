@@ -7,6 +7,7 @@ deleted by the system's `rm` at the lowest priority.
 
 import os
 import stat
+import sys
 import time
 from typing import Any
 
@@ -91,7 +92,7 @@ class TreeSize:
 
 def sweep(trash: str) -> None:
     """Delete everything in the directory `trash`, whatever its size, at the lowest priority. Blocks until it
-    is done."""
+    is done. In a process of its own: run this file, with the directory."""
     os.nice(19)
     for name in os.listdir(trash):
         delete(os.path.join(trash, name))
@@ -104,3 +105,7 @@ def delete(directory: str) -> None:
 
     for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
         subprocess.run([*command, "--", directory], stderr=subprocess.DEVNULL, check=False)
+
+
+if __name__ == "__main__":
+    sweep(sys.argv[1])
