@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.contract.api.house import SECOND, START
 from tests.contract.api.rooms import node
 from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
@@ -11,7 +13,7 @@ from tests.contract.console.test_pages import CUSTOM_JOBS, submit
 from tests.contract.console.test_sessions import JOB
 from tests.people import known
 from tests.unit.jobs import exited
-from trainshed.core.capacity import Waiting, WaitReason
+from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
@@ -41,8 +43,13 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
         why = Waiting(WaitReason.CAPACITY, "no node is free", "trains must end")
         house.capacity.reasons[JobUid(int(uid))] = why
         house.capacity.positions[JobUid(int(uid))] = place
+    hot = replace(
+        node("node-3"), condition=NodeCondition.QUARANTINED, cause="its GPU is <b>lost</b>"
+    )
+    house.capacity.known = (*house.capacity.known, hot)
     house.clock += 3600 * SECOND
     page = text_of(await browser.get("/overview"))
+    assert "Nodes quarantined 1 node-3 its GPU is &lt;b&gt;lost&lt;/b&gt;" in page
     assert "1 running 2 waiting 0 failed in a day" in page
     assert page.index("waits-1") < page.index("waits-0"), "what starts next comes first"
     assert "no node is free trains must end" in page

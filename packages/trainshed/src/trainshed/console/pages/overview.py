@@ -57,6 +57,7 @@ async def page(visit: Visit) -> View:
         "days": days,
         "accelerators": _accelerators(nodes) if nodes else {},
         "conditions": Counter(node.condition or "GONE" for node in nodes.nodes) if nodes else {},
+        "unwell": [node for node in nodes.nodes if node.condition != "READY"] if nodes else [],
         "status": status,
         "epoch": epoch,
     }
