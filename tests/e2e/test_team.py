@@ -2,14 +2,17 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, expect
 
+from tests.e2e.browsing import WITH_CHROMIUM, sign_in
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import (
     REGION,
+    SKLEARN,
     Service,
     command,
     container_job,
@@ -25,7 +28,7 @@ ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
 TALKS = "import time\nprint('talks', flush=True)\ntime.sleep(600)"
 
 _SDK = """
-import json, os
+import json, os, sys
 from google.cloud import aiplatform, storage
 
 aiplatform.init(
@@ -34,15 +37,19 @@ aiplatform.init(
     api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
     api_transport="grpc",
 )
-seen = {"jobs": [job.display_name for job in aiplatform.CustomJob.list()]}
-try:
-    aiplatform.CustomJob.list(project="walk-speech")
-except Exception as error:
-    seen["elsewhere"] = type(error).__name__
+pool = {"replica_count": 1, "machine_spec": {"machine_type": "n1-standard-4"}}
 client = storage.Client(
     project="walk-vision", client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}
 )
 client.create_bucket("walk-vision-data").blob("x").upload_from_string("hello")
+pool["container_spec"] = {"image_uri": sys.argv[1], "command": ["true"]}
+job = aiplatform.CustomJob("nightly", [pool], staging_bucket="gs://walk-vision-data")
+job.submit()
+seen = {"jobs": sorted(job.display_name for job in aiplatform.CustomJob.list())}
+try:
+    aiplatform.CustomJob.list(project="walk-speech")
+except Exception as error:
+    seen["elsewhere"] = type(error).__name__
 seen["objects"] = [blob.name for blob in client.list_blobs("walk-vision-data")]
 print("SEEN " + json.dumps(seen))
 """
@@ -57,59 +64,53 @@ class ByKey(Gcloud):
         return variables
 
 
-@pytest.fixture(scope="module")
-def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud:
-    return Gcloud(service, tmp_path_factory.mktemp("gcloud"))
-
-
-@pytest.fixture(scope="module")
-def vision(gcloud: Gcloud) -> str:
-    """A project, by gcloud."""
-    gcloud.run("projects", "create", PROJECT, "--name=Vision")
-    return PROJECT
-
-
-@pytest.fixture(scope="module")
-def key(gcloud: Gcloud, vision: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The key file of a service account that may use Vertex in the project."""
-    file = tmp_path_factory.mktemp("key") / "key.json"
-    accounts = ("iam", "service-accounts")
-    gcloud.run(*accounts, "create", "nightly", f"--project={vision}")
-    member, role = f"serviceAccount:{ROBOT}", "roles/aiplatform.user"
-    bind = ("projects", "add-iam-policy-binding", vision)
-    gcloud.run(*bind, f"--member={member}", f"--role={role}")
-    made = ("keys", "create", str(file), f"--iam-account={ROBOT}", f"--project={vision}")
-    gcloud.run(*accounts, *made)
-    return file
-
-
-def token_of(service: Service, email: str, role: str, project: str = PROJECT) -> dict[str, str]:
-    words = ("tokens", "create", email, "--role", role, "--project", project)
-    run = trainshed(*words, data=service.data)
-    return {"id": run.stderr.split()[0], "token": run.stdout.strip()}
-
-
-@pytest.fixture
-def job(service: Service) -> Iterator[str]:
-    """One that runs in the project, which Ana has submitted."""
-    ana = token_of(service, "ana@corp.example", "roles/aiplatform.user")
-    mine = Service(service.data, service.process, service.rest, ana["token"], service.pid)
-    name = mine.call("POST", JOBS, container_job(TALKS))["name"]
-    yield name.rpartition("/")[2]
-    service.call("POST", f"/v1/{name}:cancel")
-
-
 @pytest.mark.gcloud
 @needs_gcloud
-def test_a_key_file_opens_the_project_to_gcloud_and_the_sdk(
-    service: Service, key: Path, vision: str, tmp_path: Path
-) -> None:
-    """And nothing else; deleting the key ends it."""
-    robot = ByKey(service, tmp_path / "configuration")
+@WITH_CHROMIUM
+def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: Path) -> None:
+    """Ana works, Bo reads, Cy has another project, a machine submits by its key, Dee is held by limits, Eve
+    is revoked in the middle of her work, and the audit tells of it all."""
+    admin = Gcloud(service, tmp_path / "admin")
+    admin.run("projects", "create", PROJECT, "--name=Vision")
+    within = f"--project={PROJECT}"
+
+    def give(member: str, role: str, project: str = PROJECT) -> None:
+        bind = ("projects", "add-iam-policy-binding", project)
+        admin.run(*bind, f"--member={member}", f"--role=roles/{role}")
+
+    def person(name: str, role: str, project: str = PROJECT) -> Service:
+        made = trainshed("tokens", "create", f"{name}@corp.example", data=service.data)
+        give(f"user:{name}@corp.example", role, project)
+        return replace(service, token=made.stdout.strip())
+
+    ana, bo = person("ana", "aiplatform.user"), person("bo", "aiplatform.viewer")
+    cy, dee = person("cy", "owner", "walk-speech"), person("dee", "aiplatform.user")
+    eve = person("eve", "aiplatform.user")
+
+    # Bo sees what Ana has submitted, and may not touch it; Cy does not see it.
+    name = ana.call("POST", JOBS, container_job(TALKS))["name"]
+    job = name.rpartition("/")[2]
+    reading, elsewhere = Gcloud(bo, tmp_path / "bo"), Gcloud(cy, tmp_path / "cy")
+    reading.run("ai", "custom-jobs", "describe", name)
+    assert (
+        "PERMISSION_DENIED" in reading.run("ai", "custom-jobs", "cancel", name, fails=True).stderr
+    )
+    refused = elsewhere.run("ai", "custom-jobs", "list", within, fails=True)
+    assert f"add-iam-policy-binding {PROJECT}" in refused.stderr
+    for who, buttons in ((ana, 1), (bo, 0)):
+        page = chromium.new_context().new_page()
+        sign_in(page, who)
+        page.goto(f"{service.rest}/jobs/{job}?project={PROJECT}")
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(buttons)
+
+    # A machine's key file opens the project to gcloud and the SDK, and nothing else, until it is deleted.
+    key, accounts = tmp_path / "key.json", ("iam", "service-accounts")
+    admin.run(*accounts, "create", "nightly", within)
+    give(f"serviceAccount:{ROBOT}", "aiplatform.user")
+    admin.run(*accounts, "keys", "create", str(key), f"--iam-account={ROBOT}", within)
+    robot, listing = ByKey(service, tmp_path / "robot"), ("ai", "custom-jobs", "list", within)
     robot.run("auth", "activate-service-account", f"--key-file={key}")
-    robot.run("ai", "custom-jobs", "list", f"--project={vision}")
-    refused = robot.run("ai", "custom-jobs", "list", "--project=walk-speech", fails=True)
-    assert "add-iam-policy-binding walk-speech" in refused.stderr
+    robot.run(*listing)
     program = tmp_path / "program.py"
     program.write_text(_SDK)
     variables = {
@@ -118,29 +119,40 @@ def test_a_key_file_opens_the_project_to_gcloud_and_the_sdk(
         if "STORAGE_EMULATOR" not in name and name != "TRAINSHED_TOKEN"
     }
     variables["GOOGLE_APPLICATION_CREDENTIALS"] = str(key)
-    seen = seen_by(program, variables=variables)
-    assert seen == {"jobs": [], "elsewhere": "PermissionDenied", "objects": ["x"]}
-    owner = Gcloud(service, tmp_path / "owner")
-    as_robot = ("ai", "custom-jobs", "list", f"--project={vision}", "--format=json")
-    assert owner.run(*as_robot, f"--impersonate-service-account={ROBOT}").stdout.strip() == "[]"
+    seen = seen_by(program, SKLEARN, variables=variables)
+    assert seen == {"jobs": ["job", "nightly"], "elsewhere": "PermissionDenied", "objects": ["x"]}
+    admin.run(*listing, f"--impersonate-service-account={ROBOT}")
     id_ = json.loads(key.read_text())["private_key_id"]
-    delete = ("iam", "service-accounts", "keys", "delete", id_, f"--iam-account={ROBOT}")
-    owner.run(*delete, f"--project={vision}")
-    robot.run("ai", "custom-jobs", "list", f"--project={vision}", fails=True)
-    owner.run("projects", "create", "walk-gone")
-    owner.run("projects", "delete", "walk-gone", "--quiet")
-    assert "walk-gone" not in owner.run("projects", "list", "--format=value(projectId)").stdout
+    admin.run(*accounts, "keys", "delete", id_, f"--iam-account={ROBOT}", within)
+    robot.run(*listing, fails=True)
 
+    # Dee's second job waits for her limit, then for the budget.
+    def limit(metric: str, value: str, *more: str) -> None:
+        words = ("quotas", "set", metric, value, "--project", PROJECT, *more)
+        trainshed(*words, data=service.data)
 
-def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, job: str) -> None:
-    """A log that is followed, a shell, REST, and the buckets, which are another process."""
-    bo = token_of(service, "bo@corp.example", "roles/aiplatform.user")
-    his = Service(service.data, service.process, service.rest, bo["token"], service.pid)
+    def waiting() -> str:
+        return dee.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]["message"]
+
+    limit("jobs", "1", "--user", "dee@corp.example")
+    first, second = (
+        dee.call("POST", JOBS, container_job(script))["name"].rpartition("/")[2]
+        for script in (TALKS, "pass")
+    )
+    assert next(dee.follow(first)) == "talks"
+    assert waiting() == f"dee@corp.example may have at most 1 job at once, and has job {first}"
+    limit("cpu_hours_per_month", "0")
+    limit("jobs", "unlimited", "--user", "dee@corp.example")
+    assert "of this month's budget" in waiting()
+    limit("cpu_hours_per_month", "unlimited")
+    assert dee.finish(second)["state"] == "SUCCEEDED"
+
+    # Eve follows a log and has a shell open when her tokens are deleted.
     storage = f"/storage/v1/b?project={PROJECT}"
-    assert his.ask("GET", storage).status == 200
-    log = his.follow(job)
+    assert eve.ask("GET", storage).status == 200
+    log = eve.follow(job)
     assert next(log) == "talks"
-    known = {"TRAINSHED_ENDPOINT": service.rest, "TRAINSHED_TOKEN": bo["token"]}
+    known = {"TRAINSHED_ENDPOINT": service.rest, "TRAINSHED_TOKEN": eve.token}
     with subprocess.Popen(
         command("jobs", "shell", job, "-c", "echo in; sleep 1000"),
         env=environment(service.data) | known,
@@ -150,44 +162,30 @@ def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, j
         text=True,
     ) as shell:
         assert shell.stdout is not None and shell.stdout.readline() == "in\n"
-        trainshed("tokens", "delete", bo["id"], data=service.data)
+        trainshed("tokens", "delete", "eve@corp.example", data=service.data)
         assert "Your rights here have changed" in shell.communicate(timeout=60)[1]
     assert list(log) == []
-    assert his.ask("GET", JOBS).status == 401
-    assert his.ask("GET", storage).status == 401
+    assert [eve.ask("GET", path).status for path in (JOBS, storage)] == [401, 401]
 
-
-def test_limits_and_budgets_hold_jobs_and_say_so_until_they_are_raised(
-    service: Service, job: str
-) -> None:
-    ana = token_of(service, "ana@corp.example", "roles/aiplatform.user")
-    hers = Service(service.data, service.process, service.rest, ana["token"], service.pid)
-    until_running(service, job)
-
-    def limit(metric: str, value: str, *more: str) -> None:
-        words = ("quotas", "set", metric, value, "--project", PROJECT, *more)
-        trainshed(*words, data=service.data)
-
-    limit("jobs", "1", "--user", "each")
-    second = hers.call("POST", JOBS, container_job("pass"))["name"].rpartition("/")[2]
-    waiting = hers.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
-    assert (
-        waiting["message"] == f"ana@corp.example may have at most 1 job at once, and has job {job}"
-    )
-    limit("cpu_hours_per_month", "0")
-    limit("jobs", "unlimited", "--user", "each")
-    waiting = hers.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
-    assert "of this month's budget" in waiting["message"]
-    limit("cpu_hours_per_month", "unlimited")
-    assert hers.finish(second)["state"] == "SUCCEEDED"
+    # The audit and the usage tell of each.
+    read = ("logging", "read", 'logName:"cloudaudit.googleapis.com"', within, "--format=json")
+    entries = [entry["protoPayload"] for entry in json.loads(admin.run(*read).stdout)]
+    done = {
+        (entry["authenticationInfo"]["principalEmail"], entry["methodName"].rpartition(".")[2])
+        for entry in entries
+    }
+    assert done >= {
+        ("ana@corp.example", "CreateCustomJob"),
+        (ROBOT, "CreateCustomJob"),
+        ("eve@corp.example", "Shell"),
+        ("owner@trainshed.local", "SetIamPolicy"),
+    }
     usage = trainshed("usage", "--project", PROJECT, "--format", "csv", data=service.data).stdout
-    assert usage.splitlines()[1].startswith("ana@corp.example,")
-    listed = trainshed(
-        "jobs", "list", "--user", "ana@corp.example", "--project", PROJECT, data=service.data
-    )
-    assert second in listed.stdout and job in listed.stdout
-    mine = trainshed("jobs", "list", "--mine", "--project", PROJECT, data=service.data)
-    assert second not in mine.stdout
+    assert {"ana@corp.example", "dee@corp.example"} < {
+        row.partition(",")[0] for row in usage.split()
+    }
+    service.call("POST", f"/v1/{name}:cancel")
+    service.call("POST", f"/trainshed/v1/jobs/{first}:cancel", {})
 
 
 def test_a_hard_budget_stops_what_runs_at_the_moment_it_is_used_up(service: Service) -> None:
@@ -215,8 +213,3 @@ def test_a_hard_budget_stops_what_runs_at_the_moment_it_is_used_up(service: Serv
     timeline = json.dumps(service.call("GET", f"/trainshed/v1/jobs/{job}/timeline"))
     assert spent in timeline and f"of {float(limit):g} CPU-hours of this month's budget" in timeline
     service.call("POST", f"/v1/{name}:cancel")
-
-
-def until_running(service: Service, job: str) -> None:
-    """The log is followed until its first line."""
-    assert next(service.follow(job)) == "talks"
