@@ -2,7 +2,7 @@
 it, delete it, tell its place in the queue."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -74,17 +74,17 @@ def of_kind(work: Work, kind: type[Kind]) -> Kind:
     return work
 
 
-async def find_work(reader: Reader, target: str, projects: Iterable[str] = ()) -> tuple[Work, str]:
-    """Find a work by full name, uid, or job id (the newest of that id, in `projects` if any are given), and
-    return it with its etag. Raises NotFound."""
+async def find_work(reader: Reader, target: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
+    """Find a work by full name, or by uid or job id (the newest of that id) in `projects`, if any are given,
+    and return it with its etag. Raises NotFound."""
     if "/" in target:
         return await reader.job(read_job_name(target, field="job"))
     if target.isdecimal() and len(target) <= _UID_DIGITS:
         try:
-            return await reader.job_by_uid(JobUid(int(target)))
+            return await reader.job_by_uid(JobUid(int(target)), projects)
         except (NotFound, OverflowError):
             pass
-    return await reader.find(target, tuple(projects))
+    return await reader.find(target, projects)
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:

@@ -56,10 +56,12 @@ class Reader:
             "job", name_parameters(name), str(name), lambda bad: bad.label == label
         )
 
-    async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
-        """Return the job and its etag. Raises NotFound."""
+    async def job_by_uid(self, uid: JobUid, projects: Sequence[str] = ()) -> tuple[Work, str]:
+        """Return the job and its etag, if it is in these projects (none are given: in any). Raises
+        NotFound."""
         what = f"the job with number {uid}"
-        return self._one_job("job_by_uid", {"uid": uid}, what, lambda bad: bad.key == str(uid))
+        parameters = {"uid": uid, "projects": json.dumps(list(projects))}
+        return self._one_job("job_by_uid", parameters, what, lambda bad: bad.key == str(uid))
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
         """Return the project's job in whose output directory a gs:// URI lies: that of the innermost such

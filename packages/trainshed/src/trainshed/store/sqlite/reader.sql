@@ -11,7 +11,8 @@ WHERE jobs.uid = coalesce(
 -- name: job_by_uid
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM jobs JOIN works ON works.uid = jobs.uid
-WHERE jobs.uid = :uid;
+WHERE jobs.uid = :uid
+  AND (:projects = '[]' OR jobs.project_id IN (SELECT value FROM json_each(:projects)));
 
 -- name: jobs_by_uids
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
