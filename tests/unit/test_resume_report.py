@@ -41,8 +41,11 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
     """spec/operations#drills: the verdict is the drill's own, also where others end in its wake."""
     life = Life(job(1, 1)).up().see(order(DrillKind.PREEMPT, WORKER)).up()
     hit = only(life)
-    assert hit.ruling is not None
-    assert (hit.ruling.rule, hit.ruling.effect) == ("preempted", "job_retries")
+    assert hit.verdict is not None
+    assert (hit.verdict.details["rule"], hit.verdict.details["effect"]) == (
+        "preempted",
+        "job_retries",
+    )
     assert (hit.attempt, hit.incarnation) == (2, 1)
     assert hit.restarted > hit.ended >= hit.drill.fired
 
@@ -51,16 +54,16 @@ def test_a_crash_is_told_by_the_verdict_on_the_replica() -> None:
     """spec/failures#retries row of exit codes 6, 11, 134, 139: a retry."""
     life = Life(job(1)).up().see(order(DrillKind.SEGV)).exits(signal=11).see(DrillLanded(1)).up()
     hit = only(life)
-    assert hit.ruling is not None
-    assert (hit.ruling.rule, hit.attempt) == ("transient_exit", 2)
+    assert hit.verdict is not None
+    assert (hit.verdict.details["rule"], hit.attempt) == ("transient_exit", 2)
 
 
 def test_maintenance_counts_from_the_end_of_the_replica_that_left() -> None:
     life = Life(job(1, 1)).up().see(order(DrillKind.MAINTENANCE, WORKER))
     life.exits(WORKER, 0, stopped=True).places(WORKER, "c").up()
     hit = only(life)
-    assert hit.ruling is not None
-    assert hit.ruling.rule == "replica_lost"
+    assert hit.verdict is not None
+    assert hit.verdict.details["rule"] == "replica_lost"
     assert hit.ended > hit.drill.fired
     assert hit.incarnation == 2
 

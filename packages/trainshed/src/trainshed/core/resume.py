@@ -149,18 +149,6 @@ def _own(pattern: Regex, text: str) -> int | None:
 _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
 
-class Ruling(Struct, frozen=True):
-    """The verdict of the failure table."""
-
-    at: Nanos
-    rule: str
-    effect: str
-    #: Which restart or retry it was, out of `budget`; 0 where none is counted.
-    count: int
-    budget: int
-    message: str
-
-
 class Hit(Struct, frozen=True):
     """A drill that fired, and what followed. Times are nanoseconds; 0 = the moment has not come."""
 
@@ -169,7 +157,8 @@ class Hit(Struct, frozen=True):
     began: Nanos
     #: Its end; the injection, if its end is not recorded.
     ended: Nanos
-    ruling: Ruling | None
+    #: The timeline's entry of what the failure table decided; None = nothing yet.
+    verdict: TimelineEntry | None
     #: The next incarnation's start, in this attempt or a later one.
     restarted: Nanos = 0
     #: The attempt of that next incarnation, and its number.
@@ -206,14 +195,14 @@ def _hit(drill: Drill, timeline: Sequence[TimelineEntry]) -> Hit:
         drill,
         began,
         ended or drill.fired,
-        _ruling(drill, timeline),
+        _verdict(drill, timeline),
         restarted,
         *next_life,
         until=later[1][1] if len(later) > 1 else 0,
     )
 
 
-def _ruling(drill: Drill, timeline: Sequence[TimelineEntry]) -> Ruling | None:
+def _verdict(drill: Drill, timeline: Sequence[TimelineEntry]) -> TimelineEntry | None:
     """Return the first verdict after the injection that names the drill, or is about the replica that it
     hit."""
     fired = False
@@ -226,14 +215,7 @@ def _ruling(drill: Drill, timeline: Sequence[TimelineEntry]) -> Ruling | None:
         if details.get("drill", drill.number) == drill.number and (
             "drill" in details or details.get("replica") == str(drill.replica)
         ):
-            return Ruling(
-                entry.at,
-                str(details.get("rule", "")),
-                str(details.get("effect", "")),
-                int(details.get("count", 0)),
-                int(details.get("budget", 0)),
-                entry.message,
-            )
+            return entry
     return None
 
 
@@ -347,16 +329,16 @@ def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str,
 def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
     """Return why there is no next incarnation, and what to do about that."""
     later = "order another drill, of a job that runs longer" if over else "ask again when it runs"
-    if hit.ruling is None:
+    if hit.verdict is None:
         return "the fault has shown no effect" + ("" if over else " yet"), later
-    rule = hit.ruling.rule
-    if hit.ruling.effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED):
+    rule, effect = (str(hit.verdict.details.get(key, "")) for key in ("rule", "effect"))
+    if effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED):
         why = f"the job ended by the rule {rule}, which starts nothing again"
         return (
             why,
             "the failure table can be given restarts or retries for it (docs/failure-table.md)",
         )
-    if hit.ruling.effect in (Effect.REPLICA_DONE, Effect.JOB_SUCCEEDS):
+    if effect in (Effect.REPLICA_DONE, Effect.JOB_SUCCEEDS):
         return f"by the rule {rule} the replica is not started again", later
     if over:
         return "the job ended before the replica was up again", later

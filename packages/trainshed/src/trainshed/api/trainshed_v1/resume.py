@@ -10,6 +10,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import drill_view, pattern_fault
+from trainshed.api.trainshed_v1.timeline import verdict_view
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.records import Job
@@ -180,7 +181,6 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
             )
         return records.ResumeFinding(drill=shown, why=waits, advice=waits + ".")
     hit, progress = finding.hit, finding.progress
-    ruling = hit.ruling
     return records.ResumeFinding(
         drill=shown,
         outcome=finding.outcome.value,
@@ -188,16 +188,7 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
         lost=finding.lost,
         unit=progress.word,
         advice=finding.advice,
-        verdict=records.ResumeVerdict(
-            at=text_micros(ruling.at),
-            rule=ruling.rule,
-            effect=ruling.effect,
-            count=ruling.count,
-            budget=ruling.budget,
-            message=ruling.message,
-        )
-        if ruling
-        else None,
+        verdict=verdict_view(hit.verdict) if hit.verdict else None,
         down_seconds=_seconds(finding.down),
         silent_seconds=_seconds(finding.silent),
         restart=records.Restart(

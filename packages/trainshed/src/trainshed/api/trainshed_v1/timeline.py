@@ -140,18 +140,7 @@ def _ends(timeline: AttemptTimeline, at: Nanos, rule: str = "") -> None:
 
 
 def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
-    details = entry.details
-    verdict = records.Verdict(
-        at=text_micros(entry.at),
-        rule=str(details.get("rule", "")),
-        effect=str(details.get("effect", "")),
-        cause=str(details.get("cause", "")),
-        count=int(details.get("count", 0)),
-        budget=int(details.get("budget", 0)),
-        reason=str(details.get("reason", "")),
-        drill=int(details.get("drill", 0)),
-        message=entry.message,
-    )
+    details, verdict = entry.details, verdict_view(entry)
     attempt = timeline.attempt(int(details.get("attempt", 0)))
     lives = attempt.replicas.get(str(details.get("replica", "")))
     if lives:
@@ -164,6 +153,22 @@ def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     for effect, counter in counters.items():
         if verdict.effect == effect:
             counter[verdict.rule] = counter.get(verdict.rule, 0) + 1
+
+
+def verdict_view(entry: TimelineEntry) -> records.Verdict:
+    """Return what the failure table decided, from the entry of it."""
+    details = entry.details
+    return records.Verdict(
+        at=text_micros(entry.at),
+        rule=str(details.get("rule", "")),
+        effect=str(details.get("effect", "")),
+        cause=str(details.get("cause", "")),
+        count=int(details.get("count", 0)),
+        budget=int(details.get("budget", 0)),
+        reason=str(details.get("reason", "")),
+        drill=int(details.get("drill", 0)),
+        message=entry.message,
+    )
 
 
 def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:

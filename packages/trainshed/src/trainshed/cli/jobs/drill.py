@@ -23,11 +23,10 @@ from trainshed.wire.trainshed_v1.drills import (
     Drill,
     ResumeFinding,
     ResumeReport,
-    ResumeVerdict,
     Steps,
 )
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.timeline import TimelineEntry
+from trainshed.wire.trainshed_v1.timeline import TimelineEntry, Verdict
 
 _EAGER = 50
 """Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
@@ -210,7 +209,7 @@ def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]
     return pairs([(label, value) for label, value in facts if value])
 
 
-def _decided(verdict: ResumeVerdict | None) -> str:
+def _decided(verdict: Verdict | None) -> str:
     if verdict is None:
         return "nothing yet"
     of = f" ({verdict.count} of {verdict.budget})" if verdict.budget else ""

@@ -3,6 +3,7 @@
 from msgspec import UNSET, UnsetType
 
 from trainshed.wire.trainshed_v1.record import Record
+from trainshed.wire.trainshed_v1.timeline import Verdict
 
 
 class DrillOrder(Record, frozen=True):
@@ -39,17 +40,6 @@ class DrillList(Record, frozen=True):
 
     name: str = ""
     drills: tuple[Drill, ...] = ()
-
-
-class ResumeVerdict(Record, frozen=True):
-    """What the failure table decided about a drill."""
-
-    at: str = ""
-    rule: str = ""
-    effect: str = ""
-    count: int = 0
-    budget: int = 0
-    message: str = ""
 
 
 class Restart(Record, frozen=True):
@@ -89,7 +79,7 @@ class ResumeFinding(Record, frozen=True):
     #: The unit of `lost`.
     unit: str | UnsetType = UNSET
     advice: str = ""
-    verdict: ResumeVerdict | UnsetType | None = UNSET
+    verdict: Verdict | UnsetType | None = UNSET
     #: From the end of what was hit to the next incarnation's start; null if there is none.
     down_seconds: float | UnsetType | None = UNSET
     #: From that start to its first line.
