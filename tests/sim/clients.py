@@ -26,9 +26,8 @@ from tests.sim.scenario import (
 )
 from trainshed.controller.controller import Controller
 from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork, NodeDrain

@@ -12,9 +12,8 @@ from tests.sim.judging import Judge
 from tests.sim.tuning_books import Families
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import usage
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.records import Drill, Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import Policy

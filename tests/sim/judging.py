@@ -9,7 +9,6 @@ from tests.sim.reference import Member, Reference
 from tests.sim.rows import CAUSES, Rows
 from trainshed.core.cluster import has_reducers
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -19,7 +18,7 @@ from trainshed.core.lifecycle.events import (
     Preempted,
     PreparationFailed,
 )
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import DrillKind, Job
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, ReplicaId

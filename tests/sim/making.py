@@ -33,8 +33,7 @@ from trainshed.core.job import (
     Strategy,
     WorkerPool,
 )
-from trainshed.core.lifecycle.drills import Drill, DrillKind
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy

@@ -12,8 +12,7 @@ from tests.sim.house import House
 from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.engines.port import Node

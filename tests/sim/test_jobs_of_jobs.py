@@ -11,8 +11,7 @@ from tests.sim.scripted_world import PRIMARY, World, numbered, world
 from tests.sim.tuning_jobs import tuning
 from tests.sim.tuning_making import with_custom_job
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
-from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, ActingJob, Actor
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Actor, Job
 from trainshed.core.lifecycle.states import AttemptState, JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.store.port import Commit, NewWork

@@ -14,9 +14,8 @@ from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.job import Machine
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillTriggered, Event
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node

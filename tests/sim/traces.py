@@ -17,7 +17,6 @@ from tests.sim.judging import Judge
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job import ExitRecord, JobSpec, Program, Scheduling
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -33,7 +32,7 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.machine import step
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Replica
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy

@@ -27,8 +27,7 @@ from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
 from trainshed.core.job import Scheduling
 from trainshed.core.launch import STALL_LABEL
-from trainshed.core.lifecycle.drills import Drill, DrillKind
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import Api, JobName
 
 

@@ -23,6 +23,7 @@ from trainshed.buckets.callers import (
     UNKNOWN,
     Caller,
     Kind,
+    Reach,
     UnreadableCaller,
     address_with_key,
     introduced,
@@ -30,7 +31,6 @@ from trainshed.buckets.callers import (
     storage_key,
 )
 from trainshed.buckets.errors import Forbidden, Unauthenticated
-from trainshed.buckets.reach import Reach
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket
 

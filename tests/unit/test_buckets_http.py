@@ -14,10 +14,9 @@ from typing import Any, cast
 import pytest
 
 from trainshed.buckets.authentication import CALLER, LISTENER, Listener
-from trainshed.buckets.callers import Caller, Kind, encode_caller
+from trainshed.buckets.callers import Caller, Kind, Reach, encode_caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.buckets.reach import Reach
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.rest.calls import VerbatimName
 from trainshed.httpd.hosts import Hosts

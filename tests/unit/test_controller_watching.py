@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, job
 from trainshed.controller.watching import Watchers
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillTriggered, Event
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity, Stream
 from trainshed.store.logs.reader import LogReader

@@ -7,8 +7,7 @@ import pytest
 
 from tests.unit.datasets_in_memory import Memory, item_plan, shards, written
 from trainshed.core.datasets.plans import SplitRule
-from trainshed.core.datasets.records import DataFiles, DatasetKind
-from trainshed.core.datasets.schemas import FORMATS
+from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind
 from trainshed.datasets.port import DataRefused
 
 ML_USE = "aiplatform.googleapis.com/ml_use"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed.runtimes.images.commands import ImageTool
+from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.pull_policy import ALWAYS, MISSING, NEVER, PullPolicy
-from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.runtimes.stop import Stop
 

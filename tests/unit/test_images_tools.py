@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.images.commands import Commands
-from trainshed.runtimes.images.tool import ToolFailed
+from trainshed.runtimes.images.commands import Commands, ToolFailed
 from trainshed.runtimes.images.tools import Tools
 from trainshed.runtimes.stop import Stop
 

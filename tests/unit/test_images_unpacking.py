@@ -9,7 +9,7 @@ from typing import IO
 import pytest
 
 from trainshed.runtimes.images import unpacking
-from trainshed.runtimes.images.tool import ToolFailed
+from trainshed.runtimes.images.commands import ToolFailed
 from trainshed.runtimes.images.unpacking import DiskFull, UnpackingFailed
 
 Members = list[tuple[tarfile.TarInfo, bytes]]

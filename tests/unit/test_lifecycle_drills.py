@@ -3,8 +3,8 @@
 import pytest
 
 from tests.unit.jobs import PRIMARY, WORKER, Life, job
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillOrdered, StopReplicas
+from trainshed.core.lifecycle.records import Drill, DrillKind
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId

@@ -19,7 +19,6 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.rules import Action
 from trainshed.core.failure.table import RULES
 from trainshed.core.job import ExitRecord
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -37,7 +36,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import step
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import FINAL_STATES, AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillLanded, DrillOrdered
+from trainshed.core.lifecycle.records import Drill, DrillKind
 from trainshed.core.names import ReplicaId
 from trainshed.core.resume import Finding, Hit, Outcome, Progress, Result, Step, find, hits, result
 

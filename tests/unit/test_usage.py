@@ -11,8 +11,7 @@ from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.core.capacity import EACH, QuotaKey, WaitReason
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
-from trainshed.core.lifecycle.actors import Actor
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
 from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, released, uses
 from trainshed.engines.port import Node

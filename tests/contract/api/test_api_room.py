@@ -13,8 +13,8 @@ from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_j
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
+from trainshed.core.lifecycle.records import Actor
 from trainshed.core.names import JobUid, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NodeDrain

@@ -13,13 +13,13 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls.services import ApiSettings
 from trainshed.api.rest import ApiApplication
-from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
     RuntimePrepared,
 )
+from trainshed.core.lifecycle.records import Actor
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import ReplicaId, project_number
 

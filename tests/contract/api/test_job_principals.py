@@ -18,8 +18,8 @@ from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import projects_of
 from trainshed.api.registry import handlers
-from trainshed.core.lifecycle.actors import ActingJob, Actor
 from trainshed.core.lifecycle.events import CancelRequested
+from trainshed.core.lifecycle.records import ActingJob, Actor
 from trainshed.core.names import Api, JobName, JobUid, project_number
 from trainshed.store.logs.lines import Severity, Stream, read_line
 from trainshed.wire import json as wire_json

@@ -7,8 +7,8 @@ from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
 from tests.people import known
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
+from trainshed.core.lifecycle.records import DrillKind
 from trainshed.core.names import JobUid, ReplicaId
 
 ML = {

@@ -4,9 +4,8 @@ from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.job import JobSpec, Machine, Program, Scheduling, WorkerPool
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice

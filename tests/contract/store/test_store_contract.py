@@ -21,9 +21,8 @@ from tests.contract.store.store_samples import (
     step,
 )
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import DrillOrdered
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import DrillKind, Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Collection, JobUid
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit

@@ -13,7 +13,7 @@ import pytest
 
 from tests.reduction.native_library import PORTABLE, shared
 from trainshed_reduction.native import __main__ as compilation
-from trainshed_reduction.native import library, sums
+from trainshed_reduction.native import library
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.variables import NATIVE
 from trainshed_reduction.wire import DType, Reduction
@@ -40,7 +40,7 @@ def reduce(part: Library, dtype: DType, reduction: Reduction, payloads: list[byt
     """The payloads stand at odd places, as they may in a receive buffer."""
     parts = [memoryview(bytearray(b"x" + payload))[1:] for payload in payloads]
     result = bytearray(len(payloads[0]))
-    sums.add_up(part, dtype, reduction, parts, result)
+    library.add_up(part, dtype, reduction, parts, result)
     return bytes(result)
 
 
@@ -140,7 +140,7 @@ def test_lengths_are_checked(part: Library) -> None:
         (DType.FLOAT16, 3, 3),
     ):
         with pytest.raises(ValueError, match="equally long"):
-            sums.add_up(
+            library.add_up(
                 part, dtype, Reduction.SUM, [bytearray(size), bytearray(other)], bytearray(size)
             )
 
@@ -184,7 +184,7 @@ def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CC", "gcc '-O2")
     assert "no C compiler" in compilation.build(tmp_path / "a")[1]
     compiler = tmp_path / "cc"
-    compiler.write_text("#!/bin/sh\necho 'sums.c:1: error: no such thing' >&2\nexit 1\n")
+    compiler.write_text("#!/bin/sh\necho 'library.c:1: error: no such thing' >&2\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CC", str(compiler))
     path, why = compilation.build(tmp_path / "b")

@@ -1,7 +1,7 @@
 """Implements `remote`'s `Cluster` for Kubernetes: each hold is a Pod, whose one process becomes the
 agent when it is given the agent's document.
 
-It lists the cluster's nodes and Pods once and watches them from then on (`watching`); `look`, `reasons`,
+It lists the cluster's nodes and Pods once and watches them from then on (`client.Followed`); `look`,
 `manifests` and `kueue` decide what follows from them. The module has more than 600 lines because all of them
 share one state: the Pods of holds, which calls create and delete while watches report what became of them.
 """
@@ -21,7 +21,7 @@ from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, begin
-from trainshed_cluster.kubernetes import kueue, manifests, reasons
+from trainshed_cluster.kubernetes import kueue, look, manifests
 from trainshed_cluster.kubernetes.admission import Admission
 from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.look import compile_report, node_state
@@ -335,7 +335,7 @@ class KubernetesCluster:
                     if end
                     else AgentEnded(f"{name}: its Pod was deleted by somebody")
                 )
-            if why := reasons.refusal(now):
+            if why := look.refusal(now):
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
                 raise _ended_early(self._end_of(now))
@@ -348,11 +348,11 @@ class KubernetesCluster:
                 return now
             if avoid is None or now.spec.node_name:
                 self._require_node_up(now.spec.node_name or need.node)
-            is_failing = now.waiting is not None and now.waiting.reason in reasons.TRIED_AGAIN
+            is_failing = now.waiting is not None and now.waiting.reason in look.TRIED_AGAIN
             if is_failing and not failing_since:
                 failing_since = time.monotonic()
             if failing_since and time.monotonic() - failing_since > self._pull_seconds:
-                delay = reasons.delay(now)
+                delay = look.delay(now)
                 raise ClusterRefused(
                     f"{delay.message if delay else 'its container does not come'}; it was tried for "
                     f"{self._settings.pull_minutes:g} minutes"
@@ -469,7 +469,7 @@ class KubernetesCluster:
     def _end_of(self, pod: Pod) -> HoldEnd:
         """Return how a Pod ended of which nothing runs any more."""
         by_others = pod.is_leaving and pod.metadata.uid not in self._asked_to_go
-        return reasons.end(pod, deleted=by_others)
+        return look.end(pod, deleted=by_others)
 
     async def _remove(self, pod: Pod) -> None:
         """Delete a Pod and wait until nothing of it runs. Raises ClusterUnavailable."""

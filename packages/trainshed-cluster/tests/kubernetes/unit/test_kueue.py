@@ -17,7 +17,7 @@ from tests.kubernetes.unit import kubeconfig
 from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed_cluster.kubernetes import admission, client, cluster, kueue, reasons
+from trainshed_cluster.kubernetes import admission, client, cluster, kueue, look
 from trainshed_cluster.kubernetes.cluster import KubernetesCluster
 from trainshed_cluster.kubernetes.objects import Pod, Workload
 from trainshed_cluster.kubernetes.settings import parse
@@ -326,7 +326,7 @@ async def test_a_pod_that_kueue_ends_is_preempted() -> None:
         Pod,
         strict=False,
     )
-    end = reasons.end(pod, deleted=True)
+    end = look.end(pod, deleted=True)
     assert end.loss is Loss.CLUSTER_PREEMPTED
     assert "Preempted to accommodate a workload" in end.why
 

@@ -10,7 +10,7 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
-from trainshed_cluster.kubernetes import manifests, reasons
+from trainshed_cluster.kubernetes import look, manifests
 from trainshed_cluster.kubernetes.look import compile_report, node_state, requests
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
@@ -184,18 +184,18 @@ def test_why_a_pod_waits_is_told_to_who_waits_for_it() -> None:
 
 def test_an_image_that_does_not_come_is_told_by_its_word() -> None:
     waiting = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling i:1"})
-    delay = reasons.delay(pod(phase="Pending", **waiting))
+    delay = look.delay(pod(phase="Pending", **waiting))
     assert delay is not None and delay.word == "ImagePullBackOff" and "node-a" in delay.message
-    assert not reasons.refusal(pod(phase="Pending", **waiting))
+    assert not look.refusal(pod(phase="Pending", **waiting))
     usual = container(waiting={"reason": "ContainerCreating"})
-    assert reasons.delay(pod(phase="Pending", **usual)) is None
+    assert look.delay(pod(phase="Pending", **usual)) is None
 
 
 @pytest.mark.parametrize(
     "word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"]
 )
 def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
-    why = reasons.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
+    why = look.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
     assert word in why and "engines.kubernetes" in why
 
 
@@ -263,7 +263,7 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
     ],
 )
 def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, loss: Loss) -> None:
-    ended = reasons.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
+    ended = look.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
     assert ended.loss is loss and not ended.why.endswith(".")
     if loss is Loss.AGENT_LOST:
         assert ended.why.endswith("with exit code 78: no code")
@@ -278,16 +278,16 @@ def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does
         "initContainerStatuses": [waits("ImagePullBackOff", "base:1")],
         "containerStatuses": own,
     }
-    delay = reasons.delay(pod(phase="Pending", **base))
+    delay = look.delay(pod(phase="Pending", **base))
     assert delay is not None and "its image base:1 does not come" in delay.message
     done = {"name": "c", "image": "base:1", "state": {"terminated": {"exitCode": 0}}}
     later = [waits("ErrImageNeverPull", "job:1")]
     waiting_pod = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)
-    assert not waiting_pod.is_over and "image job:1 cannot be used" in reasons.refusal(waiting_pod)
+    assert not waiting_pod.is_over and "image job:1 cannot be used" in look.refusal(waiting_pod)
 
 
 def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> None:
     failed = {"exitCode": 1, "message": "python3 has no loader of glibc's: it cannot be carried"}
     statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]
     ended = pod(phase="Failed", initContainerStatuses=statuses)
-    assert ended.is_over and "it cannot be carried" in reasons.end(ended, deleted=False).why
+    assert ended.is_over and "it cannot be carried" in look.end(ended, deleted=False).why

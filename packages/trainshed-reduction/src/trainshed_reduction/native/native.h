@@ -18,7 +18,7 @@
 /* wire.DType */
 enum dtype { FLOAT32 = 1, FLOAT64 = 2, FLOAT16 = 3, BFLOAT16 = 4, INT32 = 5, INT64 = 6 };
 
-/* sums.c, as native/sums.py says */
+/* sums.c, as native/library.py says */
 void sums_widen(int dtype, void *total, const void *payload, size_t count);
 void sums_add(int dtype, void *total, const void *payload, size_t count);
 void sums_finish(int dtype, int average, uint32_t ranks, void *total, void *result, size_t count);

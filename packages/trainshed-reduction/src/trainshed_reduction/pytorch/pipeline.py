@@ -19,7 +19,7 @@ import torch.distributed as dist
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import Piece, ReductionFailed
-from trainshed_reduction.native import library, sums
+from trainshed_reduction.native import library
 from trainshed_reduction.pytorch.hierarchy import Node
 from trainshed_reduction.pytorch.work import DTYPES, Arrival, ReductionWork, bytes_of, on_stream
 from trainshed_reduction.wire import Reduction
@@ -49,7 +49,7 @@ class Fallback:
                 self._gloo.broadcast([raw], options).wait()
             else:
                 parts = [memoryview(part.numpy()) for part in self._gather(raw)]
-                sums.add_up(native, piece.dtype, piece.reduction, parts, piece.data)
+                library.add_up(native, piece.dtype, piece.reduction, parts, piece.data)
 
     def largest(self, number: int) -> int:
         """Return the largest of the numbers that the ranks give."""

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.by_hand import HandCall, HandHandler
-from trainshed.api.calls.call import Call, Handlers, permitted
+from trainshed.api.calls.call import Call, HandCall, HandHandler, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.http import (
     LARGE,

@@ -14,9 +14,8 @@ from msgspec import Struct, field
 
 from trainshed.access.policy import home_of, member_of
 from trainshed.access.roles import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
-from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.callers import PERMISSIONS, Caller, Kind, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
-from trainshed.buckets.reach import PERMISSIONS, Reach
 from trainshed.buckets.routes import Endpoint, Target
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket, project_number

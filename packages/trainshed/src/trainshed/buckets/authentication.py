@@ -31,9 +31,9 @@ from trainshed.buckets.callers import (
     UnreadableCaller,
     introduced,
     key_of_digest,
+    reach_of,
 )
 from trainshed.buckets.errors import Unauthenticated, Unavailable
-from trainshed.buckets.reach import reach_of
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded

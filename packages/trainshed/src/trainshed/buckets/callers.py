@@ -1,5 +1,5 @@
 """Represents who makes a request of the storage API: as a value, by a key in an address, and by a refresh
-token. Pure.
+token; and how far somebody's rights go on the buckets of a project. Pure.
 
 A key follows from a token: whoever has the token can make the address ``http://HOST:PORT/with/KEY/…``, here
 or on another machine, and it ends with the token. The token cannot be found from the key, and a key opens
@@ -14,14 +14,56 @@ import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from enum import StrEnum
-from typing import Any, Literal
+from enum import IntEnum, StrEnum
+from functools import lru_cache
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
 
-from trainshed.buckets.reach import Reach
+from trainshed.access.roles import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
+
+
+class Reach(IntEnum):
+    """A level."""
+
+    NOTHING = 0
+    #: Reads objects, lists buckets.
+    VIEW = 1
+    #: Writes and deletes objects, too.
+    USE = 2
+    #: Makes buckets, too.
+    WORK = 3
+    #: Changes and deletes buckets and their policies, too.
+    ADMIN = 4
+
+
+_LOOK: Final = VIEW_OBJECTS | {"storage.buckets.get", "storage.buckets.list"}
+_USE: Final = USE_OBJECTS | _LOOK
+PERMISSIONS: Final = {
+    Reach.NOTHING: frozenset[str](),
+    Reach.VIEW: _LOOK,
+    Reach.USE: _USE,
+    Reach.WORK: _USE | {"storage.buckets.create"},
+    Reach.ADMIN: ADMIN_BUCKETS,
+}
+"""What somebody may do who reaches so far."""
+_SIGNS: Final = {
+    Reach.VIEW: "storage.objects.get",
+    Reach.USE: "storage.objects.create",
+    Reach.WORK: "storage.buckets.create",
+    Reach.ADMIN: "storage.buckets.setIamPolicy",
+}
+"""The permission by which each level is known."""
+
+
+@lru_cache(1024)
+def reach_of(permissions: frozenset[str]) -> Reach:
+    """Returns the level of somebody who holds these permissions."""
+    return max(
+        (reach for reach, sign in _SIGNS.items() if sign in permissions), default=Reach.NOTHING
+    )
 
 
 class Kind(StrEnum):

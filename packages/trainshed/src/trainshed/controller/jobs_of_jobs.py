@@ -9,9 +9,8 @@ from typing import Final
 
 from trainshed.controller.parents import parent_of
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
-from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, ActingJob
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work

@@ -7,9 +7,8 @@ from functools import partial
 
 from msgspec import Struct
 
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import DrillTriggered, Event
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import JobUid
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 from trainshed.eventloop.background import keep

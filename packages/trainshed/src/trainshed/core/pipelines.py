@@ -22,9 +22,8 @@ from trainshed.core.failure.messages import (
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle import timeline as job_timeline
-from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTrigger
 from trainshed.core.names import EvaluationName, JobName, JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob

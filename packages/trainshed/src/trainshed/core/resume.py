@@ -16,9 +16,8 @@ from typing import Any, Final, Protocol, assert_never
 from msgspec import Struct
 
 from trainshed.core.failure.rules import Effect
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.patterns import Regex, compile_regex
 from trainshed.core.units import Nanos
 

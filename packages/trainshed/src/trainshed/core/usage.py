@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
-from trainshed.core.lifecycle.actors import person_of
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.units import Nanos
 
 HOUR: Final = 3600 * 10**9

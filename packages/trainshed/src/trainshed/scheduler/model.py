@@ -7,8 +7,7 @@ from msgspec import Struct
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.job import Disk, Machine, Strategy
-from trainshed.core.lifecycle.actors import person_of
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.names import Api, JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 from trainshed.core.units import Bytes, Nanos

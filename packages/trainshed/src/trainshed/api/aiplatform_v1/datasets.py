@@ -23,13 +23,14 @@ from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import BucketUse, checked
 from trainshed.core.datasets import wildcards
 from trainshed.core.datasets.records import (
+    FORMATS,
     KINDS_BY_SCHEMA,
+    OTHERWISE,
     DataFiles,
     Dataset,
     DatasetKind,
     DatasetName,
 )
-from trainshed.core.datasets.schemas import FORMATS, OTHERWISE
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels

@@ -281,3 +281,24 @@ def _is_named(part: FieldDescriptor) -> bool:
         return False
     name = part.message_type.fields_by_name.get("name")
     return name is not None and name.type == FieldDescriptor.TYPE_STRING
+
+
+class HandCall(Struct, frozen=True):
+    """One call of a method that no descriptor set has: it takes JSON, and answers it, as it is."""
+
+    principal: Principal
+    services: Services
+    #: Full name of the method.
+    method: str
+    #: The variables of its path.
+    names: Mapping[str, str]
+    body: Mapping[str, Any]
+    #: Scheme and authority by which the caller reached the service.
+    root: str
+
+
+HandHandler = Callable[[HandCall], Awaitable[dict[str, Any]]]
+"""Finds out whether the caller may, and does what is asked. Raises the errors of `api.calls.errors`."""
+
+HandMethods = Mapping[tuple[str, str], tuple[str, HandHandler]]
+"""Methods by HTTP verb and path, with their full names."""

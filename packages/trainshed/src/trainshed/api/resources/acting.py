@@ -3,7 +3,7 @@ job may cancel."""
 
 from trainshed.access.principals import Principal
 from trainshed.core.errors import NotFound, PermissionDenied, Unauthenticated
-from trainshed.core.lifecycle.actors import ActingJob, Actor, person_of
+from trainshed.core.lifecycle.records import ActingJob, Actor, person_of
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.store.sqlite.reader import Reader

@@ -20,9 +20,8 @@ from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import OWN_ROOT_LABEL, STALL_LABEL, WARM_LABEL
-from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, Actor
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Actor, Job, Parent
 from trainshed.core.names import JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of

@@ -11,8 +11,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.core.errors import FailedPrecondition
-from trainshed.core.lifecycle.drills import Drill, DrillKind
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.units import Nanos

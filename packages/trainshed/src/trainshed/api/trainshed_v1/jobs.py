@@ -35,7 +35,7 @@ from trainshed.api.trainshed_v1.timeline import (
     timeline_of,
 )
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.actors import person_of
+from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import default_bucket
 from trainshed.core.printed_measures import Bound, read_bound

@@ -12,8 +12,7 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import drill_view, pattern_fault
 from trainshed.api.trainshed_v1.timeline import verdict_view
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.resume import (
     Finding,

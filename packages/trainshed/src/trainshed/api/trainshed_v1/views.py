@@ -10,9 +10,8 @@ from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.core.capacity import Waiting
 from trainshed.core.job import ExitRecord
-from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job, Outcome, Replica
+from trainshed.core.lifecycle.records import Job, Outcome, Replica, person_of
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines import Pipeline

@@ -18,7 +18,7 @@ from trainshed.cli.output import (
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
-from trainshed.core.lifecycle.drills import DrillKind
+from trainshed.core.lifecycle.records import DrillKind
 from trainshed.wire.trainshed_v1.drills import (
     Drill,
     ResumeFinding,

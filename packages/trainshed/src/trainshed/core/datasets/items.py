@@ -10,8 +10,7 @@ from msgspec import Struct
 from trainshed.core.datasets.assignment import Places, bounds, labelled
 from trainshed.core.datasets.lines import BadData, Record, lines, records
 from trainshed.core.datasets.plans import SPLITS, Split, SplitRule
-from trainshed.core.datasets.records import DataFiles, DatasetKind
-from trainshed.core.datasets.schemas import FORMATS, ImportFormat
+from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind, ImportFormat
 
 ML_USE: Final = "aiplatform.googleapis.com/ml_use"
 _LABELS: Final = "dataItemResourceLabels"

@@ -7,8 +7,7 @@ from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.lifecycle.actors import Actor
-from trainshed.core.lifecycle.drills import Drill, DrillKind
+from trainshed.core.lifecycle.records import Actor, Drill, DrillKind
 from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,
     ReplicaLost,

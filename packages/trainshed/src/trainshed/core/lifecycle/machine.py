@@ -15,7 +15,6 @@ from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import notes, timeline
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.endings import (
     begin_elsewhere,
     decide,
@@ -44,7 +43,7 @@ from trainshed.core.lifecycle.events import (
     StartDelayed,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.records import Job, Outcome, Replica
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import (
     NEVER_STARTED,
     Loss,

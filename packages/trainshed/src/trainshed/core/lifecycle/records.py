@@ -1,18 +1,112 @@
-"""The durable record of a job: what is stored, and all that the machine decides from.
+"""The durable record of a job: what is stored, with who made it and its drills (spec/operations#drills), and
+all that the machine decides from.
 
 Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
+
+import enum
 
 from msgspec import Struct
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.rules import Counters
 from trainshed.core.job import ExitRecord, JobError, JobSpec
-from trainshed.core.lifecycle.actors import Actor
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.units import Nanos
+
+
+class DrillKind(enum.StrEnum):
+    """The failure that a drill injects."""
+
+    #: The replica is asked to leave its node, as for maintenance.
+    MAINTENANCE = "maintenance"
+    #: The replica is killed from outside.
+    KILL = "kill"
+    #: The main process is killed as if at its memory limit.
+    OOM = "oom"
+    #: The main process gets SIGSEGV.
+    SEGV = "segv"
+    #: The attempt is judged as if it had been preempted.
+    PREEMPT = "preempt"
+    #: The attempt is judged as if there were a stock-out.
+    STOCKOUT = "stockout"
+    #: The attempt is judged as if the service had failed.
+    INTERNAL = "internal"
+
+    @property
+    def is_of_process(self) -> bool:
+        """Whether the engine injects the fault into the replica's processes; the other kinds need no
+        engine."""
+        return self in (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
+
+
+class Drill(Struct, frozen=True):
+    """One ordered fault.
+
+    It fires once, when the replica is running and a line of its log, written after the drill was ordered,
+    matches `at_line`, or `after` has passed since the order and since the start of the incarnation that runs,
+    or at once if neither is given.
+    """
+
+    #: Counts a job's drills from 1.
+    number: int
+    kind: DrillKind
+    replica: ReplicaId
+    #: When it was ordered (ns).
+    ordered: Nanos
+    at_line: str = ""
+    #: Delay before it fires, in nanoseconds.
+    after: int = 0
+    #: When it fired (ns); 0 = it is armed.
+    fired: Nanos = 0
+    #: The attempt that it hit.
+    attempt: int = 0
+    #: The incarnation that it hit.
+    incarnation: int = 0
+    #: The fault is known to have landed.
+    done: bool = False
+
+    @property
+    def is_armed(self) -> bool:
+        return self.fired == 0
+
+
+OUTLIVES_LABEL = "trainshed-outlives"
+"""Label of what a program of a job makes: "on" = it goes on when that job is over."""
+
+
+class ActingJob(Struct, frozen=True):
+    """The job whose program made or cancelled something."""
+
+    uid: JobUid
+    name: JobName
+    #: The job that begins the line in which each job made the next; the job itself if a person made it.
+    root: JobUid
+    #: The address of whoever made that first job.
+    person: str = ""
+
+
+class Actor(Struct, frozen=True):
+    """Who made or cancelled something."""
+
+    #: The address of the principal.
+    email: str
+    #: The job whose program it was; None = it was a person.
+    job: ActingJob | None = None
+
+    @property
+    def person(self) -> str:
+        """The address of the person or service account who answers for it: quotas and usage count by it."""
+        return self.job.person if self.job is not None else self.email
+
+    def __str__(self) -> str:
+        return f"the job {self.job.name}" if self.job is not None else self.email
+
+
+def person_of(creator: Actor | None) -> str:
+    """Return the address of whoever answers for what somebody made; "" if it is not known who did."""
+    return creator.person if creator is not None else ""
 
 
 class Replica(Struct, frozen=True):

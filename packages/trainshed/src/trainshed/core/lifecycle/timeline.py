@@ -9,10 +9,8 @@ from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.job import ExitRecord, Scheduling
-from trainshed.core.lifecycle.actors import OUTLIVES_LABEL
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Job, Outcome, Replica
+from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Drill, Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import public_replica_name

@@ -12,9 +12,10 @@ from trainshed.core.datasets.plans import (
     completed,
     directory_name,
 )
-from trainshed.core.datasets.records import DataFiles, Dataset
-from trainshed.core.datasets.schemas import (
+from trainshed.core.datasets.records import (
     FORMATS,
+    DataFiles,
+    Dataset,
     annotation_of,
     annotation_uri,
     annotations_of,

@@ -6,8 +6,7 @@ Times are nanoseconds since the epoch; 0 = the moment has not come.
 from msgspec import Struct
 
 from trainshed.core.job import JobError, JobSpec
-from trainshed.core.lifecycle.actors import Actor
-from trainshed.core.lifecycle.records import Outcome, Parent
+from trainshed.core.lifecycle.records import Actor, Outcome, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.study.records import StudyUid

@@ -1,5 +1,5 @@
-"""Runs the commands of an image tool: with time limits, killed at the end of the service, errors in a few
-words."""
+"""Runs the commands of an image tool, podman or docker: with time limits, killed at the end of the service,
+errors in a few words; and what such tools say about images."""
 
 import collections
 import contextlib
@@ -14,10 +14,41 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
+from msgspec import Struct
+
+from trainshed.core.units import Bytes
 from trainshed.runtimes.output import BEAT, Narration, lines
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import OVERSEEN, Stop, kill
+
+
+class ToolFailed(Exception):
+    """The tool failed. The message is the essence of what it said.
+
+    `final`: a repetition will not help, because the image does not exist or may not be read.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class ImageConfig(Struct, frozen=True):
+    """What an image says about itself."""
+
+    #: 64 hexadecimal digits that change with its content.
+    id: str
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    workdir: str = ""
+    user: str = ""
+    #: Architecture as images name it, such as `amd64`; "" = not said. Likewise `system`, such as `linux`.
+    architecture: str = ""
+    system: str = ""
+    #: Bytes when unpacked.
+    size: Bytes = 0
+
 
 _LAST_LINES = 12
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from trainshed.runtimes.images.commands import ImageTool
+from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.references import (
     host_of,
     is_local,
@@ -12,7 +12,6 @@ from trainshed.runtimes.images.references import (
     names_registry,
     tag_of,
 )
-from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.stop import Stop
 

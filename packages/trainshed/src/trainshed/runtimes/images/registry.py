@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from trainshed.core.units import Nanos
+from trainshed.runtimes.images.commands import ImageConfig
 from trainshed.runtimes.images.references import (
     fault_of,
     host_of,
@@ -22,7 +23,6 @@ from trainshed.runtimes.images.references import (
     names_registry,
     tag_of,
 )
-from trainshed.runtimes.images.tool import ImageConfig
 from trainshed.runtimes.port import Image, Progress
 
 _PATIENCE = 10.0

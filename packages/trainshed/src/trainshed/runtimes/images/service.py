@@ -19,10 +19,9 @@ from msgspec.structs import asdict
 
 from trainshed.eventloop.background import heed
 from trainshed.runtimes.images import pull_policy, unpacking
-from trainshed.runtimes.images.commands import ImageTool
+from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.images.references import fault_of, is_pinned
-from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf, try_lock, waiting_for

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainshed.runtimes.images.commands import Commands, ImageTool
-from trainshed.runtimes.images.tool import ToolFailed
+from trainshed.runtimes.images.commands import Commands, ImageTool, ToolFailed
 
 
 def _docker(commands: Commands) -> ImageTool:

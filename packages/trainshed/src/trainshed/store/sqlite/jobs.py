@@ -9,9 +9,8 @@ from msgspec.structs import asdict
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import Aborted, FailedPrecondition, RequestError
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import StudyUid

@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.job import JobError
-from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
