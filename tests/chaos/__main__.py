@@ -46,8 +46,8 @@ def main() -> int:
         nargs="*",
         choices=FAULTS,
         default=None,
-        help="what else comes: the advisor is killed, the zygote stopped, the disk filled, preloaders "
-        "and their waiting forks are killed or stopped; all of it, but nothing if nodes are drained",
+        help="what else comes: the advisor is killed, the zygote stopped, the disk filled; "
+        "all of it, but nothing if nodes are drained",
     )
     parser.add_argument(
         "--tunings",

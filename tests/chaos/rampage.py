@@ -18,9 +18,8 @@ from tests.e2e.processes import children
 
 _VICTIMS: Final = ("service", "zygote", "both", "buckets", "stop")
 _SHARES: Final = (52, 20, 20, 5, 3)
-FAULTS: Final = ("advisor", "hang", "disk", "preloader")
-"""What comes at moments of its own, besides: the advisor is killed, the zygote stopped, the disk filled,
-preloaders and their waiting forks are killed or stopped."""
+FAULTS: Final = ("advisor", "hang", "disk")
+"""What comes at moments of its own, besides: the advisor is killed, the zygote stopped, the disk filled."""
 _TIMES: Final = 3
 """How often each of them comes."""
 _MEAN: Final = 0.8
@@ -52,14 +51,13 @@ class Options:
 @dataclass
 class Kills:
     """What was killed: by victim; how many kills came before the service served; and how often it was stopped
-    by SIGTERM instead, its zygote stopped, its disk filled, its preloaders stopped."""
+    by SIGTERM instead, its zygote stopped, its disk filled."""
 
     by_victim: Counter[str]
     early: int = 0
     stops: int = 0
     hangs: int = 0
     fills: int = 0
-    preloader_hangs: int = 0
 
     @property
     def total(self) -> int:
@@ -135,8 +133,6 @@ def _befall(
         _kill_advisor(victim, deeds, kills, chance)
     elif fault == "hang":
         _stop_zygote(victim, deeds, kills)
-    elif fault == "preloader":
-        _attack_preloaders(victim, deeds, kills, chance)
     elif fault == "disk" and disk is not None:
         kills.fills += 1
         deeds.tell("disk filled", start=victim.starts)
@@ -161,27 +157,6 @@ def _kill_advisor(victim: Victim, deeds: Deeds, kills: Kills, chance: random.Ran
             kills.by_victim["advisor"] += 1
             deeds.tell("killed", victim="advisor", start=victim.starts)
             return
-
-
-def _attack_preloaders(victim: Victim, deeds: Deeds, kills: Kills, chance: random.Random) -> None:
-    """Whatever becomes of the interpreters that programs are forked from, each program runs once, and its end
-    is its own."""
-    how = chance.choice(("preloader", "waiting forks", "stop"))
-    attack = {
-        "preloader": lambda: victim.kill_children("preloader"),
-        "waiting forks": victim.kill_waiting_forks,
-        "stop": victim.stop_preloaders,
-    }[how]
-    until = time.monotonic() + 5
-    while not (pids := attack()):
-        if time.monotonic() > until:
-            return
-        time.sleep(0.01)
-    if how == "stop":
-        kills.preloader_hangs += 1
-    else:
-        kills.by_victim[how] += 1
-    deeds.tell("preloaders attacked", how=how, found=pids, start=victim.starts)
 
 
 def _stop_zygote(victim: Victim, deeds: Deeds, kills: Kills) -> None:

@@ -240,7 +240,7 @@ def _report(
         f"stopped by SIGTERM: {kills.stops} times"
     )
     yield (
-        f"the zygote was stopped {kills.hangs} times, preloaders {kills.preloader_hangs} times, "
+        f"the zygote was stopped {kills.hangs} times, "
         f"the disk filled {kills.fills} times; {options.tunings} tuning jobs"
     )
     stories = deeds.stories.values()

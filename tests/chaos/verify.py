@@ -95,8 +95,7 @@ def check(
         sum(len(each.lives) for each in seen.values()),
         sum(len(logs.spoken(lines)) for lines in files.lines.values()),
         sum(len(fate.moved) for fate in facts.values()),
-        # Of a namespace the shim is the first process, the program one of the next; a later one, if it was
-        # forked from a preloader and such a fork was killed before.
+        # Of a namespace the shim is the first process, the program one of the next.
         frozenset(
             int(text.rpartition(" pid ")[2]) < 10
             for lines in files.lines.values()

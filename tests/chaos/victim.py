@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.processes import ancestors, children, command_line, named
+from tests.e2e.processes import children, command_line
 from tests.e2e.running import command, environment
-from trainshed.replica import preloader
 
 START: Final = 60.0
 """Seconds within which a service must serve."""
@@ -29,7 +28,6 @@ _MARKS: Final = {
     "zygote": "zygote",
     "advisor": "studies.advisor_process",
     "buckets": "trainshed.buckets",
-    "preloader": preloader.START,
 }
 """What is in the command lines of a service's children."""
 PATIENCE: Final = 300.0
@@ -75,7 +73,6 @@ class Victim:
         self._changed = threading.Condition()
         self.closed = False
         self._stopped: list[int] = []
-        self._stopped_preloaders: list[int] = []
 
     def start(self) -> None:
         """Start it, unless it runs; returns at once."""
@@ -137,7 +134,7 @@ class Victim:
 
     def kill_children(self, which: str) -> int:
         """SIGKILL to its children of this kind; how many there were. `which`: "zygote", "advisor",
-        "buckets", "preloader"."""
+        "buckets"."""
         pids = self._children(which)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -151,29 +148,6 @@ class Victim:
             os.kill(pid, signal.SIGSTOP)
             return True
         return False
-
-    def stop_preloaders(self) -> int:
-        """SIGSTOP, for good, to all preloaders; how many there were. The service ends them, if it is not
-        killed before."""
-        pids = self._children("preloader")
-        for pid in pids:
-            self._stopped_preloaders.append(os.pidfd_open(pid))
-            os.kill(pid, signal.SIGSTOP)
-        return len(pids)
-
-    def kill_waiting_forks(self) -> int:
-        """SIGKILL to forks of preloaders that wait for a program with a shim of its own; how many there
-        were."""
-        if self._process is None:
-            return 0
-        ours = {self._process.pid, os.getpid()}
-        killed = 0
-        for pid in named("ts-waiting"):
-            if ours & set(ancestors(pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
-        return killed
 
     @property
     def waits_for_zygote(self) -> bool:
@@ -229,9 +203,6 @@ class Victim:
             status = self._process.wait()
         if status != 0:
             self.faults.append(f"it ended with status {status} after SIGTERM")
-        for handle in self._stopped_preloaders:
-            if not select.select([handle], [], [], 0)[0]:
-                self.faults.append("it ended by SIGTERM, and a preloader that hangs is left")
         self._forget()
 
     @property
@@ -283,12 +254,11 @@ class Victim:
 
     def _forget(self) -> None:
         self._process = None
-        for handle in (*self._stopped, *self._stopped_preloaders):
+        for handle in self._stopped:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
             os.close(handle)
         self._stopped.clear()
-        self._stopped_preloaders.clear()
         if self._ready >= 0:
             os.close(self._ready)
             self._ready = -1

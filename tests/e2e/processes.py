@@ -69,30 +69,6 @@ def children(pid: int) -> list[int]:
     return pids
 
 
-def named(comm: str) -> list[int]:
-    """Processes whose main thread has this name."""
-    pids: list[int] = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if Path(entry.path, "comm").read_text().strip() == comm:
-                    pids.append(int(entry.name))
-    return pids
-
-
-def ancestors(pid: int) -> list[int]:
-    """Its parent, that one's, and so on, as far as they are seen from here."""
-    pids: list[int] = []
-    while pid > 1:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            break
-        pid = int(stat.rpartition(b")")[2].split()[1])
-        pids.append(pid)
-    return pids
-
-
 def end_those_in(directory: Path) -> None:
     """End every process that works in a directory or below it, as replicas do; their programs end with
     them."""

@@ -139,7 +139,7 @@ class SlurmYard(Yard):
         own, theirs = self.directory(self.identity.attacker), self.directory(self.victim)
         sockets, files = (self._found(kind, *dict.fromkeys((own, theirs))) for kind in "sf")
         daemons = [pid for name in _DAEMONS for pid in lab.processes(self.node, name)]
-        agents = [pid for pid in commands("trainshed-agent") if self._number(pid)]
+        agents = [pid for pid in commands("trainshed_cluster.remote.start") if self._number(pid)]
         assert sockets and files and daemons and agents
         names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in (*daemons, *agents)}
         return {
