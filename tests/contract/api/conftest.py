@@ -10,7 +10,7 @@ from tests.contract.api.house import House
 
 
 @pytest.fixture(scope="package", autouse=True)
-async def one_loop() -> AsyncIterator[None]:
+async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     """Keep one event loop for all tests of this folder. On a busy machine gRPC reports what is over even
     after its server and its channels are closed, and fails the test that runs by then if the loop is gone."""
     yield
