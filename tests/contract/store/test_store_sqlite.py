@@ -83,6 +83,8 @@ def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
         # The states.
         **{f"reader.{name}": COUNTS for name in ("counts", "counts_of_project")},
         "reader.drained_nodes": ["SCAN drained_nodes"],
+        # The projects of who asks.
+        "reader.job_by_uid": ["SCAN json_each VIRTUAL TABLE INDEX 1:"],
         # Those that have the id, one for each project that chose it; and the projects of who asks.
         "reader.find": [
             "SCAN found",
