@@ -33,6 +33,8 @@ async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
         assert await after.read(7, [1]) == {1: points(1)}
         await after.append(7, [(1, points(3))])
         assert await after.read(7, [1]) == {1: points(1, 3)}
+    path.write_bytes(whole + bytes(20))  # As a power cut leaves it.
+    assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
     path.write_bytes(both[:-1] + bytes([both[-1] ^ 1]))
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
 

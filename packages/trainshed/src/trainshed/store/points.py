@@ -83,7 +83,12 @@ class _Columns(Struct):
         by_step = sorted(range(settled, len(steps)), key=steps.__getitem__)
         pairs = zip_longest(by_step, by_step[1:])
         last = [n for n, later in pairs if later is None or steps[later] != steps[n]]
-        return self.at([*range(settled), *last])
+        tail = self.at(last)
+        if not settled:
+            return tail
+        head = _Columns(steps[:settled], self.times[:settled], self.values[:settled], settled)
+        head.add(tail)
+        return head
 
     def drawn(self, part: "Part") -> list[Point]:
         """Return the points, as `PointFiles.read` does."""
@@ -289,7 +294,7 @@ def _payloads(data: bytes) -> Iterator[memoryview]:
     while at + _HEADER.size <= len(data):
         length, checksum = _HEADER.unpack_from(data, at)
         payload = view[at + _HEADER.size : at + _HEADER.size + length]
-        if len(payload) != length or zlib.crc32(payload) != checksum:
+        if not length or len(payload) != length or zlib.crc32(payload) != checksum:
             return
         yield payload
         at += _HEADER.size + length
