@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from joserfc import jws
 
 from tests.contract.api.grpc_house import GrpcHouse
 from tests.contract.api.house import LOCATION, START, Answer, House
@@ -466,6 +467,13 @@ def by_nobody(_: ScriptedIssuer) -> str:
     return "eyJhbGciOiJub25lIn0"
 
 
+def within_another(issuer: ScriptedIssuer) -> str:
+    """What is signed is no claims but a token."""
+    nested = jws.serialize_compact({"alg": "RS256", "kid": "1"}, unsigned(issuer), issuer.keys[0])
+    assert nested.startswith("eyJ")
+    return nested
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
@@ -473,6 +481,7 @@ def by_nobody(_: ScriptedIssuer) -> str:
         (by_the_public_key, "signed by no key"),
         (by_another_key, "signed by no key"),
         (by_nobody, "no ID token"),
+        (within_another, "no ID token"),
     ],
 )
 async def test_a_forged_id_token_is_refused(

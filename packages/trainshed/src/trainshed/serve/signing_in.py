@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
@@ -31,6 +31,7 @@ from trainshed.access.issuers import (
     is_safe,
     issuer_of,
     person_of,
+    signing_keys,
     verified,
 )
 from trainshed.access.principals import Principal
@@ -39,6 +40,9 @@ from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.serve.access_keeper import AccessKeeper
 from trainshed.store.audit import Recorded, recording
+
+if TYPE_CHECKING:
+    from joserfc.jwk import KeySet
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +69,7 @@ class _Facts(Struct, frozen=True):
     token: str
     #: "" = it has none.
     userinfo: str
-    keys: Mapping[str, Any]
+    keys: "KeySet | None"
     at: float
 
 
@@ -335,7 +339,8 @@ async def _read(issuer: Issuer) -> _Facts:
     authorization, token, keys = addresses
     userinfo = str(published.get("userinfo_endpoint", ""))
     userinfo = userinfo if is_safe(userinfo) else ""
-    return _Facts(authorization, token, userinfo, await _fetched(issuer, keys), time.monotonic())
+    known = signing_keys(await _fetched(issuer, keys))
+    return _Facts(authorization, token, userinfo, known, time.monotonic())
 
 
 async def _fetched(
