@@ -100,7 +100,7 @@ def test_a_certified_provider_signs_a_person_in(
     node_modules: Path, chromium: Browser, tmp_path: Path
 ) -> None:
     """In a browser, which lands where they wanted to go; and the ID token that it gave then is good by
-    itself."""
+    itself, until the settings have the provider no more."""
     command = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as provider:
@@ -120,6 +120,8 @@ def test_a_certified_provider_signs_a_person_in(
             token = provider.stdout.readline().strip()
             me = service.ask("GET", "/trainshed/v1/whoami", token=token).json
             assert me == {"email": "bo@corp.example", "grants": [], "issuer": "Corp"}
+    with running(tmp_path) as service:
+        assert service.ask("GET", "/trainshed/v1/whoami", token=token).status == 401
 
 
 @pytest.mark.gcloud
