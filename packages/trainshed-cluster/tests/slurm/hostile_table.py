@@ -49,6 +49,7 @@ _HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
     "bucket, own endpoint": _EVERYWHERE,
     "bucket, ports": _EVERYWHERE,
     "bucket, other endpoint": _EVERYWHERE,
+    "staged packages": _EVERYWHERE,
     "API without a token": _EVERYWHERE,
     "API with its token": _EVERYWHERE,
     "forged tokens": _EVERYWHERE,
