@@ -3,6 +3,7 @@ must not be one."""
 
 import base64
 import json
+import tracemalloc
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from joserfc.jwk import OctKey, RSAKey
 
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.people import known
+from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
+from trainshed.access.book import AccessBook
+from trainshed.core.errors import Unauthenticated
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 ACCOUNTS = "/v1/projects/p1/serviceAccounts"
@@ -185,6 +189,18 @@ async def test_forged_tokens_are_refused(house: House) -> None:
         answer = await house.call("GET", JOBS, token=token)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), name
         assert (await exchange(house, token)).json["error"] == "invalid_grant", name
+
+
+async def test_nothing_is_remembered_of_forged_tokens() -> None:
+    """Anybody can send thousands, each as long as a head may be."""
+    forger = OctKey.generate_key(256)
+    tracemalloc.start()
+    for number in range(60):
+        token = jwt.encode({"alg": "HS256"}, {"n": number, "x": "x" * 30_000}, forger)
+        with pytest.raises(Unauthenticated):
+            account_tokens.read(token, b"k" * 32, AccessBook(), NOW)
+    assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    tracemalloc.stop()
 
 
 async def test_who_may_speaks_for_an_account(house: House) -> None:

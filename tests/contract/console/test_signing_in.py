@@ -422,6 +422,13 @@ async def test_a_revoked_id_token_is_good_for_nothing_any_more(
     assert (await house.call("GET", JOBS, token=issuer.id_token(now=NOW + later))).status == 200
 
 
+async def test_id_tokens_that_were_never_shown_are_revoked_by_the_address(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    await house.result("DELETE", "/trainshed/v1/tokens/Ana@corp.example")
+    await refused(house, issuer.id_token(now=NOW), "were revoked after this ID token")
+
+
 async def test_an_issuer_that_is_taken_out_of_the_settings_has_signed_nobody_in(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
@@ -444,10 +451,30 @@ async def refused(house: ConsoleHouse, token: str, why: str) -> None:
     assert answer.status == 401 and known in answer.error["message"]
 
 
-def unsigned(issuer: ScriptedIssuer) -> str:
+def headed(issuer: ScriptedIssuer, header: dict[str, Any]) -> str:
     _, content, _ = issuer.id_token(now=NOW).split(".")
-    header = base64.urlsafe_b64encode(json.dumps({"alg": "none"}).encode()).rstrip(b"=").decode()
-    return f"{header}.{content}."
+    return f"{in_base64(json.dumps(header))}.{content}."
+
+
+def in_base64(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def unsigned(issuer: ScriptedIssuer) -> str:
+    return headed(issuer, {"alg": "none"})
+
+
+def oddly_headed(issuer: ScriptedIssuer) -> str:
+    return headed(issuer, {"alg": "RS256", "kid": "1", "crit": [["b64"]]})
+
+
+def oddly_headed_as_ours(issuer: ScriptedIssuer) -> str:
+    return headed(issuer, {"alg": "HS256", "crit": [["b64"]]})
+
+
+def deep(_: ScriptedIssuer) -> str:
+    header, content = json.dumps({"alg": "RS256"}), f'{{"iss": {"[" * 20000}{"]" * 20000}}}'
+    return f"{in_base64(header)}.{in_base64(content)}."
 
 
 def by_the_public_key(issuer: ScriptedIssuer) -> str:
@@ -482,6 +509,9 @@ def within_another(issuer: ScriptedIssuer) -> str:
         (by_another_key, "signed by no key"),
         (by_nobody, "no ID token"),
         (within_another, "no ID token"),
+        (oddly_headed, "signed by no key"),
+        (oddly_headed_as_ours, "signed by no key"),
+        (deep, "no ID token"),
     ],
 )
 async def test_a_forged_id_token_is_refused(
@@ -506,6 +536,7 @@ async def test_a_forged_id_token_is_refused(
         ({"email": "owner@trainshed.local"}, "no address of a person"),
         ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no address of a person"),
         ({"email": "a@b@c"}, "no address of a person"),
+        ({"email": "mi\N{KELVIN SIGN}e@corp.example"}, "no address of a person"),
     ],
 )
 async def test_an_id_token_that_proves_nothing_here_is_refused(

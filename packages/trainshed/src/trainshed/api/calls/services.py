@@ -292,6 +292,11 @@ class AccessKeeper(Protocol):
 class SigningIn(Protocol):
     """Signs in whom an issuer of OpenID Connect recognises."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the issuers."""
+        ...
+
     async def exchange(self, id_token: str) -> str:
         """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
         ...

@@ -6,7 +6,7 @@ from msgspec.structs import asdict, replace
 
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.policy import Grant, member_fault, member_of, role_fault
+from trainshed.access.policy import USER, Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.calls.timestamps import text_micros
@@ -130,10 +130,13 @@ async def revoke_token(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its id, or all of a person by an e-mail
     address. In force when this returns. Raises NotFound."""
     target = call.target
+    # Somebody may have ID tokens that were never shown here.
+    is_address = bool(call.services.signing_in.names) and not member_fault(USER + target)
+    unseen = {target.lower()} if is_address and _may_revoke_all(call) else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
         gone = [token for token in _revocable(call, book) if target in (token.id, token.email)]
-        if not gone:
+        if not gone and not unseen:
             raise NotFound(
                 f"There is no token {target[:200]!r} that you may revoke: name an id or an e-mail address of "
                 "`trainshed tokens list`."
@@ -142,7 +145,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         detail["of"] = sorted({token.email for token in gone})
         left = book.without_tokens(token.digest for token in gone)
         # A command line that signs out ends nothing else.
-        out = {token.email for token in gone if token.note != _OWN_NOTE}
+        out = {token.email.lower() for token in gone if token.note != _OWN_NOTE} | unseen
         return left.with_signed_out(out, call.services.now())
 
     detail: dict[str, object] = {}
@@ -150,10 +153,14 @@ async def revoke_token(call: JsonCall) -> Nothing:
     return Nothing()
 
 
+def _may_revoke_all(call: JsonCall) -> bool:
+    return PERMISSIONS["trainshed.v1.Tokens.Revoke"] in call.principal.rights.everywhere
+
+
 def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
     """Return all tokens, or the caller's own; none to programs, which have others than their account."""
     principal, tokens = call.principal, book.tokens.values()
-    if PERMISSIONS["trainshed.v1.Tokens.Revoke"] in principal.rights.everywhere:
+    if _may_revoke_all(call):
         return list(tokens)
     is_person = principal.program is None
     return [token for token in tokens if is_person and token.email == principal.email]
