@@ -1,4 +1,4 @@
-"""From a table to a model that is handed over, as a notebook does it with the Vertex SDK.
+"""From a table to an exported model, as a notebook does it with the Vertex SDK.
 
     trainshed up &                      # or ./dev up
     eval "$(trainshed env)"
@@ -75,4 +75,7 @@ print(table[["run_name", "state", "param.learning_rate", "metric.accuracy", "met
 best = table.iloc[0]["run_name"]
 
 # %% Hand over its model
-print(f"{best} is the best; its model lies in {trained[best].uri}")
+exported = trained[best].export_model(
+    export_format_id="custom-trained", artifact_destination=f"gs://{BUCKET}/{EXPERIMENT}/handover"
+)
+print(f"{best} is the best; its model lies in {exported['artifactOutputUri']}")

@@ -74,7 +74,7 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/experiments.md#In a terminal": Runs(says="RUNS"),
     "docs/models.md#Evaluations": Runs(
         prelude=_SDK + _VERTEX,
-        after=("docs/models.md#Models",),
+        after=("docs/models.md#Models", "docs/models.md#Export"),
         says="0.93",
     ),
     "docs/models.md#Lineage": Runs(says="gs://trainshed/runs/8/model"),

@@ -12,7 +12,9 @@ NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
 
 
 @pytest.mark.soak
-def test_a_notebook_goes_from_a_table_to_a_model(service: Service, tmp_path: Path) -> None:
+def test_a_notebook_goes_from_a_table_to_an_exported_model(
+    service: Service, tmp_path: Path
+) -> None:
     """Issue 16. Three jobs with PyTorch beside each other: a minute or two."""
     done = subprocess.run(
         [sys.executable, str(NOTEBOOK), "churn"],
@@ -25,7 +27,7 @@ def test_a_notebook_goes_from_a_table_to_a_model(service: Service, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr[-5000:]
     last = done.stdout.splitlines()[-1]
-    assert "is the best; its model lies in gs://trainshed/" in last
+    assert "is the best; its model lies in gs://trainshed/churn/handover/model-export-" in last
     bucket, _, prefix = last.rpartition(" ")[2].removeprefix("gs://").partition("/")
     listed = service.call("GET", f"/storage/v1/b/{bucket}/o?prefix={prefix}")["items"]
     assert [model["name"].rpartition("/")[2] for model in listed] == ["model.pt"]

@@ -49,7 +49,7 @@ _VERTEX_RESOURCES: Final = (
     ("JobService", "CustomJob", "create get list cancel delete"),
     ("JobService", "HyperparameterTuningJob", "create get list cancel delete"),
     ("PipelineService", "TrainingPipeline", "create get list cancel delete"),
-    ("ModelService", "Model", "upload get list update delete"),
+    ("ModelService", "Model", "upload get list update delete export"),
     ("ModelService", "ModelEvaluation", "import get list"),
     ("DatasetService", "Dataset", "create get list update delete"),
     ("MetadataService", "MetadataStore", "create get list delete"),

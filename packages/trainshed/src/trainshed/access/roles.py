@@ -147,7 +147,7 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     ),
     *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import", "export")),
     # Models are copied with the rights of the program's project, like everything that it copies itself.
-    *(f"aiplatform.models.{verb}" for verb in ("upload", "update", "delete")),
+    *(f"aiplatform.models.{verb}" for verb in ("upload", "update", "delete", "export")),
     "aiplatform.modelEvaluations.import",
     # Programs log experiments from inside jobs.
     "aiplatform.metadataStores.create",

@@ -19,6 +19,7 @@ from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
+from trainshed.controller.exports import ModelExporter
 from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
@@ -54,6 +55,7 @@ from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import (
     BucketAdapter,
+    BucketCopies,
     BucketDirectories,
     BucketSummaries,
 )
@@ -111,6 +113,8 @@ class App:
         self.advisor = ProcessAdvisor()
         self.runtimes = self._runtimes()
         self.suggesting = StudyOperations(store.studies, self.advisor, self._notices, clock.now)
+        copies = BucketCopies(bootstrap.gateway_socket)
+        self.exports = ModelExporter(store.operations, copies, self._notices, clock.now)
         self.outbox = OutboxWorker(
             Senders(settings.notify, _mail_server(settings), clock.now),
             store.notifications,
@@ -300,6 +304,8 @@ class App:
             wake=self.controller.wake,
             create=self.controller.create,
             suggest=self.suggesting.wake,
+            operations=store.operations,
+            exports=self.exports,
             capacity=self.controller,
             settings=self._api_settings(),
             outbox=store.notifications if self._settings.notify else None,

@@ -1,19 +1,26 @@
 """Adapts the bucket store to the protocols of other packages: packages, job directories, bucket names,
-accesses, summaries."""
+accesses, summaries, copies."""
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from typing import BinaryIO, Final
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote, urlencode
 
 from trainshed.api.calls.services import ContentDigest
+from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
+from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
+from trainshed.buckets.port import MAX_RESULTS
+from trainshed.controller.exports import StoredObject
 from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
+from trainshed.core.pipelines import ModelExport
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.summaries.directories import LocalDirectory, LogDirectory
@@ -237,3 +244,67 @@ class _RemoteDirectory:
             return self._store.open(self._bucket, self._prefix + file.path)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
+
+
+class BucketCopies:
+    """Opens buckets through the bucket process, which decides what programs of the export's project may do
+    (`controller.exports.OpenBuckets`)."""
+
+    def __init__(self, uds: Path) -> None:
+        """`uds`: the bucket process's socket for the service alone."""
+        self._uds = uds
+
+    @asynccontextmanager
+    async def __call__(self, export: ModelExport) -> AsyncGenerator["_Copying"]:
+        caller = Caller(Kind.REPLICA, export.email, project=export.project)
+        yield _Copying(BucketCalls(self._uds, caller))
+
+
+class _Copying:
+    """Implements `controller.exports.CopyingBuckets`."""
+
+    def __init__(self, calls: BucketCalls) -> None:
+        self._calls = calls
+
+    async def objects(self, directory: str) -> tuple[StoredObject, ...]:
+        bucket, prefix = parse_gs_uri(directory)
+        objects: list[StoredObject] = []
+        query = {"prefix": prefix, "maxResults": str(MAX_RESULTS)}
+        while True:
+            page = await self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(query)}")
+            objects += (
+                StoredObject(
+                    f"gs://{bucket}/{entry['name']}",
+                    entry["generation"],
+                    int(entry["size"]),
+                    entry.get("crc32c", ""),
+                )
+                for entry in page.get("items", ())
+            )
+            if not (token := page.get("nextPageToken")):
+                return tuple(objects)
+            query["pageToken"] = token
+
+    async def copy(self, source: StoredObject, target: str) -> None:
+        try:
+            pairs = [parse_gs_uri(uri) for uri in (source.uri, target)]
+        except BucketsError as failure:
+            raise errors.FailedPrecondition(failure.message) from failure
+        paths = [f"b/{bucket}/o/{quote(name, safe='')}" for bucket, name in pairs]
+        generation = f"sourceGeneration={source.generation}"
+        await self._ask("POST", f"/storage/v1/{paths[0]}/rewriteTo/{paths[1]}?{generation}")
+
+    async def _ask(self, method: str, path: str) -> Any:
+        status, answer = await self._calls.ask(method, path)
+        if status < 300:
+            return answer
+        later = status == 429 or status >= 500
+        kind = errors.Unavailable if later else _KINDS.get(status, errors.FailedPrecondition)
+        raise kind(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
+
+
+_KINDS: Final[dict[int, type[errors.RequestError]]] = {
+    403: errors.PermissionDenied,
+    404: errors.NotFound,
+    412: errors.NotFound,
+}

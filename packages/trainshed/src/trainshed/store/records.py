@@ -8,6 +8,7 @@ from msgspec import Struct
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.notifications import Notification
+from trainshed.core.pipelines import ModelExport
 from trainshed.core.study.records import StudyUid, Trial
 from trainshed.core.units import Nanos
 
@@ -27,6 +28,8 @@ class OperationKind(enum.StrEnum):
     SUGGEST = "suggest"
     #: It is decided whether a trial of a study should stop.
     CHECK_STOPPING = "check_stopping"
+    #: A version of a model is copied, beside requests.
+    EXPORT = "export"
 
 
 class Operation(Struct, frozen=True):
@@ -56,6 +59,8 @@ class Operation(Struct, frozen=True):
     #: The full name of the response's message type.
     response_type: str = ""
     error: JobError | None = None
+    #: EXPORT: what is copied, and where.
+    export: ModelExport | None = None
 
     @property
     def subject(self) -> int:

@@ -102,7 +102,7 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """Delete a dataset. Its files stay where they are; pipelines that began before go on with
+    """Delete a dataset. Its files stay where they are; pipelines and exports that began before go on with
     them."""
     name = DatasetName.parse(request.name)
     done = done_at_once(call.services, name, OperationKind.DELETE, str(name))

@@ -1,5 +1,5 @@
 """`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, listed, updated,
-copied and deleted (facts/resources#pipelines). `model_evaluations` has the rest; models
+copied and deleted (facts/resources#pipelines). `model_exports` and `model_evaluations` have the rest; models
 are not served for predictions."""
 
 import asyncio

@@ -33,11 +33,12 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
 from trainshed.store.port import NewWork
+from trainshed.store.records import Operation
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.metadata import Metadata
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
-from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
+from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Operations, Secrets
 from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.summaries.directories import LogDirectory
@@ -194,6 +195,18 @@ class Shells(Protocol):
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Delete what a failed replica left. Returns whether there was anything."""
+        ...
+
+
+class Exports(Protocol):
+    """Carries out exports of models and of datasets beside requests."""
+
+    def begin(self, operation: Operation) -> None:
+        """Start to carry out a stored operation. Its end is published as a notice of its subject."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Stop writing for an operation that was cancelled. Does nothing if it is no such export."""
         ...
 
 
@@ -370,6 +383,8 @@ class Services(Struct, frozen=True):
     #: Tells the controller that an operation of a study waits. Its end is published as a notice of
     #: `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
+    operations: Operations
+    exports: Exports
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
     #: Set when the server shuts down, so that streams end and no more jobs are taken.

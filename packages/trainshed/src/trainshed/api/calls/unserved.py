@@ -82,7 +82,6 @@ _SHARED_BY_VERBS: Final = {
 _OF_VERBS: Final = {
     **{name: text for text, names in _SHARED_BY_VERBS.items() for name in names.split()},
     "batchImport": "Import each slice as an evaluation of its own",
-    "export": "Copy the files at the model's artifactUri, with gcloud storage or gsutil",
     "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
     "purge": "List what passes the filter, and delete each",
     "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",

@@ -88,13 +88,17 @@ async def cancel_operation(services: Services, name: str) -> None:
     cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
     if cancelling.is_final:
         return
-    # Nothing was handed out yet, so no work has to be stopped first.
+    # Nothing was handed out yet, so no work has to be stopped first; what an export has copied stays.
     ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
     assert ended is not None
-    error = JobError(CANCELLED, "The operation was cancelled.")
+    text = "The operation was cancelled."
+    if record.export is not None:
+        text = f"The export was cancelled; delete what it had copied to {record.export.output} by then."
+    error = JobError(CANCELLED, text)
     # It may have ended at this moment, which is fine as well.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())
         )
+    services.exports.stop(name)
     services.notices.publish(JobUid(record.subject))

@@ -35,6 +35,7 @@ from trainshed.store.sqlite.resources import (
     Curves,
     Datasets,
     Notifications,
+    Operations,
     Secrets,
 )
 from trainshed.store.sqlite.schema import migrate
@@ -89,6 +90,7 @@ class Store:
         self.datasets = Datasets(writer, snapshots)
         self.secrets = Secrets(writer, snapshots)
         self.access = Access(writer, snapshots)
+        self.operations = Operations(writer, snapshots)
         self.notifications = Notifications(writer, snapshots)
         self._listener: Callable[[RecordSetAside], object] = lambda _: None
 
