@@ -44,16 +44,16 @@ async def test_objects_and_files_of_programs_are_copied_whole(service: Service) 
     visible = service.root / "bucket-p" / "m" / "deep"
     visible.mkdir(parents=True)
     (visible / "file").write_bytes(b"by a program")
-    async with BucketCopies(service.uds)(EXPORT) as buckets:
-        for target in ("gs://bucket-p/out/", "gs://shared-1/out/"):
-            uris = await copied(buckets, EXPORT.source, target)
-            assert uris == ["gs://bucket-p/m/deep/file", "gs://bucket-p/m/ä b?#.pt"]
-        (first, second) = await buckets.objects("gs://bucket-p/out/")
-        assert second.size == 3 * MIB
-        (_, source) = await buckets.objects(EXPORT.source)
-        assert second.has_content_of(source)
-        with pytest.raises(NotFound):
-            await buckets.copy(replace(first, generation="1"), "gs://bucket-p/again")
+    buckets = BucketCopies(service.uds, EXPORT)
+    for target in ("gs://bucket-p/out/", "gs://shared-1/out/"):
+        uris = await copied(buckets, EXPORT.source, target)
+        assert uris == ["gs://bucket-p/m/deep/file", "gs://bucket-p/m/ä b?#.pt"]
+    (first, second) = await buckets.objects("gs://bucket-p/out/")
+    assert second.size == 3 * MIB
+    (_, source) = await buckets.objects(EXPORT.source)
+    assert second.has_content_of(source)
+    with pytest.raises(NotFound):
+        await buckets.copy(replace(first, generation="1"), "gs://bucket-p/again")
     assert (service.root / "shared-1" / "out" / "deep" / "file").read_bytes() == b"by a program"
 
 
@@ -61,15 +61,15 @@ async def test_an_export_does_what_programs_of_its_project_may(service: Service)
     client = client_at(service.address())
     for bucket in ("bucket-p", "bucket-q"):
         client.bucket(bucket).blob("m/x").upload_from_string(b"x")
-    async with BucketCopies(service.uds)(EXPORT) as buckets:
-        for source, target in (
-            ("gs://bucket-p/m/", "gs://bucket-q/out/"),
-            ("gs://bucket-q/m/", "gs://bucket-p/out/"),
-        ):
-            with pytest.raises(PermissionDenied, match="bucket-q"):
-                await copied(buckets, source, target)
-        with pytest.raises(NotFound):
-            await buckets.objects("gs://nowhere-1/m/")
+    buckets = BucketCopies(service.uds, EXPORT)
+    for source, target in (
+        ("gs://bucket-p/m/", "gs://bucket-q/out/"),
+        ("gs://bucket-q/m/", "gs://bucket-p/out/"),
+    ):
+        with pytest.raises(PermissionDenied, match="bucket-q"):
+            await copied(buckets, source, target)
+    with pytest.raises(NotFound):
+        await buckets.objects("gs://nowhere-1/m/")
     assert not (service.root / "bucket-q" / "out").exists()
 
 
@@ -77,11 +77,11 @@ async def test_while_the_bucket_process_is_not_there_it_may_be_tried_again(
     service: Service,
 ) -> None:
     client_at(service.address()).bucket("bucket-p").blob("m/x").upload_from_string(b"x")
-    async with BucketCopies(service.uds)(EXPORT) as buckets:
-        assert len(await buckets.objects(EXPORT.source)) == 1
-        service.stop()
-        with pytest.raises(Unavailable):
-            await buckets.objects(EXPORT.source)
-        service.start()
-        await copied(buckets, EXPORT.source, EXPORT.output)
+    buckets = BucketCopies(service.uds, EXPORT)
+    assert len(await buckets.objects(EXPORT.source)) == 1
+    service.stop()
+    with pytest.raises(Unavailable):
+        await buckets.objects(EXPORT.source)
+    service.start()
+    await copied(buckets, EXPORT.source, EXPORT.output)
     assert (service.root / "bucket-p" / "out" / "x").read_bytes() == b"x"

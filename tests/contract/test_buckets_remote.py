@@ -343,13 +343,13 @@ async def test_models_are_exported_out_of_it_and_into_it(bucket: Any, service: S
     bucket.blob("m/deep/x").upload_from_string(b"weights" * MIB)
     client_at(service.address()).create_bucket("near-1", project="theirs")
     export = ModelExport("gs://far-1/m/", "gs://near-1/out/", "theirs", "a@example.com")
-    async with BucketCopies(service.uds)(export) as buckets:
-        for source, target in (
-            ("gs://far-1/m/", "gs://near-1/out/"),
-            ("gs://near-1/out/", "gs://far-1/back/"),
-        ):
-            (exported,) = await buckets.objects(source)
-            await buckets.copy(exported, target + exported.uri.removeprefix(source))
+    buckets = BucketCopies(service.uds, export)
+    for source, target in (
+        ("gs://far-1/m/", "gs://near-1/out/"),
+        ("gs://near-1/out/", "gs://far-1/back/"),
+    ):
+        (exported,) = await buckets.objects(source)
+        await buckets.copy(exported, target + exported.uri.removeprefix(source))
     assert (service.root / "near-1/out/deep/x").read_bytes() == b"weights" * MIB
     assert bucket.blob("back/deep/x").download_as_bytes() == b"weights" * MIB
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 from trainshed.controller.exports import StoredObject
 from trainshed.core.errors import NotFound, RequestError
@@ -26,10 +24,9 @@ class Copies:
         #: Where each object was copied to.
         self.copied: list[str] = []
 
-    @asynccontextmanager
-    async def __call__(self, export: ModelExport) -> AsyncGenerator["Copies"]:
+    def __call__(self, export: ModelExport) -> "Copies":
         self.opened.append(export)
-        yield self
+        return self
 
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
         uris = sorted(uri for uri in self.content if uri.startswith(directory))

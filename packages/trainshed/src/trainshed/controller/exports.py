@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, Protocol
 
@@ -79,8 +78,8 @@ class CopyingBuckets(Protocol):
         ...
 
 
-OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets]]
-"""Opens the buckets with the rights of an export."""
+OpenBuckets = Callable[[ModelExport], CopyingBuckets]
+"""Gives buckets with the rights of an export."""
 
 
 class ModelExporter:
@@ -143,19 +142,19 @@ class ModelExporter:
         """Copy everything. Temporary failures are tried again, until the last of the pauses in a row has
         passed."""
         failed = 0
-        async with self._buckets(export) as buckets:
-            while True:
-                try:
-                    async for _ in _copied(buckets, export):
-                        failed = 0
-                except Unavailable as failure:
-                    if failed == len(_PAUSES):
-                        raise
-                    log.warning("export %s interrupted: %s", name, failure)
-                    await asyncio.sleep(_PAUSES[failed])
-                    failed += 1
-                else:
-                    return
+        buckets = self._buckets(export)
+        while True:
+            try:
+                async for _ in _copied(buckets, export):
+                    failed = 0
+            except Unavailable as failure:
+                if failed == len(_PAUSES):
+                    raise
+                log.warning("export %s interrupted: %s", name, failure)
+                await asyncio.sleep(_PAUSES[failed])
+                failed += 1
+            else:
+                return
 
 
 async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:

@@ -113,7 +113,7 @@ class App:
         self.advisor = ProcessAdvisor()
         self.runtimes = self._runtimes()
         self.suggesting = StudyOperations(store.studies, self.advisor, self._notices, clock.now)
-        copies = BucketCopies(bootstrap.gateway_socket)
+        copies = partial(BucketCopies, bootstrap.gateway_socket)
         self.exports = ModelExporter(store.operations, copies, self._notices, clock.now)
         self.outbox = OutboxWorker(
             Senders(settings.notify, _mail_server(settings), clock.now),

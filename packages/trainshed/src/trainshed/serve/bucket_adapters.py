@@ -3,8 +3,8 @@ accesses, summaries, copies."""
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
@@ -247,24 +247,12 @@ class _RemoteDirectory:
 
 
 class BucketCopies:
-    """Opens buckets through the bucket process, which decides what programs of the export's project may do
-    (`controller.exports.OpenBuckets`)."""
+    """Implements `controller.exports.CopyingBuckets` by the bucket process, which decides what programs of
+    the export's project may do."""
 
-    def __init__(self, uds: Path) -> None:
+    def __init__(self, uds: Path, export: ModelExport) -> None:
         """`uds`: the bucket process's socket for the service alone."""
-        self._uds = uds
-
-    @asynccontextmanager
-    async def __call__(self, export: ModelExport) -> AsyncGenerator["_Copying"]:
-        caller = Caller(Kind.REPLICA, export.email, project=export.project)
-        yield _Copying(BucketCalls(self._uds, caller))
-
-
-class _Copying:
-    """Implements `controller.exports.CopyingBuckets`."""
-
-    def __init__(self, calls: BucketCalls) -> None:
-        self._calls = calls
+        self._calls = BucketCalls(uds, Caller(Kind.REPLICA, export.email, project=export.project))
 
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
         bucket, prefix = parse_gs_uri(directory)
