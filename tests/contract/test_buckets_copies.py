@@ -48,10 +48,8 @@ async def test_objects_and_files_of_programs_are_copied_whole(service: Service) 
     for target in ("gs://bucket-p/out/", "gs://shared-1/out/"):
         uris = await copied(buckets, EXPORT.source, target)
         assert uris == ["gs://bucket-p/m/deep/file", "gs://bucket-p/m/ä b?#.pt"]
-    (first, second) = await buckets.objects("gs://bucket-p/out/")
-    assert second.size == 3 * MIB
-    (_, source) = await buckets.objects(EXPORT.source)
-    assert second.has_content_of(source)
+    (first, _) = await buckets.objects("gs://bucket-p/out/")
+    assert client.bucket("bucket-p").blob("out/ä b?#.pt").download_as_bytes() == b"x" * (3 * MIB)
     with pytest.raises(NotFound):
         await buckets.copy(replace(first, generation="1"), "gs://bucket-p/again")
     assert (service.root / "shared-1" / "out" / "deep" / "file").read_bytes() == b"by a program"

@@ -13,7 +13,6 @@ _CONTRACT = tests("tests/contract/store/test_store_contract.py")
 _LOG_READER = tests("tests/unit/test_store_logs.py")
 _OBJECTS = tests("tests/unit/test_buckets_objects.py")
 _KILLS = tests("tests/contract/api/test_killed_requests.py")
-_EXPORTS = tests("tests/contract/api/test_model_exports.py")
 
 KEEPING: Final = (
     Mutant(
@@ -156,14 +155,6 @@ KEEPING: Final = (
         "later is None or steps[later] >= steps[n]",
         "A client that had no answer, and sends its points again, sees them twice.",
         _KILLS,
-    ),
-    Mutant(
-        "another's file taken for the export's",
-        "packages/trainshed/src/trainshed/controller/exports.py",
-        "        if known is not None and known.has_content_of(source):\n",
-        "        if known is not None and known.size == source.size:\n",
-        "A copy that is to be whole has a file in it that is not the model's.",
-        _EXPORTS,
     ),
     Mutant(
         "directory beside taken for a job's output",

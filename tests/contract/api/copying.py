@@ -18,7 +18,6 @@ class Copies:
         self.gate.set()
         #: Set when a copy waits for the gate.
         self.waits = asyncio.Event()
-        self.made_one = asyncio.Event()
         self.faults: dict[str, list[RequestError]] = {}
         self.opened: list[ModelExport] = []
         #: Where each object was copied to.
@@ -42,9 +41,8 @@ class Copies:
             raise NotFound(f"{source.uri} has another generation")
         self.content[target] = content
         self.copied.append(target)
-        self.made_one.set()
 
 
 def _stored(uri: str, content: bytes) -> StoredObject:
     digest = hashlib.md5(content).hexdigest()
-    return StoredObject(uri, digest, len(content), digest)
+    return StoredObject(uri, digest)

@@ -9,7 +9,7 @@ from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.contract.api.test_models import MODELS, PLACE, shown, uploaded
 from tests.unit.test_specs_pipeline import MODEL
-from trainshed.core.errors import PermissionDenied, Unavailable
+from trainshed.core.errors import PermissionDenied, RequestError, Unavailable
 
 OUTPUT = "gs://bucket/out/model-export-my-model--1--2025-10-09T08:53:20.000Z/"
 TREE = {"gs://bucket/m/model.pt": b"weights", "gs://bucket/m/variables/v-0": b"more"}
@@ -58,14 +58,14 @@ async def test_an_export_copies_the_model_and_says_where_to(house: House) -> Non
     assert (export.project, export.email) == ("p1", "owner@trainshed.local")
 
 
-async def test_an_export_outlives_its_service_and_copies_nothing_twice(house: House) -> None:
+async def test_an_export_outlives_its_service(house: House) -> None:
     await exportable(house)
-    house.copies.faults[f"{OUTPUT}variables/v-0"] = [Unavailable("restarting")] * 99
+    house.copies.gate.clear()
     running = await begun(house)
-    await house.copies.made_one.wait()
+    await house.copies.waits.wait()
     await house.exports.close()
     assert "done" not in await house.result("GET", f"/v1/{running['name']}")
-    house.copies.faults.clear()
+    house.copies.gate.set()
     another = house.new_worker()
     await another.start()
     assert "error" not in await ended(house, running)
@@ -73,26 +73,18 @@ async def test_an_export_outlives_its_service_and_copies_nothing_twice(house: Ho
     await another.close()
 
 
-async def test_what_another_wrote_in_its_place_is_replaced(house: House) -> None:
-    """Also what is as long as the model's own."""
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(PermissionDenied("that bucket is not yours"), 7), (Unavailable("the buckets restart"), 14)],
+)
+async def test_an_export_that_cannot_be_made_says_why(
+    house: House, failure: RequestError, code: int
+) -> None:
     await exportable(house)
-    house.copies.content[f"{OUTPUT}model.pt"] = b"WEIGHTS"
-    assert "error" not in await ended(house, await begun(house))
-    assert house.copies.content[f"{OUTPUT}model.pt"] == b"weights"
-
-
-async def test_what_fails_in_passing_is_tried_again(house: House) -> None:
-    await exportable(house)
-    house.copies.faults[f"{OUTPUT}model.pt"] = [Unavailable("restarting")]
-    assert "error" not in await ended(house, await begun(house))
-
-
-async def test_an_export_that_cannot_be_made_says_why(house: House) -> None:
-    await exportable(house)
-    house.copies.faults[f"{OUTPUT}model.pt"] = [PermissionDenied("that bucket is not yours")]
+    house.copies.faults[f"{OUTPUT}model.pt"] = [failure]
     error = (await ended(house, await begun(house)))["error"]
-    assert error["code"] == 7
-    assert f"{PLACE}/models/m1@1 was not exported: that bucket is not yours" in error["message"]
+    assert error["code"] == code
+    assert f"{PLACE}/models/m1@1 was not exported: {failure}" in error["message"]
 
 
 @pytest.mark.parametrize("change", ["overwritten", "deleted"])

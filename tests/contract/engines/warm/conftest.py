@@ -15,7 +15,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 @pytest.fixture
 async def house(house: House) -> House:
     """One whose preloaders are kept while the test lasts."""
-    if house.engine.host.level == LEVEL_SESSION:
+    if house.engine.build_place().host.level == LEVEL_SESSION:
         pytest.skip("nothing begins warm at this level")
     await house.restart(warm_idle=60.0)
     return house

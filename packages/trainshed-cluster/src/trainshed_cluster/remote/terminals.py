@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from trainshed.engines.terminals import Terminal
+from trainshed.core.terminals import Terminal
 from trainshed.eventloop.background import joined
 from trainshed_cluster.remote.channel import NO_MESSAGE
 

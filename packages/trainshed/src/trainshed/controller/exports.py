@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,7 +21,6 @@ from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelExport
-from trainshed.core.units import Bytes
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
@@ -38,8 +37,6 @@ def not_exported(operation: Operation, code: int, message: str) -> Operation:
 
 _AT_ONCE: Final = 2
 """Exports that copy at the same time; others wait."""
-_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
-"""Seconds before each further try of a copy that is not possible at the moment."""
 _CODES: Final[dict[type[Exception], int]] = {
     NotFound: 5,
     PermissionDenied: 7,
@@ -55,18 +52,11 @@ class StoredObject(Struct, frozen=True):
     #: Its whole gs:// URI.
     uri: str
     generation: str
-    size: Bytes
-    #: "" = not known.
-    checksum: str = ""
-
-    def has_content_of(self, other: "StoredObject") -> bool:
-        """Whether both are known to hold the same bytes."""
-        return bool(self.checksum) and (self.size, self.checksum) == (other.size, other.checksum)
 
 
 class CopyingBuckets(Protocol):
-    """Buckets in which objects are copied. Methods raise NotFound, PermissionDenied, FailedPrecondition, and,
-    for what may be tried again, Unavailable."""
+    """Buckets in which objects are copied. Methods raise NotFound, PermissionDenied, FailedPrecondition,
+    Unavailable."""
 
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
         """Return all objects below a gs:// directory, whose URI ends with a slash."""
@@ -100,7 +90,7 @@ class ModelExporter:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Go on with what an earlier service left undone."""
+        """Begin again what an earlier service left undone."""
         for operation in await self._operations.running(OperationKind.EXPORT):
             self.begin(operation)
 
@@ -126,7 +116,7 @@ class ModelExporter:
         try:
             async with self._turns:
                 assert operation.export is not None
-                await self._copy_all(operation.name, operation.export)
+                await self._copy_all(operation.export)
             ended = replace(operation, state=OperationState.SUCCEEDED)
         except RequestError as failure:
             ended = not_exported(operation, _CODES.get(type(failure), INTERNAL), str(failure))
@@ -138,43 +128,18 @@ class ModelExporter:
         self._notices.publish(JobUid(operation.subject))
         log.info("operation %s %s", operation.name, ended.state)
 
-    async def _copy_all(self, name: str, export: ModelExport) -> None:
-        """Copy everything. Temporary failures are tried again, until the last of the pauses in a row has
-        passed."""
-        failed = 0
+    async def _copy_all(self, export: ModelExport) -> None:
         buckets = self._buckets(export)
-        while True:
-            try:
-                async for _ in _copied(buckets, export):
-                    failed = 0
-            except Unavailable as failure:
-                if failed == len(_PAUSES):
-                    raise
-                log.warning("export %s interrupted: %s", name, failure)
-                await asyncio.sleep(_PAUSES[failed])
-                failed += 1
-            else:
-                return
-
-
-async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:
-    """Yield each object after it was copied; objects whose copy exists already are left out."""
-    objects = await buckets.objects(export.source)
-    if not objects:
-        raise FailedPrecondition(
-            f"there is nothing at {export.source} any more; the copy at {export.output} is not whole"
-        )
-    there = {copy.uri: copy for copy in await buckets.objects(export.output)}
-    for source in objects:
-        target = export.output + source.uri.removeprefix(export.source)
-        known = there.get(target)
-        if known is not None and known.has_content_of(source):
-            continue
-        try:
-            await buckets.copy(source, target)
-        except NotFound as failure:
+        objects = await buckets.objects(export.source)
+        if not objects:
             raise FailedPrecondition(
-                f"{source.uri} was changed or deleted while it was copied, so that the copy at "
-                f"{export.output} is not whole; export the model again ({failure})"
-            ) from failure
-        yield source
+                f"there is nothing at {export.source} any more; the copy at {export.output} is not whole"
+            )
+        for source in objects:
+            try:
+                await buckets.copy(source, export.output + source.uri.removeprefix(export.source))
+            except NotFound as failure:
+                raise FailedPrecondition(
+                    f"{source.uri} was changed or deleted while it was copied, so that the copy at "
+                    f"{export.output} is not whole; export the model again ({failure})"
+                ) from failure

@@ -1,9 +1,9 @@
-"""The request for a shell in a replica, what is kept of a failed replica, and by which names a job offers web
-pages. Plain values."""
+"""Shells in replicas and the requests for them, what is kept of a failed replica, and by which names a job
+offers web pages. Plain values."""
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -86,6 +86,36 @@ class Autopsy(Struct, frozen=True):
         if self.oom:
             return "out of memory"
         return f"signal {self.signal}" if self.signal is not None else f"exit code {self.exit_code}"
+
+
+class Terminal(Protocol):
+    """A shell in a replica, as its caller sees it. One reader and one writer at a time."""
+
+    @property
+    def status(self) -> int | None:
+        """The shell's exit status, 128 + N after signal N; None while it runs, and if it was ended
+        with its replica."""
+        ...
+
+    async def read(self) -> bytes:
+        """Return the next output; b"" once the shell has ended."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send input. Waits for a shell that does not read; does nothing if it has ended."""
+        ...
+
+    async def end_input(self) -> None:
+        """Close the shell's input."""
+        ...
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the shell the terminal's new size."""
+        ...
+
+    def close(self) -> None:
+        """Hang up, which ends the shell. May be called twice."""
+        ...
 
 
 PAGES_LABEL: Final = "trainshed-ports"

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol, runtime_checkable
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 
 _NONE = "this engine has no shells"
 _NOTHING_KEPT = "this engine keeps nothing of failed replicas"
@@ -16,36 +16,6 @@ _NOTHING_KEPT = "this engine keeps nothing of failed replicas"
 
 class TerminalRefused(Exception):
     """No shell can be opened there. The message says why."""
-
-
-class Terminal(Protocol):
-    """A shell in a replica, as its caller sees it. One reader and one writer at a time."""
-
-    @property
-    def status(self) -> int | None:
-        """The shell's exit status, 128 + N after signal N; None while it runs, and if it was ended
-        with its replica."""
-        ...
-
-    async def read(self) -> bytes:
-        """Return the next output; b"" once the shell has ended."""
-        ...
-
-    async def write(self, data: bytes) -> None:
-        """Send input. Waits for a shell that does not read; does nothing if it has ended."""
-        ...
-
-    async def end_input(self) -> None:
-        """Close the shell's input."""
-        ...
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Tell the shell the terminal's new size."""
-        ...
-
-    def close(self) -> None:
-        """Hang up, which ends the shell. May be called twice."""
-        ...
 
 
 @runtime_checkable

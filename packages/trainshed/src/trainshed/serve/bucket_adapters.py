@@ -261,12 +261,7 @@ class BucketCopies:
         while True:
             page = await self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(query)}")
             objects += (
-                StoredObject(
-                    f"gs://{bucket}/{entry['name']}",
-                    entry["generation"],
-                    int(entry["size"]),
-                    entry.get("crc32c", ""),
-                )
+                StoredObject(f"gs://{bucket}/{entry['name']}", entry["generation"])
                 for entry in page.get("items", ())
             )
             if not (token := page.get("nextPageToken")):

@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.api.calls.links import Links
-from trainshed.api.calls.services import Terminal
 from trainshed.api.calls.tickets import Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import COVERED
 from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace

@@ -23,7 +23,7 @@ from trainshed.core.progress import Tracker
 from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
 from trainshed.eventloop.lag import Lag
@@ -140,23 +140,6 @@ class CapacityView(Protocol):
     async def capacity_changed(self) -> None:
         """Tell the controller that drained nodes or quotas were changed in the store."""
         ...
-
-
-class Terminal(Protocol):
-    """A shell in a replica, with the methods of `engines.terminals.Terminal`."""
-
-    @property
-    def status(self) -> int | None: ...
-
-    async def read(self) -> bytes: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def end_input(self) -> None: ...
-
-    def resize(self, rows: int, columns: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Shells(Protocol):

@@ -3,14 +3,14 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.api.calls.services import Services, Shells, Terminal
+from trainshed.api.calls.services import Services, Shells
 from trainshed.api.calls.tickets import Ticket
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import ReplicaId, log_task_name
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 
 _SECOND = 10**9
 

@@ -26,7 +26,7 @@ from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
 from trainshed.api.calls.links import holder
-from trainshed.api.calls.services import Services, Terminal
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.tickets import Ticket
 from trainshed.api.resources.web_access import OPEN
 from trainshed.api.shell.opening import (
@@ -40,7 +40,7 @@ from trainshed.api.shell.opening import (
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import MOST_ROWS, TerminalRequest
+from trainshed.core.terminals import MOST_ROWS, Terminal, TerminalRequest
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, sized
 from trainshed.httpd.routing import Router, Template

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, revealed
-from trainshed.engines.launch.where import BuildPlace, HostFacts
+from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.findings import disown_copies, probe_all
@@ -42,7 +42,6 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.streams import FileStreams
-from trainshed.engines.terminals import Terminal
 from trainshed.eventloop.background import begin, in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -75,8 +74,6 @@ class LocalEngine:
         self._spawner = Spawner(zygote)
         shared = self._shared = options.shared(self._layout)
         self._keeping = options.keeping
-        self._hidden = shared.hidden
-        self._visible = shared.visible
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
         self._shims = Shims(
             self._layout,
@@ -111,24 +108,9 @@ class LocalEngine:
         self._wake = asyncio.Event()
         self._closed = False
 
-    @property
-    def host(self) -> HostFacts:
-        """The facts that it found out about this machine. Raises EngineUnavailable before `start`."""
-        return self._probe.host
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """The directories whose content no program sees."""
-        return self._hidden
-
-    @property
-    def visible(self) -> tuple[str, ...]:
-        """The paths that programs may read even inside hidden directories."""
-        return self._visible
-
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`."""
-        return BuildPlace(self.host, self._hidden, self._visible)
+        return BuildPlace(self._probe.host, self._shared.hidden, self._shared.visible)
 
     # --- the port ---
 
@@ -313,10 +295,6 @@ class LocalEngine:
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
@@ -359,8 +337,6 @@ class LocalEngine:
                 yield self._events.popleft()
             self._wake.clear()
             await self._wake.wait()
-
-    # --- for tests and demonstrations ---
 
     # --- inside ---
 

@@ -38,12 +38,8 @@ class Layout:
         #: Sockets of preloaders.
         self.preloaders = self.slots / ".preloaders"
 
-    def directories(self) -> tuple[Path, ...]:
-        """Return all of them, each after those that contain it."""
-        return self.slots, self.logs, self.autopsies, self.trash, self.probe
-
     def make(self) -> None:
-        for directory in self.directories():
+        for directory in (self.slots, self.logs, self.autopsies, self.trash, self.probe):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def require_room(self) -> None:
