@@ -7,7 +7,7 @@ import pytest
 
 from tests.sim.engine.engine import SimEngine
 from trainshed.engines import registry
-from trainshed.engines.local.build import new_engine
+from trainshed.engines.local.engine import new_engine
 
 
 def test_ours_are_found_by_name() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 ENGINES, DOCTORS = "trainshed.engines", "trainshed.doctors"
-_LOCAL = "trainshed.engines.local.build:new_engine"
+_LOCAL = "trainshed.engines.local.engine:new_engine"
 _OF_CLUSTERS = ("kubernetes", "slurm")
 
 

@@ -21,7 +21,7 @@ from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, revealed
 from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local import machine, spawner
-from trainshed.engines.local.autopsies import Autopsies
+from trainshed.engines.local.autopsies import Autopsies, Keeping
 from trainshed.engines.local.findings import disown_copies, probe_all
 from trainshed.engines.local.gangs import Gangs, Shims
 from trainshed.engines.local.host_probe import HostProbe
@@ -41,6 +41,7 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
+from trainshed.engines.registry import USAGE_EVERY, EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import begin, in_turns, joined
 from trainshed.replica import protocol
@@ -52,6 +53,8 @@ _IN_A_TURN = 8
 """Replicas of a gang that something is done for before others have their turn on the loop."""
 _CALLED_AT_ONCE = 20
 """Shims that are called before those that have answered are heard."""
+_WARM_IDLE = 600.0
+"""Seconds without a program after which a preloader ends."""
 
 
 class LocalEngine:
@@ -403,3 +406,29 @@ class LocalEngine:
             record = journal.lost_record(protocol.NEVER_STARTED)
         superseded = journal.lost_record(f"superseded by incarnation {slot_handle.incarnation}")
         slot_handle.report(incarnation, record or superseded, entries.notes(incarnation))
+
+
+def new_engine(context: EngineContext) -> LocalEngine:
+    """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, by
+    their names in docs/settings.md."""
+    table = context.settings
+    options = Options(
+        access=context.access,
+        hidden=context.hidden,
+        keeping=Keeping(round(table["autopsy_ttl"] * 3600e9)),
+        now=context.now,
+        nodes=table["nodes"],
+        secrets=context.secrets,
+        lease=table["lease"],
+        level=table["isolation"],
+        visible=tuple(Path(path) for path in table["visible_paths"].split(":") if path),
+        processes=table["max_processes"],
+        kept_ports=context.kept_ports,
+        usage_every=USAGE_EVERY,
+        disk_enforced=table["enforce_disk"],
+        warm_idle=_WARM_IDLE,
+        declared=machine.Declared(
+            table["node_cpus"], round(table["node_memory"] * 2**30), table["node_accelerators"]
+        ),
+    )
+    return LocalEngine(context.data, options)

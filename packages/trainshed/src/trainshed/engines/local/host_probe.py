@@ -66,11 +66,8 @@ class HostProbe:
             self.machine_hosts = hosts if hosts.is_ours else None
         driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
         whole = machine.node(memory_base)
-        declared = machine.Declared(
-            options.node_vcpus, options.node_memory_bytes, options.node_accelerators
-        )
         self.shares = machine.share(devices, options.nodes)
-        self.nodes = machine.split(whole, self.shares, declared)
+        self.nodes = machine.split(whole, self.shares, options.declared)
         self._host = HostFacts(
             level=level,
             memory_base=memory_base,

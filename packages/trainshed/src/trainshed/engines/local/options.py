@@ -44,12 +44,7 @@ class Options(Struct, frozen=True):
     secrets: SecretSource | None = None
     #: Number of virtual nodes that the machine is divided into.
     nodes: int = 1
-    #: vCPUs that each node is declared to have; 0 = its share of the machine.
-    node_vcpus: float = 0
-    #: Bytes of memory, likewise.
-    node_memory_bytes: int = 0
-    #: Accelerators as (public type, count), likewise; () = its share of the machine.
-    node_accelerators: tuple[tuple[str, int], ...] = ()
+    declared: machine.Declared = machine.Declared()
     #: Finds the GPUs; None = the driver is asked.
     devices: Devices | None = None
     #: Seed by which replicas' addresses and ports are chosen, so that they are the same again; "" = the data

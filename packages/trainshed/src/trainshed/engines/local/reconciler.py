@@ -242,32 +242,19 @@ class Nodes:
         if len(self._names) > 1:
             answering = {slot_handle.slot.node for slot_handle in set(live).difference(quiet)}
             for node in {slot_handle.slot.node for slot_handle in late} & self._names - answering:
-                given_up.update(
-                    slot_handle for slot_handle in live if slot_handle.slot.node == node
-                )
-                self._go(
-                    node, [slot_handle for slot_handle in live if slot_handle.slot.node == node]
-                )
+                there = {slot_handle for slot_handle in live if slot_handle.slot.node == node}
+                given_up |= there
+                if node not in self._left:
+                    cause = "none of its replicas' shims answers"
+                    self._emit(NodeChanged(node, NodeState.GONE, cause))
+                self._left.setdefault(node, set()).update(there)
         return given_up
 
     def cleared(self, slot_handle: SlotHandle) -> None:
         """Called once nothing of an evicted replica lives any more."""
         for node, left in self._left.items():
             left.discard(slot_handle)
-            if not left and self._come_back(node):
+            if not left:
+                del self._left[node]
+                self._emit(NodeChanged(node, NodeState.UP, ""))
                 return
-
-    def _go(self, node: str, slot_handles: Iterable[SlotHandle]) -> None:
-        if node in self._left:
-            self._left[node].update(slot_handles)
-            return
-        self._left[node] = set(slot_handles)
-        cause = "none of its replicas' shims answers"
-        self._emit(NodeChanged(node, NodeState.GONE, cause))
-
-    def _come_back(self, node: str) -> bool:
-        if self._left[node]:
-            return False
-        del self._left[node]
-        self._emit(NodeChanged(node, NodeState.UP, ""))
-        return True
