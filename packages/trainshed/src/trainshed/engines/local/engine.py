@@ -236,9 +236,8 @@ class LocalEngine:
         # Running programs are stopped without waiting for this write: one of them may be what fills the disk.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
         for slot_handle in gang:
-            if slot_handle.incarnation == 0:
-                continue
-            slot_handle.stop(grace)
+            if slot_handle.incarnation:
+                slot_handle.stop(grace)
         try:
             await marking
         except OSError as error:
@@ -340,8 +339,6 @@ class LocalEngine:
                 yield self._events.popleft()
             self._wake.clear()
             await self._wake.wait()
-
-    # --- inside ---
 
     async def _call(self) -> None:
         """Connect to the shims that hold slots, in the background of a service's start: each has to wake up,
