@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import SKLEARN, Service, submit
+from tests.e2e.running import SKLEARN, Service, custom_job, submit, worker_pool
 
 PROGRAMS = Path(__file__).parent / "programs"
 _SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
@@ -50,12 +50,7 @@ def upload(service: Service, name: str, content: bytes) -> str:
 
 def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
     spec = {"executorImageUri": SKLEARN, "packageUris": list(uris), "pythonModule": module}
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "pythonPackageSpec": spec,
-    }
-    return {"displayName": "package", "jobSpec": {"workerPoolSpecs": [pool]}}
+    return custom_job(worker_pool(pythonPackageSpec=spec), name="package")
 
 
 @dataclass(frozen=True, slots=True)

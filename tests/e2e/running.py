@@ -322,21 +322,26 @@ def down(data: Path) -> None:
     CliRunner().invoke(group, ["down", "--data", str(data)], catch_exceptions=False)
 
 
+def worker_pool(
+    count: int = 1, machine: str = "n1-standard-4", **program: object
+) -> dict[str, Any]:
+    """One of so many replicas; 0 replicas skip it."""
+    if not count:
+        return {}
+    return {"machineSpec": {"machineType": machine}, "replicaCount": str(count), **program}
+
+
+def custom_job(*pools: dict[str, Any], name: str = "job") -> dict[str, Any]:
+    return {"displayName": name, "jobSpec": {"workerPoolSpecs": list(pools)}}
+
+
 def container_job(script: str, *, pools: Sequence[int] = (1,), name: str = "job") -> dict[str, Any]:
     """A CustomJob that runs a Python script in the scikit-learn image; 0 replicas skip a pool."""
-    specs: list[dict[str, Any]] = []
-    for count in pools:
-        if not count:
-            specs.append({})
-            continue
-        specs.append(
-            {
-                "machineSpec": {"machineType": "n1-standard-4"},
-                "replicaCount": str(count),
-                "containerSpec": {"imageUri": SKLEARN, "command": ["python3", "-c", script]},
-            }
-        )
-    return {"displayName": name, "jobSpec": {"workerPoolSpecs": specs}}
+
+    def program() -> dict[str, Any]:
+        return {"imageUri": SKLEARN, "command": ["python3", "-c", script]}
+
+    return custom_job(*(worker_pool(count, containerSpec=program()) for count in pools), name=name)
 
 
 CUSTOM_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"

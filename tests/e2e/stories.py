@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.processes import commands
-from tests.e2e.running import CUSTOM_JOBS, Service, container_job, submit
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    SKLEARN,
+    Service,
+    custom_job,
+    submit,
+    worker_pool,
+)
 
 PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
 ABORTS = "import os; os.abort()"
@@ -85,15 +92,19 @@ def at(gate: Path, then: str = "") -> str:
     return f"open({str(gate)!r}).read()\n{then}"
 
 
-def pools(*scripts: str | tuple[str, int], mark: str = "") -> dict[str, Any]:
+def pools(
+    *scripts: str | tuple[str, int], mark: str = "", machine: str = "n1-standard-4"
+) -> dict[str, Any]:
     """A CustomJob with a program per worker pool, with a number of replicas if it is not 1, that tells its
     begin."""
-    pairs = [script if isinstance(script, tuple) else (script, 1) for script in scripts]
-    body = container_job("", pools=[count for _, count in pairs])
-    for pool, (script, _) in zip(body["jobSpec"]["workerPoolSpecs"], pairs, strict=True):
-        if pool:
-            pool["containerSpec"]["command"][2] = f"{telling(script)}\n# {mark}"
-    return body
+
+    def pool(script: str, count: int = 1) -> dict[str, Any]:
+        command = ["python3", "-c", f"{telling(script)}\n# {mark}"]
+        return worker_pool(count, machine, containerSpec={"imageUri": SKLEARN, "command": command})
+
+    return custom_job(
+        *(pool(*script) if isinstance(script, tuple) else pool(script) for script in scripts)
+    )
 
 
 def scheduled(body: dict[str, Any], **scheduling: Any) -> dict[str, Any]:

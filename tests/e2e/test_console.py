@@ -15,6 +15,7 @@ from tests.e2e.browsing import FORMS, WITH_CHROMIUM, credentials_of
 from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
 from tests.e2e.stories import make_pipe
+from tests.e2e.tuning_programs import TUNING_JOBS, double, study_spec, tuning_job
 from tests.soaks import SOAKS
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -29,20 +30,11 @@ TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 WRITER = (PROGRAMS / "event_writer.py").read_text()
 JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
-SEARCHES = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
 FAILING = """
 print("reading features")
 def load(path):
     return open(path).read()
 load("/nowhere/features.csv")
-"""
-TRIAL = """
-import json, os, sys
-rate = float(next(a for a in sys.argv if a.startswith("--rate")).partition("=")[2] or sys.argv[-1])
-with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
-    for step in (1, 2, 3):
-        line = {"timestamp": 0.0, "trial": "0", "accuracy": str(rate * step / 3), "global_step": str(step)}
-        file.write(json.dumps(line) + "\\n")
 """
 
 
@@ -232,19 +224,9 @@ def test_a_log_of_a_million_lines_does_not_freeze_the_browser(
 @pytest.fixture(scope="module")
 def pages(service: Service) -> dict[str, str]:
     """The address of every page, each with something on it, by the name of its picture."""
-    search = {
-        "displayName": "search",
-        "maxTrialCount": 4,
-        "parallelTrialCount": 2,
-        "studySpec": {
-            "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
-            "parameters": [
-                {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1}}
-            ],
-        },
-        "trialJobSpec": container_job(TRIAL)["jobSpec"],
-    }
-    tuning = service.call("POST", SEARCHES, search)["name"].rpartition("/")[2]
+    steps = "for step in (1, 2, 3): report(float(given['rate']) * step / 3, step)"
+    search = tuning_job(steps, trials=4, parallel=2, study=study_spec(double("rate", 0.1)))
+    tuning = service.call("POST", TUNING_JOBS, search)["name"].rpartition("/")[2]
     broken = finished(service, container_job(FAILING, name="broken"))
     whole = finished(service, container_job("print('hello')", pools=(1, 2), name="whole"))
     assert service.finish(tuning, 120)["state"] == "SUCCEEDED"
@@ -289,10 +271,8 @@ def things(service: Service) -> tuple[str, str, str]:
     """The ids of a study with trials, a dataset and a model."""
     place = f"/v1/projects/{PROJECT}/locations/{REGION}"
     bucket = service.extra["bucket"]
-    spec = {
-        "metrics": [{"metricId": m, "goal": "MINIMIZE"} for m in ("loss", "seconds")],
-        "parameters": [{"parameterId": "rate", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}],
-    }
+    metrics = [{"metricId": metric, "goal": "MINIMIZE"} for metric in ("loss", "seconds")]
+    spec = study_spec(double("rate"), metrics=metrics)
     study = service.call("POST", f"{place}/studies", {"displayName": "fast", "studySpec": spec})
     for rate in (0.2, 0.5, 0.9):
         words = {"parameters": [{"parameterId": "rate", "value": rate}]}

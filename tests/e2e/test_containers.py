@@ -18,7 +18,7 @@ from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import CUSTOM_JOBS, ROOT, Service, running, submit
+from tests.e2e.running import CUSTOM_JOBS, ROOT, Service, custom_job, running, submit, worker_pool
 
 OWN_PATHS = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT", "PIP_FIND_LINKS")
 SHELL = 'ENTRYPOINT ["/bin/sh", "-c"]'
@@ -44,14 +44,9 @@ class Yard:
 
     def run(self, program: dict[str, Any]) -> tuple[str, list[str]]:
         """Run a job of one replica; its final state and its lines."""
-        uid = submit(self.service, job(program))
+        uid = submit(self.service, custom_job(worker_pool(**program)))
         state = self.service.finish(uid, seconds=120)["state"]
         return state, self.service.lines(uid, "workerpool0-0")
-
-
-def job(program: dict[str, Any]) -> dict[str, Any]:
-    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": "1", **program}
-    return {"displayName": "contained", "jobSpec": {"workerPoolSpecs": [pool]}}
 
 
 def wheel(name: str, source: str) -> bytes:
@@ -200,7 +195,7 @@ def test_a_registry_that_asks_for_a_login_and_is_down_for_a_while(yard: Yard) ->
     registry = yard.registry
     program = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["echo let in"]}
     registry.put("team/trainer:v1", [yard.tars[False].read_bytes()], **program)
-    body = job({"containerSpec": {"imageUri": f"{registry.host}/team/trainer:v1"}})
+    body = custom_job(worker_pool(containerSpec={"imageUri": f"{registry.host}/team/trainer:v1"}))
     registry.login = "ada:lovelace"
     uid = submit(yard.service, body)
     yard.service.finish(uid, seconds=120)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.e2e.processes import marked, new_mark, wait_until_gone
-from tests.e2e.running import ROOT, SKLEARN, command, environment
+from tests.e2e.running import ROOT, SKLEARN, command, custom_job, environment, worker_pool
 
 pytestmark = pytest.mark.e2e
 
@@ -168,13 +168,8 @@ def create(address: str, body: Any, **headers: str) -> tuple[int, Any]:
 
 
 def job(*program: str, name: str = "j") -> dict[str, Any]:
-    image = {"imageUri": SKLEARN, "command": list(program)}
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "containerSpec": image,
-    }
-    return {"displayName": name, "jobSpec": {"workerPoolSpecs": [pool]}}
+    container = {"imageUri": SKLEARN, "command": list(program)}
+    return custom_job(worker_pool(containerSpec=container), name=name)
 
 
 def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, container_job, submit
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    container_job,
+    custom_job,
+    submit,
+    worker_pool,
+)
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
@@ -124,9 +134,7 @@ def test_gcloud_storage_inside_a_job(service: Service) -> None:
     script = f"echo weights > w && gcloud storage cp w gs://{BUCKET}/inside/w"
     script += f" && cat /gcs/{BUCKET}/inside/w"
     container = {"imageUri": SKLEARN, "command": ["sh", "-c", script]}
-    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1}
-    pools = [{**pool, "containerSpec": container}]
-    job_id = submit(service, {"displayName": "inside", "jobSpec": {"workerPoolSpecs": pools}})
+    job_id = submit(service, custom_job(worker_pool(containerSpec=container)))
     view = service.finish(job_id)
     lines = service.lines(job_id)
     assert view["state"] == "SUCCEEDED", (view.get("error"), lines)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e import nursery
 from tests.e2e.running import PROJECT, REGION, Service, container_job, environment, running, submit
+from tests.e2e.tuning_programs import study_spec
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[H\x9b2J\x9d0;x\x9c\u202etxt\u2066\x1bP1$r\x1b\\\x1b[31m"
 PASSING = re.compile(
@@ -39,15 +40,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Any:
         job = submit(service, container_job(PROGRAM, name="name " + HOSTILE))
         service.finish(job)
         where = f"/v1/projects/{PROJECT}/locations/{REGION}/studies"
-        study = {
-            "displayName": "study " + HOSTILE,
-            "studySpec": {
-                "metrics": [{"metricId": "m", "goal": "MAXIMIZE"}],
-                "parameters": [
-                    {"parameterId": "p", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}
-                ],
-            },
-        }
+        study = {"displayName": "study " + HOSTILE, "studySpec": study_spec()}
         service.call("POST", where, study)
         yield service, job
 

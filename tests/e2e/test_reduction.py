@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.e2e.processes import children, commands
-from tests.e2e.running import SKLEARN, Service, submit
+from tests.e2e.running import SKLEARN, Service, submit, worker_pool
 from tests.e2e.stories import PRIMARY, REDUCER, Story, Verdict, story_of, until
 from trainshed.core import reduction
 
@@ -42,11 +42,7 @@ print("right", flush=True)
 
 
 def pool(count: int, image: str, **container: object) -> dict[str, object]:
-    return {
-        "machineSpec": {"machineType": "n1-highcpu-16"},
-        "replicaCount": str(count),
-        "containerSpec": {"imageUri": image, **container},
-    }
+    return worker_pool(count, "n1-highcpu-16", containerSpec={"imageUri": image, **container})
 
 
 def reduced(end: Path, **more: object) -> dict[str, object]:

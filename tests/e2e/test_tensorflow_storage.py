@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.packages import packed
-from tests.e2e.running import CACHE, Service, running, submit
+from tests.e2e.running import CACHE, Service, custom_job, running, submit, worker_pool
 from trainshed.runtimes.families import sheet_of
 
 SHEET = sheet_of("tensorflow")
@@ -34,18 +34,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) -> None:
     """Files, directories, checkpoints, summaries, records, models, a large file; and TensorFlow complains of
     nothing on the way."""
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "pythonPackageSpec": {
-            "executorImageUri": f"tf:{version}",
-            "packageUris": ["gs://trainshed/tensorflow_storage-0.1.tar.gz"],
-            "pythonModule": "trainer.task",
-            "args": [f"--place=gs://trainshed/{version}"],
-        },
+    package = {
+        "executorImageUri": f"tf:{version}",
+        "packageUris": ["gs://trainshed/tensorflow_storage-0.1.tar.gz"],
+        "pythonModule": "trainer.task",
+        "args": [f"--place=gs://trainshed/{version}"],
     }
-    job = {"displayName": version, "jobSpec": {"workerPoolSpecs": [pool]}}
-    uid = submit(service, job)
+    uid = submit(service, custom_job(worker_pool(pythonPackageSpec=package)))
     view = service.finish(uid, 20 * MINUTES)
     lines = service.lines(uid)
     assert view["state"] == "SUCCEEDED", "\n".join(lines[-40:])

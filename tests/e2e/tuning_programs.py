@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, worker_pool
 
 BUCKET = "trainshed"
 TUNING_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
@@ -101,17 +101,13 @@ def tuning_job(
 ) -> dict[str, Any]:
     """A tuning job whose trials run `TRIAL` and then `script` in the scikit-learn image."""
     container = {"imageUri": SKLEARN, "command": ["python3", "-c", TRIAL + script]}
-    machine = {"machineType": "n1-standard-4"}
     return {
         "displayName": "tuning",
         "studySpec": study or study_spec(),
         "maxTrialCount": trials,
         "parallelTrialCount": parallel,
         "trialJobSpec": {
-            "workerPoolSpecs": [
-                {"machineSpec": machine, "replicaCount": count, "containerSpec": container}
-                for count in pools
-            ]
+            "workerPoolSpecs": [worker_pool(count, containerSpec=container) for count in pools]
         },
         **more,
     }

@@ -5,24 +5,15 @@ import json
 import shlex
 from typing import Any
 
+from tests.unit.specs_requests import custom_job, package
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 
-PACKAGE: dict[str, Any] = {
-    "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
-    "packageUris": ["gs://b/p.whl"],
-    "pythonModule": "trainer.task",
-    "args": ["--epochs", "3"],
-}
-POOL: dict[str, Any] = {
-    "machineSpec": {"machineType": "n1-standard-4"},
-    "replicaCount": "1",
-    "pythonPackageSpec": PACKAGE,
-}
-
 
 def custom(**spec: Any) -> dict[str, Any]:
-    return {"displayName": "first try", "jobSpec": {"workerPoolSpecs": [POOL], **spec}}
+    return custom_job(package(packageUris=["gs://b/p.whl"], args=["--epochs", "3"]), **spec) | {
+        "displayName": "first try"
+    }
 
 
 def test_a_custom_job_is_a_command_of_gcloud_and_its_file() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, House
 from tests.unit.specs_requests import container, custom_job, package
+from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.roles import PROGRAM
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
@@ -39,22 +40,6 @@ def stored_in(directory: Path) -> list[Path]:
 
 def naming(*values: str) -> list[dict[str, str]]:
     return [{"name": f"V{n}", "value": value} for n, value in enumerate(values)]
-
-
-def search(spec: dict[str, Any]) -> dict[str, Any]:
-    """A tuning job that runs what the spec of a custom job says."""
-    return {
-        "displayName": "search",
-        "maxTrialCount": 1,
-        "parallelTrialCount": 1,
-        "studySpec": {
-            "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
-            "parameters": [
-                {"parameterId": "rate", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}
-            ],
-        },
-        "trialJobSpec": spec,
-    }
 
 
 async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
@@ -172,14 +157,22 @@ async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind
     task = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
     wanted: dict[str, tuple[str, dict[str, Any], str]] = {
         "custom": (f"{LOCATION}/customJobs", {"displayName": "j", "jobSpec": spec}, "job_spec"),
-        "tuning": (f"{LOCATION}/hyperparameterTuningJobs", search(spec), "trial_job_spec"),
+        "tuning": (
+            f"{LOCATION}/hyperparameterTuningJobs",
+            tuning_job(trialJobSpec=spec),
+            "trial_job_spec",
+        ),
         "pipeline": (
             f"{LOCATION}/trainingPipelines",
             {"displayName": "p", "trainingTaskDefinition": task, "trainingTaskInputs": spec},
             "training_task_inputs",
         ),
         "explain": (EXPLAIN, {**place, "job": {"displayName": "j", "jobSpec": spec}}, "job_spec"),
-        "explain tuning": (EXPLAIN, {**place, "job": search(spec)}, "trial_job_spec"),
+        "explain tuning": (
+            EXPLAIN,
+            {**place, "job": tuning_job(trialJobSpec=spec)},
+            "trial_job_spec",
+        ),
     }
     path, body, field = wanted[kind]
     where = f"{field}.worker_pool_specs[0].container_spec.env[0].value"

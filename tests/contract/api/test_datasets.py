@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
+from tests.unit.specs_requests import pool
 from trainshed.core.lifecycle.records import Job
 
 DATASETS = f"{LOCATION}/datasets"
@@ -176,14 +177,6 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
 
 
 def pipeline(dataset: str, **config: Any) -> dict[str, Any]:
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "containerSpec": {
-            "imageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
-            "command": ["true"],
-        },
-    }
     return {
         "displayName": "p",
         "inputDataConfig": {
@@ -194,7 +187,7 @@ def pipeline(dataset: str, **config: Any) -> dict[str, Any]:
         "trainingTaskDefinition": (
             "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
         ),
-        "trainingTaskInputs": {"workerPoolSpecs": [pool]},
+        "trainingTaskInputs": {"workerPoolSpecs": [pool()]},
     }
 
 

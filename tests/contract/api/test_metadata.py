@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
-from tests.unit.specs_requests import SKLEARN
+from tests.unit.specs_requests import custom_job
 
 PLACE = "projects/p1/locations/us-central1"
 STORES = f"{LOCATION}/metadataStores"
@@ -27,15 +27,6 @@ async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[s
         "metadata": {"_params": {}, "_metrics": {}, **metadata},
     }
     return await house.result("POST", f"{CONTEXTS}?contextId={run_id}", RUN | body)
-
-
-def custom_job(**spec: Any) -> dict[str, Any]:
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": "1",
-        "containerSpec": {"imageUri": SKLEARN, "command": ["true"]},
-    }
-    return {"displayName": "j", "jobSpec": {"workerPoolSpecs": [pool], **spec}}
 
 
 async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:

@@ -7,22 +7,12 @@ import pytest
 
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.people import known
+from tests.unit.specs_requests import container, custom_job
 from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.console.routes import ACTIONS
 
-JOB = {
-    "displayName": "first",
-    "jobSpec": {
-        "workerPoolSpecs": [
-            {
-                "machineSpec": {"machineType": "n1-standard-4"},
-                "replicaCount": 1,
-                "containerSpec": {"imageUri": "gcr.io/p1/train", "command": ["true"]},
-            }
-        ]
-    },
-}
+JOB = custom_job(container(command=["true"])) | {"displayName": "first"}
 
 
 async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> None:

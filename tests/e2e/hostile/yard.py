@@ -19,7 +19,7 @@ import pytest
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.processes import marked
-from tests.e2e.running import ROOT, NotStarted, Service, cache_of, ready
+from tests.e2e.running import ROOT, NotStarted, Service, cache_of, custom_job, ready, worker_pool
 from tests.sources import search_path
 from trainshed.core.launch import OWN_ROOT_LABEL, WARM_LABEL
 from trainshed.core.names import project_number
@@ -80,12 +80,7 @@ class Yard:
             "command": ["python3", "-c", text, *arguments],
             "env": [{"name": name, "value": value} for name, value in environ.items()],
         }
-        pool = {
-            "machineSpec": {"machineType": "n1-standard-4"},
-            "replicaCount": "1",
-            "containerSpec": container,
-        }
-        body: dict[str, Any] = {"displayName": program, "jobSpec": {"workerPoolSpecs": [pool]}}
+        body = custom_job(worker_pool(containerSpec=container), name=program)
         body["labels"] = self.labels
         name: str = self.service.call("POST", parent_of(project), body)["name"]
         return name.rsplit("/", 1)[1]

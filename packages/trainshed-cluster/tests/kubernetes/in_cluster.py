@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.e2e.running import CACHE, ROOT, Service
 from tests.kubernetes import chart
-from tests.kubernetes.lab import IMAGE, KubernetesLab
+from tests.kubernetes.lab import IMAGE, KubernetesLab, manifest
 from tests.slurm.nodes import HUB, tree, until
 
 NAMESPACE = "training"
@@ -137,16 +137,13 @@ def _pythons() -> list[str]:
 
 
 def _volume() -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "service"},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": "100Gi"},
-            "hostPath": {"path": _VOLUME},
-        },
-    }
+    return manifest(
+        "PersistentVolume",
+        "service",
+        accessModes=["ReadWriteOnce"],
+        capacity={"storage": "100Gi"},
+        hostPath={"path": _VOLUME},
+    )
 
 
 def _listed(documents: list[dict[str, Any]]) -> str:

@@ -458,6 +458,11 @@ class KubernetesLab(Machines):
         }
 
 
+def manifest(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    """Of an object of the core API."""
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 def _search_path() -> str:
     return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.runtimes import rootfs
 from tests.contract.runtimes.registry import Registry
-from tests.e2e.running import Service, submit
+from tests.e2e.running import Service, custom_job, submit, worker_pool
 from tests.e2e.stories import PRIMARY, story_of
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.whole import configure, service_on
@@ -59,12 +59,7 @@ def site(kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
 
 
 def job(image: str, **container: Any) -> dict[str, Any]:
-    spec = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "containerSpec": {"imageUri": image, **container},
-    }
-    return {"displayName": "images", "jobSpec": {"workerPoolSpecs": [spec]}}
+    return custom_job(worker_pool(containerSpec={"imageUri": image, **container}))
 
 
 def test_an_image_without_a_python_runs_what_it_starts_by_itself(site: Site) -> None:

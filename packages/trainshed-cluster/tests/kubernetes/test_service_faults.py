@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit
 from tests.e2e.stories import PRIMARY, Story, story_of, telling, until
-from tests.kubernetes.lab import KubernetesLab
+from tests.kubernetes.lab import KubernetesLab, manifest
 from tests.kubernetes.whole import await_condition, configure, service_on, settle
 from tests.slurm.nodes import until as asked_until
 
@@ -179,12 +179,7 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: Site, lo
 
 
 def test_a_namespace_that_is_full_is_waited_for(site: Site) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "none-at-all"},
-        "spec": {"hard": {"pods": "0"}},
-    }
+    quota = manifest("ResourceQuota", "none-at-all", hard={"pods": "0"})
     site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
     try:
         job_id = site.submit()

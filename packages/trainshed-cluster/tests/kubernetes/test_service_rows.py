@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit, trainshed
 from tests.e2e.stories import PRIMARY, Story, Verdict, story_of, telling, timeline, until
-from tests.kubernetes.lab import IMAGE, KubernetesLab
+from tests.kubernetes.lab import IMAGE, KubernetesLab, manifest
 from tests.kubernetes.whole import STAYS, await_condition, configure, service_on, settle
 from tests.slurm.nodes import until as asked_until
 
@@ -110,13 +110,8 @@ def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(site: Site) 
 
 def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
     """A limit that the namespace gives all Pods that ask for none."""
-    limit = {
-        "apiVersion": "v1",
-        "kind": "LimitRange",
-        "metadata": {"name": "disk"},
-        "spec": {"limits": [{"type": "Container", "default": {"ephemeral-storage": "100Mi"}}]},
-    }
-    site.apply(limit)
+    limits = [{"type": "Container", "default": {"ephemeral-storage": "100Mi"}}]
+    site.apply(manifest("LimitRange", "disk", limits=limits))
     try:
         job_id = submit(site.service, container_job(FILLS_DISK.format(mib=200)))
         story = story_of(site.service, job_id)
@@ -175,17 +170,14 @@ def urgent(node: str) -> list[dict[str, Any]]:
         "metadata": {"name": "urgent"},
         "value": 1000,
     }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "urgent"},
-        "spec": {
-            "priorityClassName": "urgent",
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "terminationGracePeriodSeconds": 1,
-            "containers": [container],
-        },
-    }
+    pod = manifest(
+        "Pod",
+        "urgent",
+        priorityClassName="urgent",
+        nodeSelector={"kubernetes.io/hostname": node},
+        terminationGracePeriodSeconds=1,
+        containers=[container],
+    )
     return [kind, pod]
 
 
@@ -232,22 +224,12 @@ def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
     place = tmp_path_factory.mktemp("claim")
     config = configure(kubernetes_lab, place / "service", cache="claim:environments")
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "environments"},
-        "spec": {
-            **common,
-            "capacity": {"storage": "10Gi"},
-            "hostPath": {"path": "/tmp/environments", "type": "DirectoryOrCreate"},
-        },
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "environments"},
-        "spec": {**common, "resources": {"requests": {"storage": "1Gi"}}},
-    }
+    path = {"path": "/tmp/environments", "type": "DirectoryOrCreate"}
+    volume = manifest(
+        "PersistentVolume", "environments", **common, capacity={"storage": "10Gi"}, hostPath=path
+    )
+    asks = {"requests": {"storage": "1Gi"}}
+    claim = manifest("PersistentVolumeClaim", "environments", **common, resources=asks)
     with service_on(kubernetes_lab, config) as service:
         site = Site(kubernetes_lab, service)
         job_id = submit(service, container_job("print('came')"))

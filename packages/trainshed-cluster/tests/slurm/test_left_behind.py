@@ -6,7 +6,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,17 +44,9 @@ def service(slurm_lab: SlurmLab, directory: Path) -> Iterator[Service]:
         yield started
 
 
-def spread(*scripts: str) -> dict[str, Any]:
-    """A job with a replica for each of these programs, each on a node of its own."""
-    body = pools(*scripts)
-    for pool in body["jobSpec"]["workerPoolSpecs"]:
-        pool["machineSpec"]["machineType"] = WHOLE_NODE
-    return body
-
-
 def begun(service: Service, gate: Path) -> str:
     """A job of two replicas on two nodes, which wait at the gate."""
-    job_id = submit(service, spread(at(gate), at(gate)))
+    job_id = submit(service, pools(at(gate), at(gate), machine=WHOLE_NODE))
     for replica in (PRIMARY, WORKER):
         until(service.follow(job_id, replica), BEGUN)
     return job_id
@@ -122,7 +113,7 @@ def test_a_service_that_is_away_for_longer_than_its_lease_has_left_nothing_and_a
     meanwhile goes with its agent, when that ends; what the service had until then, and all of the next life,
     is there."""
     gang = begun(service, gate)
-    prints = submit(service, spread(PRINTS))
+    prints = submit(service, pools(PRINTS, machine=WHOLE_NODE))
     until(service.follow(prints, PRIMARY), "line 20")
     assert held_by(slurm_lab, service.data)
     service.kill()

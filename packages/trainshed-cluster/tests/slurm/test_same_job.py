@@ -18,8 +18,10 @@ from tests.e2e.running import (
     SKLEARN,
     Service,
     container_job,
+    custom_job,
     running,
     submit,
+    worker_pool,
 )
 from tests.e2e.stories import PRIMARY, timeline
 
@@ -55,21 +57,22 @@ print("sum", total, flush=True)
 """The others send the primary a number each, by the address that they are told; it keeps their sum. Its end
 is theirs, and comes once the service knows that all of them run (`seen`)."""
 
-_PROGRAM = {"imageUri": SKLEARN, "command": ["python3", "-c", SUMS]}
-CUSTOM_JOB = {
-    "displayName": "sums",
-    "jobSpec": {
-        "baseOutputDirectory": {"outputUriPrefix": "gs://trainshed/same"},
-        "workerPoolSpecs": [
-            {
-                "machineSpec": {"machineType": "n1-standard-4"},
-                "replicaCount": str(count),
-                "containerSpec": _PROGRAM,
-            }
-            for count in (1, 2)
-        ],
-    },
-}
+WHOLE_NODE = "n1-standard-16"
+"""A machine type of which a node of the lab has room for one."""
+
+
+def trio(name: str, script: str, machine: str) -> dict[str, Any]:
+    """A custom job of one and two replicas of that program."""
+    container = {"imageUri": SKLEARN, "command": ["python3", "-c", script]}
+    body = custom_job(
+        *(worker_pool(count, machine, containerSpec=container) for count in (1, 2)), name=name
+    )
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://trainshed/same-{name}"}
+    return body
+
+
+CUSTOM_JOB = trio("sums", SUMS, "n1-standard-4")
+AVERAGING = trio("averaging", (Path(__file__).parent / "averaging.py").read_text(), WHOLE_NODE)
 _ROLE = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", SUMS]}
 ML_JOB = {
     "jobId": "sums",
@@ -84,23 +87,6 @@ ML_JOB = {
         "jobDir": "gs://trainshed/same-ml",
     },
 }
-WHOLE_NODE = "n1-standard-16"
-"""A machine type of which a node of the lab has room for one."""
-
-
-def spread(name: str, image: str, program: Path, *counts: int) -> dict[str, Any]:
-    """A custom job of pools of so many replicas of that program, each replica on a node of its own."""
-    container = {"imageUri": image, "command": ["python3", "-c", program.read_text()]}
-    pool = {"machineSpec": {"machineType": WHOLE_NODE}, "containerSpec": container}
-    spec = {
-        "baseOutputDirectory": {"outputUriPrefix": f"gs://trainshed/same-{name}"},
-        "workerPoolSpecs": [pool | {"replicaCount": str(count)} for count in counts],
-    }
-    return {"displayName": name, "jobSpec": spec}
-
-
-_HERE = Path(__file__).parent
-AVERAGING = spread("averaging", SKLEARN, _HERE / "averaging.py", 1, 2)
 _ITS_OWN = {"createTime", "startTime", "endTime", "updateTime", "etag"}
 """Fields of a job that no two have in common."""
 
@@ -198,7 +184,7 @@ def same(services: tuple[Service, Service], file: Path, job: Any, path: str, res
 FILES = pytest.mark.parametrize(
     ("path", "job", "result"),
     [
-        (CUSTOM_JOBS, CUSTOM_JOB, "same/model/sum.txt"),
+        (CUSTOM_JOBS, CUSTOM_JOB, "same-sums/model/sum.txt"),
         (f"/v1/projects/{PROJECT}/jobs", ML_JOB, "same-ml/sum.txt"),
     ],
     ids=["aiplatform", "ml"],

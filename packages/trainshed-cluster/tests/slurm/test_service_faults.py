@@ -5,7 +5,6 @@ import contextlib
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,20 +82,12 @@ print('finds', socket.gethostbyname(host), port, flush=True)
 """A primary that says in the end where it finds the worker, by the name that it was told in the beginning."""
 
 
-def spread(*scripts: str, mark: str = "") -> dict[str, Any]:
-    """A job with a replica for each of these programs, each on a node of its own."""
-    body = pools(*scripts, mark=mark)
-    for pool in body["jobSpec"]["workerPoolSpecs"]:
-        pool["machineSpec"]["machineType"] = WHOLE_NODE
-    return body
-
-
 def training(site: Site, gate: Path) -> str:
     """A job whose worker has trained for a while; its id."""
     mark = new_mark()
     worker = TRAINS.format(key=mark, gate=str(gate))
     primary = FINDS.format(gate=str(gate))
-    job_id = submit(site.service, spread(primary, worker, mark=mark))
+    job_id = submit(site.service, pools(primary, worker, mark=mark, machine=WHOLE_NODE))
     until(site.service.follow(job_id, WORKER), "trained")
     return job_id
 

@@ -20,9 +20,7 @@ def begun(
     service: Service, gate: Path, machine: str = "n1-standard-4"
 ) -> tuple[str, Iterator[str]]:
     """A job whose program waits at the gate; its id, and its log from there on."""
-    body = pools(at(gate))
-    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = machine
-    job_id = submit(service, body)
+    job_id = submit(service, pools(at(gate), machine=machine))
     log = service.follow(job_id, PRIMARY)
     until(log, BEGUN)
     return job_id, log
