@@ -3,13 +3,13 @@
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.sources import search_path
 
 NOBODY = 65534
@@ -31,20 +31,17 @@ def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
     os.chown(base, NOBODY, NOBODY)
     libraries = Path(pytest.__file__).parents[1]
     try:
-        done = subprocess.run(
-            [python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={base}/t", *arguments],
+        done = execute(
+            *(python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={base}/t", *arguments),
             user=NOBODY,
             group=NOBODY,
             extra_groups=[],
-            check=False,
             cwd=_ROOT,
             env={
                 "PATH": os.defpath,
                 "PYTHONPATH": search_path(libraries),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
-            capture_output=True,
-            text=True,
             timeout=timeout,
         )
     finally:
@@ -66,14 +63,11 @@ def interpreter_of_nobody() -> str:
 
 def _may_be_run(candidate: str) -> bool:
     try:
-        done = subprocess.run(
-            [candidate, "-c", "import sys; print(sys.version_info[:2])"],
+        done = execute(
+            *(candidate, "-c", "import sys; print(sys.version_info[:2])"),
             user=NOBODY,
             group=NOBODY,
-            check=False,
-            capture_output=True,
             cwd="/",
-            text=True,
         )
     except OSError:
         return False

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.buckets_service import MIB, Service, plain, serving
 from tests.people import known
 from trainshed.access.book import AccessBook
@@ -489,17 +489,16 @@ else:
 def test_gcsfs(address: str, service: Service) -> None:
     """spec/program#storage: gs:// by gcsfs, unmodified, with the variables that `trainshed env` prints."""
     pytest.importorskip("gcsfs", reason="gcsfs is not installed: NOT TESTED")
-    done = subprocess.run(
-        [sys.executable, "-c", GCSFS],
+    done = execute(
+        sys.executable,
+        "-c",
+        GCSFS,
         env={
             **os.environ,
             **variables(Endpoint("http://127.0.0.1:9", service.token)),
             "STORAGE_EMULATOR_HOST": address,
         },
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "read"

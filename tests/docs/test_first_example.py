@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.docs.blocks import ROOT
 from tests.e2e.running import command, environment, running
 
@@ -49,12 +50,10 @@ def test_the_programs_that_resume_do_so_after_a_kill(
     """docs/drills.md"""
     words = f"run {program} --image {image} --format json -- --pause 0.2"
     with running(tmp_path / "data") as service:
-        run = subprocess.run(
-            command(*words.split()),
+        run = execute(
+            *command(*words.split()),
             cwd=ROOT / "examples/resume",
             env=environment(service.data),
-            capture_output=True,
-            text=True,
             timeout=900,
             check=True,
         )

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from click.testing import CliRunner
 
+from tests.commands import execute
 from tests.e2e import nursery
 from trainshed.serve.main import group
 
@@ -355,13 +356,8 @@ def submit(service: Service, body: dict[str, Any]) -> str:
 def given_by_env(service: Service) -> dict[str, str]:
     """The environment of a shell after `eval "$(trainshed env)"`."""
     printed = trainshed("env", data=service.data).stdout
-    shell = subprocess.run(
-        ["/bin/sh", "-c", f"{printed}\nenv -0"],
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+    shell = execute(
+        "/bin/sh", "-c", f"{printed}\nenv -0", env=environment(service.data), check=True, timeout=60
     ).stdout
     return dict(row.split("=", 1) for row in shell.split("\0") if row)
 

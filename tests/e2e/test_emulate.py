@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.commands import execute
 from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, command, custom_job, environment, worker_pool
 
@@ -100,8 +101,8 @@ def test_trials_measure_as_planned(trainshed_vertex):
 
 def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(TESTS)
-    run = subprocess.run(
-        [
+    run = execute(
+        *(
             sys.executable,
             "-m",
             "pytest",
@@ -109,13 +110,10 @@ def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
             "trainshed.cli.pytest_plugin",
             "--basetemp=files",
             "test_training.py",
-        ],
+        ),
         cwd=tmp_path,
         env=environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert run.returncode == 0, run.stdout
     assert "5 passed" in run.stdout
@@ -124,7 +122,7 @@ def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
 def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:
     heavy = {"click", "msgspec", "trainshed.core"}
     script = f"import sys, trainshed.cli.pytest_plugin; print({heavy} & {{*sys.modules}})"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    run = execute(sys.executable, "-c", script, check=True)
     assert run.stdout == "set()\n"
 
 

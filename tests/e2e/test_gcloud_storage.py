@@ -2,12 +2,12 @@
 spec/clients#uploads), and the shell that `trainshed env` makes."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import PROJECT, Service, environment
 
@@ -51,8 +51,10 @@ def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> No
     for name, text in names.items():
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / name).write_text(text)
-    done = subprocess.run(
-        ["sh", "-c", SHELL],
+    done = execute(
+        "sh",
+        "-c",
+        SHELL,
         env={
             **environment(service.data),
             "PYTHON": sys.executable,
@@ -61,9 +63,6 @@ def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> No
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
         },
-        capture_output=True,
-        text=True,
-        check=False,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr

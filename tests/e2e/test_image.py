@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tools import release
 
+from tests.commands import execute
 from tests.docs.blocks import blocks
 from tests.e2e.running import ROOT, Service, container_job, submit
 from tests.e2e.stories import PRIMARY
@@ -97,9 +98,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
     def run(*words: str) -> str:
         command = ["podman", "--log-level=fatal", f"--runtime={runtime}", *own, *words]
         environ = os.environ | {"BUILDAH_ISOLATION": "chroot"}
-        done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=600, check=False
-        )
+        done = execute(*command, env=environ, timeout=600)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tools import release
 
+from tests.commands import execute
 from tests.e2e.running import ROOT, SKLEARN, Service, environment
 from trainshed.runtimes.indexes import index_environment
 from trainshed.runtimes.interpreters import Interpreters
@@ -51,13 +52,13 @@ def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Pat
     words = next(line for line in guide if "--find-links dist" in line).split()[2:]
     uv("pip", "install", "--python", python, *[place if word == "dist" else word for word in words])
     looks = "from trainshed_reduction.native import library; print(bool(library.load()), library.reason())"
-    done = subprocess.run([python, "-c", looks], capture_output=True, text=True, check=True)
+    done = execute(python, "-c", looks, check=True)
     assert done.stdout.split() == ["True"]
 
 
 def uv(*words: str | Path) -> str:
     command = [_UV, *words[:1], "--quiet", *words[1:]]
-    done = subprocess.run(command, env=_ENVIRON, capture_output=True, text=True, check=False)
+    done = execute(*command, env=_ENVIRON)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -89,9 +90,7 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
 
     def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
         command = [place / "trainshed", *words]
-        return subprocess.run(
-            command, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False
-        )
+        return execute(*command, env={"HOME": str(tmp_path)})
 
     address = ("--url", service.rest, "--token", service.token)
     for words in (("status",), ("jobs", "list"), ("list", "nodes"), ("env",), ("console",)):
@@ -112,13 +111,10 @@ def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path, mino
     place = installed(wheels, tmp_path / "service", "[service]", interpreter.executable)
     assert size_of(tmp_path / "service") < 350
     (tmp_path / "task.py").write_text("print('from the wheel', flush=True)")
-    done = subprocess.run(
-        [place / "trainshed", "run", "--local", f"--image={SKLEARN}", "task.py"],
+    done = execute(
+        *(place / "trainshed", "run", "--local", f"--image={SKLEARN}", "task.py"),
         cwd=tmp_path,
         env=environment(tmp_path / "unused"),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "from the wheel" in done.stdout

@@ -1,11 +1,11 @@
 """The example of a notebook, as it stands: dataset, splits, runs from inside and outside, curves, export."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.e2e.running import ROOT, Service, given_by_env
 
 NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
@@ -16,14 +16,8 @@ def test_a_notebook_goes_from_a_table_to_an_exported_model(
     service: Service, tmp_path: Path
 ) -> None:
     """Issue 16. Three jobs with PyTorch beside each other: a minute or two."""
-    done = subprocess.run(
-        [sys.executable, str(NOTEBOOK), "churn"],
-        env=given_by_env(service),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
+    done = execute(
+        sys.executable, str(NOTEBOOK), "churn", env=given_by_env(service), cwd=tmp_path, timeout=500
     )
     assert done.returncode == 0, done.stderr[-5000:]
     last = done.stdout.splitlines()[-1]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.e2e import running as services
 from tests.e2e.processes import children, end_those_in, leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import Service, container_job, down, running, submit
@@ -113,13 +114,10 @@ def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Pa
     """A new shell knows nothing of the data directory."""
     advice = re.search(r"eval (\S.*)", said(announced))
     assert advice
-    shell = subprocess.run(
-        ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
+    shell = execute(
+        *("sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"),
         env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
         timeout=30,
-        check=False,
     )
     assert shell.stdout.strip() == announced.rest, shell.stderr
 

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tools.install import locked
 
+from tests.commands import execute
 from tests.e2e.running import ROOT
 
 LOCK = """\
@@ -47,14 +47,7 @@ def test_a_python_that_packages_are_not_built_for_is_refused(
     pretend = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
     python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{pretend}' \"$2\"\n")
     python.chmod(0o755)
-    done = subprocess.run(
-        ["sh", "dev", "setup"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON": str(python)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = execute("sh", "dev", "setup", cwd=tmp_path, env={**os.environ, "PYTHON": str(python)})
     assert done.returncode == 1
     assert (
         f"trainshed needs Python 3.11 to 3.14, with pip and all of its standard library; PYTHON={python}"

@@ -1,9 +1,9 @@
 """The distribution that workers import and images of users install (spec/reduction)."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.commands import execute
 from trainshed.runtimes import reduction_distribution as distribution
 from trainshed.runtimes.reduction import Reduction
 
@@ -23,12 +23,8 @@ def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
         "import trainshed_reduction.settings as s\n"
         "print(s.__file__)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
+    answer = execute(
+        sys.executable, "-S", "-c", program, env={"PYTHONPATH": str(tmp_path)}, check=True
     )
     point, file = answer.stdout.splitlines()
     assert point == "('trainshed_reduction', 'trainshed_reduction.autoload:autoload')"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from trainshed.replica.supervisor.executor import wrapped
 
 PIP = """
@@ -59,8 +60,9 @@ def run(
         tuple((uri, digest) for uri in uris), (sys.executable, "-c", show, "--x")
     )
     assert python == "python3"
-    return subprocess.run(
-        [sys.executable, *rest],
+    return execute(
+        sys.executable,
+        *rest,
         env={
             "HOME": str(place),
             "PATH": "/bin",
@@ -69,9 +71,6 @@ def run(
             "TMPDIR": str(place),
         },
         cwd=place,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
 

@@ -1,7 +1,6 @@
 """Strict JSON: what is taken, and how it is written (spec/clients#wire)."""
 
 import json
-import subprocess
 import sys
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.commands import execute
 from trainshed.wire import json as wire
 from trainshed.wire import pool, routes
 from trainshed.wire.binding import bind
@@ -175,9 +175,7 @@ def test_the_first_annotated_field_of_a_process_is_known_too() -> None:
         "from trainshed.wire import json\n"
         f"print(json.to_public(json.parse({AI + 'CustomJob'!r}, {{'name': 'x', 'state': 3}})))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = execute(sys.executable, "-c", script, check=True)
     assert done.stdout.strip() == "{}"
 
 

@@ -2,13 +2,13 @@
 facts/limits#error-texts)."""
 
 import json
-import subprocess
 import sys
 from typing import cast
 
 import pytest
 from google.protobuf import descriptor_pool
 
+from tests.commands import execute
 from trainshed.wire import pool
 
 CUSTOM_JOB = "google.cloud.aiplatform.v1.CustomJob"
@@ -25,9 +25,7 @@ def test_the_default_pool_stays_clean() -> None:
         "except KeyError:\n"
         "    print('clean')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = execute(sys.executable, "-c", script, check=True)
     assert done.stdout.strip() == "clean"
     assert pool.pool() is not descriptor_pool.Default()
 

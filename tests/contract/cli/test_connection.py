@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService, job
 from trainshed.access.tokens import digest_of
@@ -92,11 +93,9 @@ def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: P
     jobs = [job(str(number)) for number in range(20_000)]
     service.on("GET", "/trainshed/v1/jobs", {"jobs": jobs, "nextPageToken": ""})
     listing = f"{sys.executable} -m trainshed jobs list --project p --limit 20000"
-    result = subprocess.run(
-        ["bash", "-c", f"{listing} | head -1; echo ${{PIPESTATUS[0]}}"],
+    result = execute(
+        *("bash", "-c", f"{listing} | head -1; echo ${{PIPESTATUS[0]}}"),
         env={**os.environ, "TRAINSHED_DATA": str(tmp_path)},
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert result.stdout.splitlines()[1:] == ["141"], result.stderr

@@ -1,11 +1,11 @@
 """`trainshed env`: the variables, as real shells and google-auth read them (spec/clients#recipes)."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService
 from trainshed.buckets.callers import address_with_key
@@ -14,9 +14,7 @@ from trainshed.cli.client_files import credentials_document
 
 def environment(script: str) -> dict[str, str]:
     clean = {"PATH": "/usr/bin:/bin"}
-    text = subprocess.run(
-        ["/bin/sh", "-c", script + "\nenv"], env=clean, capture_output=True, text=True, check=True
-    ).stdout
+    text = execute("/bin/sh", "-c", script + "\nenv", env=clean, check=True).stdout
     return dict(row.split("=", 1) for row in text.splitlines())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from trainshed_cluster.kubernetes import carried_python
 
 LOADS_ALL = """
@@ -29,7 +30,5 @@ def test_it_brings_all_that_it_loads(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", source, str(made)], check=True)
     libraries, python = made / "lib", made / "bin" / "python3"
     command = [libraries / carried_python.LOADER, "--library-path", libraries, python, "-I", "-S"]
-    done = subprocess.run(
-        [*command, "-c", LOADS_ALL], env={}, capture_output=True, text=True, check=False
-    )
+    done = execute(*command, "-c", LOADS_ALL, env={})
     assert (done.stdout, done.stderr) == (f"{python}\n", "")

@@ -2,12 +2,12 @@
 (docs/security.md)."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.engines.conftest import House
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot, Software
@@ -112,14 +112,11 @@ async def test_an_image_keeps_its_own_roots_and_gets_ours(
     ],
 )
 def test_so_they_do_where_the_machine_keeps_its_own_elsewhere(made: str) -> None:
-    done = subprocess.run(
-        [
+    done = execute(
+        *(
             *(sys.executable, "-c", _ON_A_HOST, made),
             *("-p", "no:cacheprovider", __file__, "-k", "roots_of_the_service"),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
+        )
     )
     if "refused: " in done.stderr:
         pytest.skip(done.stderr)

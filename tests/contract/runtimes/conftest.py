@@ -17,6 +17,7 @@ from typing import BinaryIO
 import pytest
 
 from tests.caches import remove_cache, wait_until_finished
+from tests.commands import execute
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.replica.sandbox import levels
@@ -115,8 +116,8 @@ class Replica:
             for name, value in os.environ.items()
             if name.startswith(("PIP_", "SSL_CERT_")) or name.lower().endswith("_proxy")
         }
-        return subprocess.run(
-            command,
+        return execute(
+            *command,
             cwd=self.root,
             env={
                 **passed_on,
@@ -124,9 +125,6 @@ class Replica:
                 "HOME": str(self.root),
                 "PYTHONUSERBASE": str(user),
             },
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     def python(self, code: str) -> str:

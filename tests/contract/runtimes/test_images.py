@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
@@ -43,14 +44,7 @@ class Shop:
     opened: list[Images] = field(default_factory=list[Images])
 
     def tool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.name, *arguments],
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        return execute(self.name, *arguments, env=self.environ, timeout=120)
 
     def make(self, reference: str, *changes: str) -> str:
         """Import the root file system under that name; the image's id."""

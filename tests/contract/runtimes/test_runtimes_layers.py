@@ -2,13 +2,13 @@
 (spec/program#arguments, spec/runtimes#packages)."""
 
 import io
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.installer import Installer
@@ -194,8 +194,6 @@ def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
         )
         layer = derive_prefix(place / "layer", base, interpreter)
         code = "import spaced.part, sys; print(spaced.part.VALUE, *sys.path[-2:])"
-        done = subprocess.run(
-            [layer.executable, "-c", code], capture_output=True, text=True, env={}, check=False
-        )
+        done = execute(layer.executable, "-c", code, env={})
         assert (done.stdout, done.stderr) == (f"42 {layer.site} {base.site}\n", ""), minor
         assert base_of(layer.root) == base.root

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.commands import execute
 from tests.kubernetes import rootfs
 from tests.slurm.nodes import HUB, Machines, tree, until
 
@@ -98,13 +99,8 @@ class KubernetesLab(Machines):
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
         """What kubectl prints."""
-        done = subprocess.run(
-            ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            input=stdin,
-            timeout=60,
+        done = execute(
+            *("kubectl", "--kubeconfig", str(self.kubeconfig), *arguments), input=stdin, timeout=60
         )
         if check and done.returncode:
             raise subprocess.CalledProcessError(

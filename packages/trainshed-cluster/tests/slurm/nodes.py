@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.commands import execute
 from tests.sources import ROOT
 
 HUB = "hub"
@@ -139,9 +140,7 @@ class Machines:
         """What a command prints; its errors too, if it fails (CalledProcessError). One that waits for ever is
         a failure as well."""
         options.setdefault("timeout", 60)
-        done = subprocess.run(
-            self.argv(name, command), capture_output=True, text=True, check=False, **options
-        )
+        done = execute(*self.argv(name, command), **options)
         if done.returncode:
             raise subprocess.CalledProcessError(
                 done.returncode, command, f"{done.stdout}\n{done.stderr}"
@@ -390,13 +389,7 @@ def _command(pid: int) -> str:
 
 def _ip(*lines: str, within: int = 0) -> None:
     enter = ["nsenter", "-t", str(within), "--net", "--"] if within else []
-    done = subprocess.run(
-        [*enter, "ip", "-batch", "-"],
-        input="\n".join(lines) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = execute(*enter, "ip", "-batch", "-", input="\n".join(lines) + "\n")
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, lines, done.stderr)
 

@@ -5,13 +5,13 @@ own commands: of a service that is an ordinary user's, and of one that runs jobs
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.ordinary_user import NOBODY
 from tests.e2e.running import common_place
 from tests.slurm.conformance_lab import TOLD, served
@@ -50,13 +50,8 @@ def conforms(lab: SlurmLab, identity: str, *options: str) -> None:
         words = ["pytest", str(Path(__file__).with_name("elsewhere.py"))]
         words += ["-p", "no:cacheprovider", f"--basetemp={place}/t", *options]
         argv, environment = on_login_node(lab, words, uid)
-        done = subprocess.run(
-            argv,
-            env=environment | {TOLD: json.dumps(facts)},
-            pass_fds=(switch.fileno(),),
-            capture_output=True,
-            text=True,
-            check=False,
+        done = execute(
+            *argv, env=environment | {TOLD: json.dumps(facts)}, pass_fds=(switch.fileno(),)
         )
     lab.clear()
     shutil.rmtree(place)

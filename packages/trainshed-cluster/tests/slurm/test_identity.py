@@ -3,12 +3,12 @@ real, and known to the lab's machines alone."""
 
 import json
 import secrets
-import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from tests.commands import execute
 from tests.e2e.running import ROOT, Service, common_place, container_job
 from tests.e2e.stories import at, make_pipe, timeline
 from tests.failure_entries import toml
@@ -95,7 +95,7 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     command += ["--data", str(service.data)]
     try:
         argv, environment = on_login_node(slurm_lab, command)
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        done = execute(*argv, env=environment)
     finally:
         slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=ALL")
     findings = {shown["about"]: shown for shown in json.loads(done.stdout)}
@@ -150,14 +150,7 @@ def as_bob(lab: SlurmLab, machine: str, argv: Sequence[str], stdin: Any = None) 
     """What a process of lab-bob's does on a machine, outside of any job."""
     number = USERS["lab-bob"]
     own = ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups", "--", *argv]
-    done = subprocess.run(
-        lab.argv(machine, own),
-        input=json.dumps(stdin),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = execute(*lab.argv(machine, own), input=json.dumps(stdin), timeout=60)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -3,7 +3,6 @@ no such library."""
 
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import execute
 from tests.reduction.native_library import PORTABLE, shared
 from trainshed_reduction.native import __main__ as compilation
 from trainshed_reduction.native import library
@@ -147,11 +147,9 @@ def test_lengths_are_checked(part: Library) -> None:
 
 def told(environ: dict[str, str], text: str) -> str:
     """What a fresh interpreter prints."""
-    run = subprocess.run(
-        [sys.executable, "-c", "from trainshed_reduction.native import library\n" + text],
+    run = execute(
+        *(sys.executable, "-c", "from trainshed_reduction.native import library\n" + text),
         env={**os.environ, "PYTHONPATH": str(library.DIRECTORY.parents[1]), **environ},
-        capture_output=True,
-        text=True,
         check=True,
     )
     return run.stdout.strip()

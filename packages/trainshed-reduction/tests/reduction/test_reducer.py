@@ -3,7 +3,6 @@ spec/reduction#losses."""
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import execute
 from tests.reduction.reducers import environment
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
 from trainshed.serve.engine_adapters import job_certificate
@@ -144,17 +144,16 @@ def test_what_it_cannot_begin_with_it_says(
 def test_without_the_part_in_c_it_says_so(tmp_path: Path) -> None:
     """spec/reduction#reports: to the service, and on standard error."""
     report = tmp_path / "report.json"
-    ended = subprocess.run(
-        [sys.executable, "-m", "trainshed_reduction.reducer"],
+    ended = execute(
+        sys.executable,
+        "-m",
+        "trainshed_reduction.reducer",
         env={
             **environment(TRAINSHED_REDUCTION_REPORT_FILE=str(report)),
             variables.NATIVE: str(tmp_path),
             variables.TOKEN: TOKEN.decode(),
             variables.LISTEN: "127.0.0.1:0",
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ended.returncode == 2
     (note,) = json.loads(report.read_text())["notes"]
