@@ -26,11 +26,11 @@ AT = 1_763_612_345_000_000_000
 OUTPUT = {"outputUriPrefix": "gs://bucket/out"}
 
 
-async def logged(house: House, run: str, tag: str, *values: float) -> None:
-    """Have the job log so many values."""
+async def logged(house: House, run: str, tag: str, *values: float, first: int = 0) -> None:
+    """Have the job log so many values, from the step `first` on."""
     uid = int.from_bytes(f"{run}{tag}".encode()[:7], "big")
     series = CurveSeries(uid, run, tag, len(values) - 1, AT, 0.5, len(values))
-    points = [Point(step, AT + step, value) for step, value in enumerate(values)]
+    points = [Point(step, AT + step, value) for step, value in enumerate(values, first)]
     await house.points.append(UID, [(uid, points)])
     await house.store.curves.put(UID, make_progress(f"{run}/events"), (series,))
 
@@ -106,6 +106,8 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     }
     assert (await shown(house, run=["eval", "other"])).keys() == {"eval:acc"}
     assert await shown(house, tag="nothing") == {}
+    await logged(house, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)
+    assert (await shown(house, tag="early"))[":early"] == [1.0, 2.0, 3.0, 4.0]
     refused = await house.call("GET", f"{CURVES}?points=1001")
     assert (refused.status, fields(refused)) == (400, {"points"})
 

@@ -7,13 +7,13 @@ from typing import Final
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work, jobs_below
-from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall
+from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.printed_measures import Measures
 from trainshed.core.tensorboards import CurveSeries, Point, last_point, log_directory, thinned
 from trainshed.core.units import Nanos
-from trainshed.store.points import Part
+from trainshed.store.points import EVERYTHING, Part
 from trainshed.wire.trainshed_v1 import usage as records
 
 _MOST_POINTS: Final = 1000
@@ -26,13 +26,14 @@ async def curves(call: JsonCall) -> records.JobCurves:
     """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&begin=S&end=S&means=true`: return the curves,
     of these runs and tags if any are named (both may be repeated), each by at most `points` points that have
     its extremes, or are means (1,000 by default and at most; fewer if there are more than a hundred curves).
-    Of event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = to
-    the last, with the points before and after."""
+    Of event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = all,
+    with the points before and after."""
     most = call.number("points") or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
         raise InvalidRequest((Violation("points", text),))
-    begin, end = call.number("begin"), call.number("end") or LAST_MOMENT
+    # Steps may be negative.
+    begin, end = call.number("begin") or EVERYTHING.begin, call.number("end") or EVERYTHING.end
     has_means = call.flag("means")
     services = call.services
     work, _ = await find_work(services.reader, call.target)
