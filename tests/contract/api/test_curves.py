@@ -104,6 +104,7 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     assert await shown(house, tag="loss", points=3, means="true") == {
         ":loss": [832.5, 2499.0, 4166.0]
     }
+    assert await shown(house, tag="loss", begin=9, end=2, means="true") == {":loss": []}
     assert (await shown(house, run=["eval", "other"])).keys() == {"eval:acc"}
     assert await shown(house, tag="nothing") == {}
     await logged(house, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)

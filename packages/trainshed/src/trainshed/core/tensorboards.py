@@ -147,7 +147,8 @@ def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
     """Return the place of the last value and the mean of each of `most` stretches of equal length, or of
     each value if there are no more."""
     count = len(values)
-    ends = [count * number // min(count, most) for number in range(min(count, most) + 1)]
+    stretches = min(count, most)
+    ends = [count * number // (stretches or 1) for number in range(stretches + 1)]
     return [(end - 1, sum(values[begin:end]) / (end - begin)) for begin, end in pairwise(ends)]
 
 
