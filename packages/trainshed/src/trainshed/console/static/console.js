@@ -151,9 +151,11 @@ const stream = (() => {
       if (mine !== source) return;
       // Each attempt fails anew, and what is told counts from the first.
       trouble ||= setTimeout(() => say("The service does not answer; trying again."), 3000);
+      // Not left to the browser, which gives up at some errors and takes its own time at others.
+      close();
       const broken = added?.broken;
-      if (broken) { added = null; close(); open(); broken(); }
-      else if (source.readyState === EventSource.CLOSED) { source = null; setTimeout(open, 2000); }
+      if (broken) { added = null; open(); broken(); }
+      else setTimeout(open, 2000);
     };
   };
   document.addEventListener("visibilitychange", () => {
