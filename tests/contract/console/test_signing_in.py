@@ -8,7 +8,7 @@ import hmac
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -20,7 +20,7 @@ from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
 from tests.issuer import ScriptedIssuer, issuing, new_key
 from trainshed.access import sessions
-from trainshed.access.issuers import read_issuers
+from trainshed.access.issuers import Issuer, read_issuers
 from trainshed.access.tokens import digest_of
 from trainshed.serve.signing_in import LIFETIME, SigningIn
 
@@ -609,6 +609,34 @@ async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(
             "asked a moment ago"
         )
     other.close()
+
+
+async def test_nobody_waits_for_an_issuer_that_somebody_else_has_read(
+    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for another one, nor for new keys of their own: anybody can have them read."""
+    other = issuer.settings(name="Other", issuer="https://sso.corp.example")
+    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(), other])
+    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    Clock(monkeypatch).passes(31)
+    forged = [issuer.id_token(now=NOW, key=new_key("2"))]
+    forged.append(issuer.id_token(now=NOW, iss=other.issuer))
+    begun: asyncio.Queue[None] = asyncio.Queue()
+
+    async def read(_: Issuer) -> NoReturn:
+        begun.put_nowait(None)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("trainshed.serve.signing_in._read", read)
+    waiting = [asyncio.create_task(exchanged(house, token)) for token in forged]
+    for _ in waiting:
+        await asyncio.wait_for(begun.get(), 10)
+    async with asyncio.timeout(10):
+        assert (await exchanged(house, issuer.id_token(now=NOW, jti="2"))).status == 200
+    for task in waiting:
+        task.cancel()
+    house.close()
 
 
 async def test_sign_ins_of_a_person_make_place_for_new_ones(

@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
@@ -94,7 +95,7 @@ class SigningIn:
         self._facts: dict[str, _Facts] = {}
         #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
         self._failures: dict[str, tuple[float, str]] = {}
-        self._reading = asyncio.Lock()
+        self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self._taking = asyncio.Lock()
 
     @property
@@ -266,10 +267,13 @@ class SigningIn:
     async def _read(self, issuer: Issuer, age: float = _FRESH) -> _Facts:
         """Return an issuer's facts, read at most `age` seconds ago; older ones if it does not answer. Raises
         Unavailable."""
-        async with self._reading:
+        # Anybody can have one read for an unknown key: whoever shows a known one does not wait for that.
+        if self._is_fresh(issuer, age):
+            return self._facts[issuer.name]
+        async with self._reading[issuer.name]:
+            if self._is_fresh(issuer, age):
+                return self._facts[issuer.name]
             known, now = self._facts.get(issuer.name), time.monotonic()
-            if known is not None and now - known.at < age:
-                return known
             # Who does not answer is not waited for again and again: others sign in meanwhile.
             failure = self._failures.get(issuer.name)
             if failure is None or now - failure[0] >= _ANEW:
@@ -282,6 +286,10 @@ class SigningIn:
             if known is None:
                 raise Unavailable(failure[1])
             return known
+
+    def _is_fresh(self, issuer: Issuer, age: float) -> bool:
+        known = self._facts.get(issuer.name)
+        return known is not None and time.monotonic() - known.at < age
 
     def _more_scopes(self, issuer: Issuer) -> str:
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
