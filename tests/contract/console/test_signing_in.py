@@ -527,6 +527,7 @@ async def test_a_forged_id_token_is_refused(
         ({"aud": "another-client"}, "not for a client"),
         ({"aud": ["gcloud", "x"], "azp": "x"}, "not for a client"),
         ({"aud": ["gcloud", "x"]}, "not for a client"),
+        ({"aud": ["gcloud", "x"], "azp": ["gcloud"]}, "not for a client"),
         ({"exp": NOW - 61}, "expired"),
         ({"iat": NOW + 120}, "not valid"),
         ({"nbf": NOW + 120}, "not valid"),

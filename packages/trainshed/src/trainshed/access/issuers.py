@@ -116,7 +116,7 @@ def verified(
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
     known = {issuer.client_id} if nonce is not None else {issuer.client_id, *issuer.audiences}
     # A token for several clients says which of them asked for it (OpenID Connect Core 3.1.3.7).
-    party = claims.get("azp", audiences[0] if len(audiences) == 1 else None)
+    party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
         raise Unauthenticated(
             f"The ID token is for {audiences}, and not for a client of this service."

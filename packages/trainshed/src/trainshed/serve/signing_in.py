@@ -61,6 +61,7 @@ does not answer."""
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 _AUDIENCE: Final = "sign-in"
+_GOOGLE: Final = "https://accounts.google.com"
 
 
 class _Facts(Struct, frozen=True):
@@ -110,6 +111,8 @@ class SigningIn:
         if issuer is None:
             raise Unauthenticated("There is no such issuer.")
         facts = await self._read(issuer)
+        # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
+        is_asked = issuer.groups_claim == "groups" and issuer.issuer != _GOOGLE
         id_ = secrets.token_urlsafe(16)
         claims = {
             "aud": _AUDIENCE,
@@ -124,7 +127,7 @@ class SigningIn:
             "response_type": "code",
             "client_id": issuer.client_id,
             "redirect_uri": self._back(),
-            "scope": "openid email profile" + self._more_scopes(issuer),
+            "scope": f"openid email profile{' groups' if is_asked else ''}",
             "state": self._state(claims),
             "nonce": self._derived(id_, "nonce"),
             "code_challenge": _text(challenge),
@@ -291,10 +294,6 @@ class SigningIn:
         known = self._facts.get(issuer.name)
         return known is not None and time.monotonic() - known.at < age
 
-    def _more_scopes(self, issuer: Issuer) -> str:
-        # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
-        return " groups" if issuer.groups_claim == "groups" and not _is_google(issuer) else ""
-
     def _state(self, claims: Mapping[str, object]) -> str:
         from joserfc import jwt
         from joserfc.jwk import OctKey
@@ -322,10 +321,6 @@ class SigningIn:
 
 def _begin_again() -> NoReturn:
     raise Unauthenticated("This sign-in is not one of this service, or took too long: begin again.")
-
-
-def _is_google(issuer: Issuer) -> bool:
-    return issuer.issuer == "https://accounts.google.com"
 
 
 def _text(digest: bytes) -> str:

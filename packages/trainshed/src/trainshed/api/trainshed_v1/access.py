@@ -23,6 +23,7 @@ _MOST_TOKENS: Final = 20
 """Most tokens of one person: a script that makes one each time is noticed."""
 _OWN_NOTE: Final = "for the command line"
 _PAGE: Final = 500
+_REVOKE: Final = PERMISSIONS["trainshed.v1.Tokens.Revoke"]
 
 
 async def who_am_i(call: JsonCall) -> records.Identity:
@@ -131,8 +132,8 @@ async def revoke_token(call: JsonCall) -> Nothing:
     address. In force when this returns. Raises NotFound."""
     target = call.target
     # Somebody may have ID tokens that were never shown here.
-    is_address = bool(call.services.signing_in.names) and not member_fault(USER + target)
-    unseen = {target.lower()} if is_address and _may_revoke_all(call) else set[str]()
+    may_be = _REVOKE in call.principal.rights.everywhere and not member_fault(USER + target)
+    unseen = {target.lower()} if may_be and call.services.signing_in.names else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
         gone = [token for token in _revocable(call, book) if target in (token.id, token.email)]
@@ -153,14 +154,10 @@ async def revoke_token(call: JsonCall) -> Nothing:
     return Nothing()
 
 
-def _may_revoke_all(call: JsonCall) -> bool:
-    return PERMISSIONS["trainshed.v1.Tokens.Revoke"] in call.principal.rights.everywhere
-
-
 def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
     """Return all tokens, or the caller's own; none to programs, which have others than their account."""
     principal, tokens = call.principal, book.tokens.values()
-    if _may_revoke_all(call):
+    if _REVOKE in principal.rights.everywhere:
         return list(tokens)
     is_person = principal.program is None
     return [token for token in tokens if is_person and token.email == principal.email]
