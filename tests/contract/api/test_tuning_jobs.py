@@ -128,6 +128,7 @@ async def test_lists_filter_and_page(house: House) -> None:
         ("reduction-tls", "yes"),
         ("ports", "board-6006_"),
         ("ports", "board-65536"),
+        ("ports", "board-6006_board-6007"),
     ],
 )
 async def test_a_label_that_would_not_work_is_refused(house: House, label: str, value: str) -> None:

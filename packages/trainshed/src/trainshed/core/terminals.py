@@ -143,9 +143,9 @@ def page_entry(name: str, port: str) -> str:
 
 
 def are_pages(text: str) -> bool:
-    """Whether a text is a value of `PAGES_LABEL`."""
-    entries = [_ENTRY.fullmatch(entry) for entry in text.split("_")]
-    return all(entry is not None and (not entry[2] or is_port(entry[2])) for entry in entries)
+    """Whether a text is a value of `PAGES_LABEL`, with each name once."""
+    pages = pages_of([(PAGES_LABEL, text)]).values()
+    return len(pages) > text.count("_") and all(p.endswith(".sock") or is_port(p) for p in pages)
 
 
 def pages_of(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:

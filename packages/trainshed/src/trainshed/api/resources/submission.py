@@ -68,8 +68,8 @@ _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     OUTLIVES_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
     PAGES_LABEL: (
         are_pages,
-        "is not NAME or NAME-PORT, with one _ between several: names of small letters and digits, and ports "
-        f"from 1 to {HIGHEST}.",
+        "is not NAME or NAME-PORT, with one _ between several: names of small letters and digits, each once, "
+        f"and ports from 1 to {HIGHEST}.",
     ),
 }
 """Labels that control functions of the service: whether a value is right, and what is wrong with others."""
