@@ -107,6 +107,8 @@ def test_a_head_without_an_end_is_refused_and_kept_by_nobody(
     narrow: Service, place: str, begin: bytes, more: bytes, status: int
 ) -> None:
     assert status_of(narrow, "storage") == 200  # The bucket process begins with the first call.
+    with contextlib.closing(connect(narrow, place)) as connection:
+        poured(connection, begin, more)  # What the first one has loaded stays.
     before = held(narrow)
     with contextlib.closing(connect(narrow, place)) as connection:
         answered, sent, message = poured(connection, begin, more)
