@@ -37,13 +37,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 775,
-    "modules that one machine needs": 667,
-    "lines": 133_220,
+    "modules": 748,
+    "modules that one machine needs": 643,
+    "lines": 133_200,
     "lines that one machine needs": 113_200,
     "lines of code": 94_170,
-    "lines of code on the way of a start": 11_110,
-    "lines of tests": 105_150,
+    "lines of code on the way of a start": 11_025,
+    "lines of tests": 104_550,
     "settings of the service": 50,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,

@@ -258,7 +258,8 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
     await house.happen(name, JobAdmitted(()))
     house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
-    path = f"/events/jobs/{uid}/logs?lines=true&after=0/workerpool0-0/1/0"
+    odd = f"0/x/{'9' * 5000}/1,x"
+    path = f"/events/jobs/{uid}/logs?lines=true&after=0/workerpool0-0/1/0,{odd}"
     async with house.events(path, browser.credentials) as events:
         first = await events.next("lines")
         assert [line[3] for line in first["lines"]] == ["two"]

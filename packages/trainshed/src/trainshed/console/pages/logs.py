@@ -117,9 +117,8 @@ def _seen(places: str) -> Places:
     ignored; the browser is then sent lines that it has."""
     reached: Places = {}
     for place in places.split(","):
-        parts = place.split("/")
-        if len(parts) == 4 and all(part.isdecimal() for part in parts[2:]):
-            reached[parts[1]] = (int(parts[2]), int(parts[3]))
+        if match := re.fullmatch(r"[^/]*/([^/]*)/(\d{1,9})/(\d{1,12})", place):
+            reached[match[1]] = (int(match[2]), int(match[3]))
     return reached
 
 
