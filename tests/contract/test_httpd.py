@@ -96,34 +96,24 @@ def told(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_a_head_that_takes_too_long_is_ended_with_a_408(served: Served) -> None:
-    with served.connected() as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\n")
-        answer = told(connection)
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert b"0.5 seconds" in answer
-
-
 def test_who_says_nothing_at_all_is_told_nothing(served: Served) -> None:
     with served.connected() as connection:
         assert told(connection) == b""
 
 
-def test_a_body_that_stands_still_ends_with_a_408_and_the_application_learns_it(
-    served: Served,
+@pytest.mark.parametrize(
+    ("begun", "limit"),
+    [(b"GET / HTTP/1.1\r\n", b"0.5 seconds"), (POST, b"100 bytes"), (POST + b"some", b"100 bytes")],
+)
+def test_a_request_that_stands_still_ends_with_a_408_and_the_application_learns_it(
+    served: Served, begun: bytes, limit: bytes
 ) -> None:
     with served.connected() as connection:
-        connection.sendall(POST + b"some of it")
+        connection.sendall(begun)
         answer = told(connection)
     assert answer.startswith(b"HTTP/1.1 408")
-    assert b"100 bytes" in answer
-    assert served.application.ended[-1] == "http.disconnect"
-
-
-def test_a_body_of_which_nothing_comes_ends_like_one_that_stands_still(served: Served) -> None:
-    with served.connected() as connection:
-        connection.sendall(POST)
-        assert told(connection).startswith(b"HTTP/1.1 408")
+    assert limit in answer
+    assert POST not in begun or served.application.ended[-1] == "http.disconnect"
 
 
 def test_a_body_that_is_answered_already_is_not_read_for_ever(served: Served) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -118,12 +119,8 @@ def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> 
         "gs://trainshed/notes",
     )
     made = trainshed(*words, data=service.data).stdout.strip().rpartition("/")[2]
-    printed = ""
-    for line in service.follow(made):
-        printed += line
-        if "is running at" in line:
-            break
-    assert f"shut down after {UNUSED} seconds" in printed
+    printed = takewhile(lambda line: "is running at" not in line, service.follow(made))
+    assert f"shut down after {UNUSED} seconds" in "".join(printed)
     # What JupyterLab's own page complains about is not ours.
     page = enter().context.new_page()
     page.set_default_timeout(120_000)

@@ -1,6 +1,8 @@
 """What an attempt held goes to the next one that needs the same: no agent is started for it."""
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,11 @@ from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, stag
 from tests.engines.remote_lab import RemoteLab
 from tests.ports import free_port
 from trainshed.core.names import JobUid
+from trainshed_cluster.remote import slots
+from trainshed_cluster.remote.attempts import Records
+from trainshed_cluster.remote.cluster import HoldName
+from trainshed_cluster.remote.gang import GangRecord
+from trainshed_cluster.remote.kept_holds import KeptHolds
 
 
 def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
@@ -96,6 +103,35 @@ class TestKeeping:
         await _over(stage, second, Program(prints=2))
         assert _held(stage) == before
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
+
+    @staged
+    async def test_belongs_to_somebody_while_it_is_adopted(self, stage: Stage) -> None:
+        """However long it takes to write that down: it is not given back as what nobody has."""
+        first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
+        write, names = Records.write, KeptHolds.names
+
+        def slow(records: Records, record: GangRecord) -> None:
+            if record.holds:
+                rounds.append(0)
+                go.wait(30)
+            write(records, record)
+
+        def counted(kept: KeptHolds) -> set[HoldName]:
+            rounds.extend([1] if rounds else [])
+            return names(kept)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slots, "_ROUND", 0.01)
+            patch.setattr(KeptHolds, "names", counted)
+            await stage.restart()
+            await _over(stage, first, Program())
+            before = _held(stage)
+            patch.setattr(Records, "write", slow)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(stage.allocate(second))
+                await stage.until(lambda: len(rounds) > 5, "looks at what is held")
+                go.set()
+            assert before and _held(stage) == before
 
     @staged
     async def test_makes_way_for_jobs_that_need_something_else_there(self, stage: Stage) -> None:

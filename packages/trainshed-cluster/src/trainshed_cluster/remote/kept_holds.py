@@ -73,6 +73,8 @@ class KeptHolds:
         self._nodes = nodes
         self._options = options
         self._holds: list[KeptHold] = []
+        #: Holds that are being written down as an attempt's.
+        self._adopted: set[KeptHold] = set()
         #: Holds that are being given back, each with the task that does so.
         self._leaving: dict[KeptHold, asyncio.Task[None]] = {}
         self._tasks = Crew()
@@ -139,6 +141,7 @@ class KeptHolds:
             for agent in kept.agents
         }
         holds = {part: kept.name for part, kept in taken.items()}
+        self._adopted.update(taken.values())
         try:
             async with self._attempts.lock(gang.key):
                 record = msgspec.structs.replace(
@@ -151,6 +154,8 @@ class KeptHolds:
             for kept in taken.values():
                 self.give_back(kept)
             raise
+        finally:
+            self._adopted.difference_update(taken.values())
         await asyncio.gather(
             *(
                 self._adopt(gang, agent, part)
@@ -173,8 +178,8 @@ class KeptHolds:
             self._agents.give_up(agent)
 
     def names(self) -> set[HoldName]:
-        """Return the names of all holds that are kept or being given back."""
-        return {hold.name for hold in (*self._holds, *self._leaving)}
+        """Return the names of all holds that are kept, being adopted or being given back."""
+        return {hold.name for hold in (*self._holds, *self._adopted, *self._leaving)}
 
     async def close(self) -> None:
         """Give all holds back, as far as the cluster answers: `names` are those that it did not take."""
