@@ -210,7 +210,7 @@ def test_many_rows_take_little_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("fractions", "whole"),
     [
         ((0.0, 0.0, 0.0), (0.8, 0.1, 0.1)),
         ((0.6, 0.0, 0.0), (0.6, 0.2, 0.2)),
@@ -222,9 +222,9 @@ def test_many_rows_take_little_memory() -> None:
     ],
 )
 def test_what_fractions_leave_goes_to_the_splits_that_have_none(
-    given: tuple[float, float, float], found: tuple[float, float, float]
+    fractions: tuple[float, float, float], whole: tuple[float, float, float]
 ) -> None:
-    assert completed(given) == pytest.approx(found)
+    assert completed(fractions) == pytest.approx(whole)
 
 
 def test_annotation_schemas_are_known_by_their_uri() -> None:

@@ -58,5 +58,5 @@ def test_numbers_are_finite() -> None:
     with pytest.raises(InvalidRequest) as refused:
         read_fields(message, NodeKind.CONTEXT)
     assert {violation.field for violation in refused.value.violations} == {"context.metadata"}
-    said = str(refused.value)
-    assert "_metrics.loss is" in said and "list[0][1] is" in said and " text is" not in said
+    text = str(refused.value)
+    assert "_metrics.loss is" in text and "list[0][1] is" in text and " text is" not in text

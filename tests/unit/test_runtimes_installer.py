@@ -149,7 +149,7 @@ def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "environ", "named"),
+    ("text", "environ", "has_index"),
     [
         ("", {}, False),
         ("[global]\ncert = /ca.pem\ntimeout = 60\n", {}, False),
@@ -161,12 +161,12 @@ def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_whether_somebody_said_where_packages_come_from(
-    tmp_path: Path, text: str, environ: dict[str, str], named: bool
+    tmp_path: Path, text: str, environ: dict[str, str], has_index: bool
 ) -> None:
     """Builds for CPUs are asked for where nobody did (`Release.first`)."""
     file = tmp_path / "pip.conf"
     file.write_text(text)
-    assert names_indexes({"HOME": str(tmp_path), **environ}, [file]) is named
+    assert names_indexes({"HOME": str(tmp_path), **environ}, [file]) is has_index
 
 
 def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:

@@ -177,11 +177,11 @@ class Shelled(House):
 
 
 def _with_program(known: SigningIn) -> Any:
-    async def authenticate(given: str | None) -> Principal:
+    async def authenticate(header: str | None) -> Principal:
         try:
-            return await known.authenticate(given)
+            return await known.authenticate(header)
         except Unauthenticated:
-            if given == "Bearer of-a-program":
+            if header == "Bearer of-a-program":
                 return PROGRAM
             raise
 

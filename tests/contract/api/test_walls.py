@@ -154,9 +154,9 @@ async def test_no_method_tells_whether_another_project_has_something(
             # What is one's own is made by each call.
             asks = (path, empty) if path != empty or project != "vision" else (path,)
             answers: list[tuple[int, str, int]] = []
-            for asked in asks:
+            for url in asks:
                 reads.clear()
-                answer = await house.call(verb, asked, body, token=ana)
+                answer = await house.call(verb, url, body, token=ana)
                 answers.append((*plain(answer, there), len(reads)))
             refused = project == "vision" or answers[0][0] in (400, 403)
             if len({*answers}) > 1 or SECRET in str(answers) or not refused:
