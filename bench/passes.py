@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from bench.history import T0, job_of
 from trainshed.controller.capacity import CapacityTracker
+from trainshed.core.capacity import Node
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Admit, Policy
 
 RUNNING = 500

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.reduction.network import CannotRun
 from trainshed.runtimes.inventory import Inventory
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.reduction_distribution import unpack
+from trainshed.runtimes.reduction import unpack
 from trainshed.serve.settings import default_cache
 
 VERSION = "2.13"

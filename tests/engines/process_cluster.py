@@ -11,10 +11,10 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
-from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.capacity import Delay, Node, WaitReason
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
     ClusterRefused,

@@ -10,8 +10,9 @@ from tests.sim.engine.clock import Clock
 from tests.sim.engine.engine import SimEngine
 from tests.sim.engine.programs import Life, Script
 from tests.sim.engine.world import SECOND, Times, World
+from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.port import Engine, Node
+from trainshed.engines.port import Engine
 
 _MOMENT = SECOND // 20
 _TICKS = 10_000

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.sim.making import GIB, REGION
 from tests.sim.scenario import HOUR, MINUTE, Character, Scenario, Submit
 from tests.unit.jobs import CREATED, RUNTIME, SECOND
+from trainshed.core.capacity import Node
 from trainshed.core.job import JobSpec, Machine, Program, Scheduling, Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 _STARTING = 2 * MINUTE

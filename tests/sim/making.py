@@ -23,7 +23,7 @@ from tests.sim.scenario import (
 )
 from tests.sim.service import BAD_PACKAGE, BROKEN, COLD
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, SECOND
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import Node, QuotaKey
 from trainshed.core.job import (
     Accelerators,
     JobSpec,
@@ -35,7 +35,6 @@ from trainshed.core.job import (
 )
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 GIB = 2**30

@@ -11,11 +11,10 @@ from tests.sim.engine.programs import Life, OnTerm, Reports, Script
 from tests.sim.house import House
 from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import Node, QuotaKey
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 MINUTE = 60 * SECOND

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from tests.sim.engine.streams import Journals, JournalStreams
+from trainshed.core.capacity import Node
 from trainshed.core.datasets.plans import Split, SplitPlan
 from trainshed.core.job import ExitRecord
 from trainshed.core.launch import LaunchPlan
@@ -21,7 +22,6 @@ from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
     Fault,
-    Node,
     ReplicaReport,
     Slot,
     SlotRequest,

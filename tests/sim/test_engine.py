@@ -7,6 +7,7 @@ import pytest
 from tests.sim.engine.clock import Clock, Delays, FaultyEventBus
 from tests.sim.engine.programs import Life, Script, forever
 from tests.sim.engine.world import Times, World
+from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
@@ -21,7 +22,6 @@ from trainshed.engines.port import (
     EngineUnavailable,
     LinesWritten,
     MetricsWritten,
-    Node,
     NodeChanged,
     NodesChosen,
     NodeState,

@@ -12,13 +12,12 @@ from tests.sim.universe import Universe
 from tests.sim.variety import scenario
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import Node, QuotaKey
 from trainshed.core.job import Machine
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillTriggered, Event
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 WORLDS = 32 if SOAKS else 16

@@ -20,6 +20,7 @@ from tests.sim.scenario import (
 from tests.sim.tuning_jobs import OUTPUT, pipeline, study_spec, trial_spec, tuning
 from tests.unit.jobs import CREATED, MACHINE, SECOND
 from trainshed.core import pipelines
+from trainshed.core.capacity import Node
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid
@@ -27,7 +28,6 @@ from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.study.spec import Goal, MedianStopping, Selection
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 ROOMY = (Node("node-0", MACHINE.vcpus * 8, MACHINE.memory_bytes * 8),)

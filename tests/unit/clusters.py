@@ -79,7 +79,7 @@ def node(
     accepts: Acceptance = ANYBODY,
 ) -> NodeCapacity:
     devices = ((kind, gpus),) if gpus else ()
-    return NodeCapacity(name, cpus, memory * GIB, devices, condition, others, accepts)
+    return NodeCapacity(name, cpus, memory * GIB, devices, others, accepts, condition=condition)
 
 
 class World:

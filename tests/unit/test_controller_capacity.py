@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
-from trainshed.core.capacity import NodeCondition, OthersUse, WaitReason
+from trainshed.core.capacity import Node, NodeCondition, OthersUse, WaitReason
 from trainshed.core.errors import Unavailable
 from trainshed.core.job import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 from trainshed.scheduler.model import Decision, Policy
 
 NOW = CREATED + 100 * SECOND

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
-from trainshed.core.datasets.assignment import Places
 from trainshed.core.datasets.plans import SplitMethod, SplitRule, completed
 from trainshed.core.datasets.records import FORMATS, annotation_of, annotation_uri
+from trainshed.core.datasets.rows import Places
 from trainshed.datasets.port import DataRefused
 from trainshed.datasets.storage import Found
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed.engines.port import Capabilities, Node
+from trainshed.core.capacity import Node
+from trainshed.engines.port import Capabilities
 from trainshed.engines.registry import Verdict, bad, less
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import kernel

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tests.fake_devices import FakeDevices
+from trainshed.core.capacity import Node
 from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.names import Api
 from trainshed.engines.launch import devices
@@ -21,7 +22,6 @@ from trainshed.engines.launch.devices import (
     visible,
 )
 from trainshed.engines.local.machine import Declared, share, split
-from trainshed.engines.port import Node
 
 GIB = 1 << 30
 

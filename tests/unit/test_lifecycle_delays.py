@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.api.trainshed_v1.timeline import timeline_of
 from trainshed.controller.capacity import CapacityTracker
-from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.capacity import Delay, Node, WaitReason
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.events import (
     StartDelayed,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 PLACES = JobAdmitted(((PRIMARY, "a"),))
@@ -122,4 +121,4 @@ def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None
     )
     assert not next(r.node for r in life.job.replicas if r.id == WORKER)
     attempt = timeline_of(life.told).attempts[0]
-    assert attempt.incarnation("workerpool1-0", 1).node == "d"
+    assert attempt.replicas["workerpool1-0"][-1].node == "d"

@@ -4,19 +4,19 @@ import sys
 from pathlib import Path
 
 from tests.commands import execute
-from trainshed.runtimes import reduction_distribution as distribution
+from trainshed.runtimes import reduction
 from trainshed.runtimes.reduction import Reduction
 
 
 def test_it_holds_sources_and_nothing_that_was_built() -> None:
     """spec/reduction: one for all Pythons and machines."""
-    suffixes = {Path(name).suffix for name in distribution.content() if "dist-info" not in name}
+    suffixes = {Path(name).suffix for name in reduction.content() if "dist-info" not in name}
     assert {".py", ".c"} <= suffixes <= {".py", ".c", ".h", ".typed"}
 
 
 def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
     """spec/reduction: a directory on PYTHONPATH is all that PyTorch needs to load it."""
-    distribution.unpack(tmp_path)
+    reduction.unpack(tmp_path)
     program = (
         "from importlib.metadata import entry_points\n"
         "print(*[(p.name, p.value) for p in entry_points(group='torch.backends')])\n"

@@ -78,7 +78,9 @@ def clusters(draw: st.DrawFn) -> list[NodeCapacity]:
         if draw(st.booleans()):
             theirs = ((kind, draw(st.integers(0, gpus))),) if gpus else ()
             others = OthersUse(draw(st.integers(0, cpus)), draw(st.integers(0, memory)), theirs)
-        nodes.append(NodeCapacity(f"n{i}", cpus, memory, devices, draw(conditions), others))
+        nodes.append(
+            NodeCapacity(f"n{i}", cpus, memory, devices, others, condition=draw(conditions))
+        )
     return nodes
 
 

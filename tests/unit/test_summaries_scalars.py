@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.e2e.programs import event_writer
 from tests.e2e.programs.event_writer import framed
 from tests.summary_writers import GOLDEN, WRITERS
-from trainshed.summaries.framing import NotEvents, read_records
+from trainshed.summaries.reading import NotEvents, read_records
 from trainshed.summaries.scalars import read_scalars
 
 

@@ -9,12 +9,11 @@ from tests.unit.clusters import NOW, SECOND, T4, World, gang, node
 from tests.unit.jobs import Life, job
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker
-from trainshed.core.capacity import EACH, QuotaKey, WaitReason
+from trainshed.core.capacity import EACH, Node, QuotaKey, WaitReason
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
 from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, released, uses
-from trainshed.engines.port import Node
 from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.explaining import why
 from trainshed.scheduler.model import Admit, Policy, Preempt

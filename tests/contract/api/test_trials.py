@@ -8,7 +8,7 @@ import pytest
 from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.refusals import violations
 from tests.contract.api.studying import OWN, SPEC, Adviser, advised
-from trainshed.api.aiplatform_v1 import suggestions
+from trainshed.api.aiplatform_v1 import studies
 from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
 
 STUDIES = f"{LOCATION}/studies"
@@ -91,7 +91,7 @@ async def test_a_client_gets_its_pending_trial_back_and_another_client_another(
 async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggestions, "PATIENCE", 0.01)
+    monkeypatch.setattr(studies, "PATIENCE", 0.01)
     adviser.asleep = True
     path = await study(house)
     body = {"suggestionCount": 2, "clientId": "a"}

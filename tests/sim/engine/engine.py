@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from tests.sim.engine.streams import JournalStreams
 from tests.sim.engine.world import World
+from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Capabilities, EngineEvent, Fault, Node, Slot, SlotRequest
+from trainshed.engines.port import Capabilities, EngineEvent, Fault, Slot, SlotRequest
 
 
 class SimEngine:

@@ -26,6 +26,7 @@ from tests.sim.engine.programs import (
     forever,
 )
 from tests.sim.engine.streams import Journals, Notebooks
+from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
@@ -36,7 +37,6 @@ from trainshed.engines.port import (
     LaunchRejected,
     LinesWritten,
     MetricsWritten,
-    Node,
     NodeChanged,
     NodeState,
     Slot,

@@ -11,7 +11,7 @@ from tests.e2e.nursery import Nursery
 from tests.ports import free_port
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import Reducers
-from trainshed.runtimes import reduction_distribution as distribution
+from trainshed.runtimes import reduction
 from trainshed_reduction import variables
 
 FALLBACK = "native all-reduce is used: "
@@ -21,7 +21,7 @@ NO_GPU = 77
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("site")
-    distribution.unpack(path)
+    reduction.unpack(path)
     return path
 
 

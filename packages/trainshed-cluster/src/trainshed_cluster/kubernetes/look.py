@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from trainshed.core.capacity import Delay, OthersUse, WaitReason, accelerator_counts
+from trainshed.core.capacity import Delay, Node, OthersUse, WaitReason, accelerator_counts
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.objects import (
     ClusterNode,

@@ -5,8 +5,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from trainshed.core.capacity import Node
 from trainshed.core.held import Leftover
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote.cluster import (
     Cluster,

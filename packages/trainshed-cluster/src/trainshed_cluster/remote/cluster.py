@@ -6,12 +6,12 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from trainshed.core.capacity import Delay
+from trainshed.core.capacity import Delay, Node
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 
 
 class ClusterRefused(Exception):

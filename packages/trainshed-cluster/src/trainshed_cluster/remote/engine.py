@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trainshed.core import held
+from trainshed.core.capacity import Node
 from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
@@ -29,7 +30,6 @@ from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
     LaunchRejected,
-    Node,
     RegistryAccess,
     Slot,
     SlotRequest,

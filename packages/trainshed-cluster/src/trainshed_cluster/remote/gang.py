@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.capacity import Delay, Node, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import LaunchRejected, Node, Slot, SlotRequest, StartFailed
+from trainshed.engines.port import LaunchRejected, Slot, SlotRequest, StartFailed
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
 

@@ -23,8 +23,7 @@ from trainshed.eventloop.joining import End
 from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.limits import Limits
 from trainshed.replica.endpoint import interception
-from trainshed.replica.system.listening import listen_tcp
-from trainshed.replica.system.unix_sockets import reachable
+from trainshed.replica.system.unix_sockets import listen_tcp, reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import SILENCE, Channel
 from trainshed_cluster.remote.credentials import (

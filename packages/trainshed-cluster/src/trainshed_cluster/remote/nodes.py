@@ -8,12 +8,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import WaitReason
+from trainshed.core.capacity import Node, WaitReason
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
     LaunchRejected,
-    Node,
     NodeChanged,
     NodeState,
     SlotRequest,

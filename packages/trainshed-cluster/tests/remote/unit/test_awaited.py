@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.capacity import Delay, Node, WaitReason
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 from trainshed_cluster.remote import awaited as module
 from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.cluster import (

@@ -37,7 +37,7 @@ from trainshed.eventloop.background import joined
 from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
-from trainshed.wire import known_methods, pool, routes
+from trainshed.wire import pool, routes
 from trainshed.wire.routes import Rpc
 from trainshed.wire.status import StatusCode, Violation, WireError, status_message
 
@@ -163,7 +163,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
     async def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
         """Return the refusal for a path without a handler. For a method of the public APIs it is the same as
         over REST."""
-        known = known_methods.by_name(_name(aliased(path))) or known_methods.by_name(_name(path))
+        known = routes.by_name(_name(aliased(path))) or routes.by_name(_name(path))
         if known is None:
             services = ", ".join(self.served())
             text = f"There is no method {path} in the APIs that are served here: {services}."

@@ -34,7 +34,7 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import ids_by_number, project_number
 from trainshed.wire import pool
-from trainshed.wire.known_methods import KnownMethod
+from trainshed.wire.routes import KnownMethod
 
 _V3: Final = "google.cloud.resourcemanager.v3.Projects"
 _GET: Final = f"{_V3}.GetProject"

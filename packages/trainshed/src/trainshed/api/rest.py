@@ -63,7 +63,7 @@ from trainshed.httpd.routing import ANY, Router, Template
 from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import METHOD, Logged
 from trainshed.wire import json as wire_json
-from trainshed.wire import known_methods, routes
+from trainshed.wire import routes
 from trainshed.wire.binding import Bound, bind
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
@@ -283,7 +283,7 @@ class RestSurface:
         """Refuse a request without a route: as not found, or with NotServed if the public APIs have the
         method."""
         verb, path = request.method, request.raw_path
-        known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
+        known = routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
         if known is None:
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         await self._authenticate(request.headers.get("authorization"))

@@ -18,11 +18,12 @@ from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainshed.controller.budgets import Budgets
 from trainshed.core.capacity import (
     Delay,
+    Node,
     NodeCondition,
     NodeStatus,
     Preflight,
@@ -45,7 +46,7 @@ from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, Use
-from trainshed.engines.port import Node, NodeState
+from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
 from trainshed.scheduler.deciding import NEVER, state_after, still_holds
@@ -380,16 +381,7 @@ class CapacityTracker:
     def _node_room(self, node: Node) -> NodeCapacity:
         news = self.unfit(node.name)
         condition = news.condition if news else NodeCondition.READY
-        return NodeCapacity(
-            node.name,
-            node.vcpus,
-            node.memory_bytes,
-            node.accelerators,
-            condition,
-            node.others,
-            node.accepts,
-            node.unreached,
-        )
+        return NodeCapacity(**asdict(node), condition=condition)
 
 
 def _is_starting(job: Job, attempt: int) -> bool:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.names import Api
+from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.core.units import Nanos
 
 _MINUTE = 60 * 10**9
@@ -138,6 +139,24 @@ def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]
 
 NOBODY_ELSE = OthersUse()
 """The node is this service's alone."""
+
+
+class Node(Struct, frozen=True):
+    """A place where replicas run, as an engine offers it."""
+
+    name: str
+    vcpus: float
+    memory_bytes: int
+    #: (public type, count) of the node's accelerators; the type is "" for a GPU that no public type stands
+    #: for.
+    accelerators: tuple[tuple[str, int], ...] = ()
+    #: What other users of the cluster hold of these resources now, and may give back: whether a gang can ever
+    #: fit does not depend on it.
+    others: OthersUse = NOBODY_ELSE
+    #: Which replicas may be placed there.
+    accepts: Acceptance = ANYBODY
+    #: Why the cluster does not answer, on an entry that stands for a whole cluster; "" = a real node.
+    unreached: str = ""
 
 
 class NodeStatus(Struct, frozen=True):

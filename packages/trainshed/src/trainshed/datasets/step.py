@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from trainshed.core.datasets import items, tables
 from trainshed.core.datasets.lines import BadData
 from trainshed.core.datasets.plans import SPLITS, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
+from trainshed.core.datasets.rows import ItemFile, Table, TableFile, of_items, of_table
 from trainshed.datasets.port import DataRefused, SplitCounts, Written
 from trainshed.datasets.storage import QUANTUM, Found, Storage
 
@@ -208,10 +208,10 @@ def _rows(
         return meter.over(buckets.blocks(source))
 
     if not plan.kind.is_table:
-        files = [items.ItemFile(f.uri, form, partial(blocks, f)) for f, form in sources]
-        return None, items.assigned(files, plan.rule, plan.dataset.dataset_id)
-    table = tables.Table(tables.TableFile(f.uri, partial(blocks, f)) for f, _ in sources)
-    return table.header, tables.assigned(table, plan.rule, plan.dataset.dataset_id)
+        files = [ItemFile(f.uri, form, partial(blocks, f)) for f, form in sources]
+        return None, of_items(files, plan.rule, plan.dataset.dataset_id)
+    table = Table(TableFile(f.uri, partial(blocks, f)) for f, _ in sources)
+    return table.header, of_table(table, plan.rule, plan.dataset.dataset_id)
 
 
 def _tidy(plan: SplitPlan, buckets: Storage, written: Written) -> None:

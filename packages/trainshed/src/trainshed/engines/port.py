@@ -12,11 +12,11 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from trainshed.core.capacity import NOBODY_ELSE, Delay, OthersUse
+from trainshed.core.capacity import Delay, Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
+from trainshed.core.routes import MachineWanted
 from trainshed.core.secrets import SecretRef
 from trainshed.core.streams import Streams
 
@@ -73,23 +73,6 @@ class Capabilities(Struct, frozen=True):
     process_limit: str = ""
     #: Container images can be run.
     images: bool = False
-
-
-class Node(Struct, frozen=True):
-    """A place where replicas run."""
-
-    name: str
-    vcpus: float
-    memory_bytes: int
-    #: (public type, count) of the node's accelerators; the type is "" for a GPU that no public type stands
-    #: for.
-    accelerators: tuple[tuple[str, int], ...] = ()
-    #: What other users of the cluster hold of these resources now, and may give back.
-    others: OthersUse = NOBODY_ELSE
-    #: Which replicas may be placed there.
-    accepts: Acceptance = ANYBODY
-    #: Why the cluster does not answer, on an entry that stands for a whole cluster; "" = a real node.
-    unreached: str = ""
 
 
 class NodeState(enum.StrEnum):

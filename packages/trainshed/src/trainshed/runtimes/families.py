@@ -9,14 +9,17 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trainshed.core.runtime import REDUCERS, OldWay
-from trainshed.runtimes.contents import (
+from trainshed.runtimes.sheet import (
     ESSENTIAL_SOURCES,
     ESSENTIALS,
     FOUNDATION,
     NCCL,
     SOURCES,
+    Change,
+    LeftOut,
+    Release,
+    Sheet,
 )
-from trainshed.runtimes.sheet import Change, LeftOut, Release, Sheet
 from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
 
 

@@ -5,6 +5,7 @@ It is named by its sources and by the compiler that made its part in C. Without 
 missing, and sums are native.
 """
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -16,12 +17,69 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cached_property
+from importlib.metadata import version as installed
 from pathlib import Path
 
-from trainshed.runtimes import reduction_distribution as distribution
+import trainshed_reduction
 from trainshed.runtimes.port import BuildFailed, Progress
 from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.trees import let_read
+
+PACKAGE = "trainshed_reduction"
+NAME = "trainshed-reduction"
+
+_SOURCE = Path(trainshed_reduction.__file__).parent
+_SUFFIXES = frozenset({".py", ".c", ".h", ".typed"})
+
+
+@functools.cache
+def content() -> Mapping[str, bytes]:
+    """Return every file of the distribution, by its path with slashes below `site-packages`."""
+    information = f"{PACKAGE}-{release()}.dist-info"
+    sources = (path for path in sorted(_SOURCE.rglob("*")) if path.suffix in _SUFFIXES)
+    return {
+        **{
+            f"{PACKAGE}/{path.relative_to(_SOURCE).as_posix()}": path.read_bytes()
+            for path in sources
+        },
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {release()}\n".encode(),
+        # PyTorch loads it by this.
+        f"{information}/entry_points.txt": (
+            b"[torch.backends]\ntrainshed_reduction = trainshed_reduction.autoload:autoload\n"
+        ),
+    }
+
+
+def release() -> str:
+    """Return the distribution's version, which is the service's."""
+    return installed("trainshed")
+
+
+@functools.cache
+def digest() -> str:
+    """Return a digest of the distribution's files, 64 hexadecimal digits."""
+    hashed = hashlib.sha256()
+    for name, data in content().items():
+        hashed.update(b"%s\0%d\0" % (name.encode(), len(data)))
+        hashed.update(data)
+    return hashed.hexdigest()
+
+
+def unpack(directory: Path) -> None:
+    """Write the files and the libraries that are built already to a directory for PYTHONPATH, which is made
+    if needed. Raises OSError."""
+    for name, data in (*content().items(), *built().items()):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def built() -> Mapping[str, bytes]:
+    """Return the compiled C libraries that lie beside their sources, as in an image of the service; by their
+    paths, like `content`."""
+    libraries = sorted((_SOURCE / "native").glob("*.so"))
+    return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in libraries}
+
 
 _LAYOUT = "1"
 _COMPILERS = ("cc", "gcc", "clang")
@@ -43,12 +101,12 @@ class Reduction:
         """The package's name on the shelf, which identifies its content."""
         parts = [
             _LAYOUT,
-            distribution.digest(),
+            digest(),
             platform.system(),
             platform.machine(),
-            *(distribution.built() or [self._compiler()]),
+            *(built() or [self._compiler()]),
         ]
-        return f"{distribution.release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+        return f"{release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
     def find(self) -> Path | None:
         """Return the directory for PYTHONPATH if it is prepared. Fast."""
@@ -63,11 +121,9 @@ class Reduction:
         BuildFailed, and leaves nothing in that case."""
 
         def fill(draft: Path) -> None:
-            progress(
-                f"Preparing {distribution.NAME} {distribution.release()} for this job's reducers and workers."
-            )
-            distribution.unpack(draft)
-            lines = self._run(draft, "-m", f"{distribution.PACKAGE}.native")
+            progress(f"Preparing {NAME} {release()} for this job's reducers and workers.")
+            unpack(draft)
+            lines = self._run(draft, "-m", f"{PACKAGE}.native")
             if lines:
                 progress(f"Reducers are not used, and all-reduce is native: {lines}")
             # Reducers are to restart quickly, and could not keep what they have compiled.
@@ -78,7 +134,7 @@ class Reduction:
             return self._shelf.put(self.key, fill, waiting=waiting_for(progress))
         except OSError as failure:
             raise BuildFailed(
-                f"{distribution.NAME} could not be written: {failure}. Check the disk and the "
+                f"{NAME} could not be written: {failure}. Check the disk and the "
                 "permissions of the cache"
                 " directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure

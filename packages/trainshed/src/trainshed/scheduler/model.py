@@ -4,12 +4,12 @@ import functools
 
 from msgspec import Struct
 
-from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
+from trainshed.core.capacity import Node, NodeCondition, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.job import Disk, Machine, Strategy
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.names import Api, JobUid, ReplicaId
-from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
+from trainshed.core.routes import MachineWanted
 from trainshed.core.units import Bytes, Nanos
 
 
@@ -77,22 +77,12 @@ class GangState(Struct, frozen=True, gc=False):
     leaving: bool = False
 
 
-class NodeCapacity(Struct, frozen=True):
-    """A node as the engine offers it."""
+class NodeCapacity(Node, frozen=True):
+    """A node, and whether it takes work. What it accepts is ignored where nodes have no bounds
+    (`Policy.strict`)."""
 
-    name: str
-    vcpus: float
-    memory_bytes: int
-    #: (public type, count)
-    accelerators: tuple[tuple[str, int], ...] = ()
     #: Only READY nodes take work.
     condition: NodeCondition = NodeCondition.READY
-    #: What work of others uses, which comes and goes: whether a gang can ever fit does not depend on it.
-    others: OthersUse = NOBODY_ELSE
-    #: What the node takes; ignored where nodes have no bounds (`Policy.strict`).
-    accepts: Acceptance = ANYBODY
-    #: Why a cluster does not answer, on an entry that stands for the whole cluster; "" = a real node.
-    unreached: str = ""
 
 
 class Policy(Struct, frozen=True):

@@ -72,7 +72,7 @@ class AccessKeeper:
             put, removed = changes(self.book, book)
             audit.concerns(project, resource)
             if detail and (call := audit.under_way()) is not None:
-                call.detail = detail
+                call.record.detail = detail
             await self._store.change(put, removed)
             self._stored |= put
             for key in removed:

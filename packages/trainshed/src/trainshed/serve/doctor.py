@@ -13,7 +13,8 @@ from msgspec.structs import asdict, replace
 
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import plain
-from trainshed.engines.port import Capabilities, Node
+from trainshed.core.capacity import Node
+from trainshed.engines.port import Capabilities
 from trainshed.engines.registry import Finding, Verdict, bad, doctor, good, less
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, engine_settings, load

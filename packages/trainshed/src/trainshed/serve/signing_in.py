@@ -40,7 +40,7 @@ from trainshed.access.tokens import digest_of, new_token, token_in
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.serve.access_keeper import AccessKeeper
-from trainshed.store.audit import Recorded, recording
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -187,7 +187,8 @@ class SigningIn:
         tokens = self._keeper.book.tokens
         gone = [key for key, token in tokens.items() if token.issuer not in ("", *self._issuers)]
         if gone:
-            with recording(Recorded(self._now(), OWNER_EMAIL, "trainshed.v1.Tokens.Revoke")):
+            record = AuditRecord(OWNER_EMAIL, "trainshed.v1.Tokens.Revoke")
+            with recording(RecordedCall(self._now(), record)):
                 await self._keeper.change(lambda book: book.without_tokens(gone), "", "[[oidc]]")
 
     async def _taken(self, id_token: str, issuer: Issuer, token: str, seconds: int = 0) -> str:
@@ -262,8 +263,8 @@ class SigningIn:
             gone = (*over, *own[_MOST - 1 :])
             return book.without_tokens(entry.digest for entry in gone).with_token(made)
 
-        call = Recorded(now, person.email, "trainshed.v1.Tokens.SignIn")
-        with recording(call):
+        record = AuditRecord(person.email, "trainshed.v1.Tokens.SignIn")
+        with recording(RecordedCall(now, record)):
             await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
         return token
 

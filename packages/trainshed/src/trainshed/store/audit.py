@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from trainshed.core.units import Nanos
 
 
-class AuditRecord(Struct, frozen=True, omit_defaults=True):
-    """One change, or one look at something secret."""
+class AuditRecord(Struct, omit_defaults=True):
+    """One change, or one look at something secret. What is known only later is set until it is stored."""
 
     #: Who did it, by e-mail address.
     who: str
@@ -43,34 +43,24 @@ class AuditRow(Struct, frozen=True):
     hash: bytes
 
 
-class Recorded(Struct):
-    """A call that is under way. What is known of it only later is set until it is stored."""
+class RecordedCall(Struct):
+    """A call that is under way."""
 
     at: Nanos
-    who: str
-    method: str
+    record: AuditRecord
     project: str = ""
-    resource: str = ""
-    acting_as: str = ""
-    source: str = ""
-    detail: Mapping[str, object] = field(default_factory=dict[str, object])
     is_stored: bool = False
 
-    def record(self) -> AuditRecord:
-        return AuditRecord(
-            self.who, self.method, self.resource, self.acting_as, self.source, self.detail
-        )
 
-
-_CALL: Final[ContextVar[Recorded | None]] = ContextVar("call", default=None)
+_CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
 SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
 """The address that the request under way came from."""
 
 
 @contextlib.contextmanager
-def recording(call: Recorded) -> Generator[None]:
+def recording(call: RecordedCall) -> Generator[None]:
     """Have the first write of the block, in whichever task, carry the record of this call."""
-    call.source = call.source or SOURCE.get()
+    call.record.source = call.record.source or SOURCE.get()
     before = _CALL.set(call)
     try:
         yield
@@ -80,7 +70,7 @@ def recording(call: Recorded) -> Generator[None]:
         call.is_stored = True
 
 
-def under_way() -> Recorded | None:
+def under_way() -> RecordedCall | None:
     """Return the call whose record has yet to be stored."""
     call = _CALL.get()
     return None if call is None or call.is_stored else call
@@ -95,7 +85,7 @@ def record_is_stored() -> None:
 def concerns(project: str, resource: str) -> None:
     """Say what the call under way is about; it is known here better than where it was answered."""
     if (call := under_way()) is not None:
-        call.project, call.resource = project, resource
+        call.project, call.record.resource = project, resource
 
 
 def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:

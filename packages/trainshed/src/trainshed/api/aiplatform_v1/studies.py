@@ -1,8 +1,10 @@
-"""`aiplatform` v1 VizierService: studies and their trials (facts/tuning#vizier, facts/resources#trials,
-spec/tuning#studies). `suggestions` has what the controller carries out.
+"""`aiplatform` v1 VizierService: studies, their trials, suggestions, and whether a trial should stop early
+(facts/tuning#vizier, facts/resources#trials, spec/tuning#studies).
 
 Every change of a trial loads it, changes it purely (`core.study.changes`), and stores it if nobody else has
-changed it meanwhile; otherwise it starts again.
+changed it meanwhile; otherwise it starts again. Suggestions and checks are stored as operations that the
+controller carries out. No request is held open for them: after PATIENCE the operation is answered as it is,
+and the client polls it.
 """
 
 import asyncio
@@ -14,11 +16,14 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.operations import operation_view
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.errors import NotServed
 from trainshed.api.calls.paging import cut, decode_number, page_size
 from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.services import Services
+from trainshed.api.resources.operations import wait_for
 from trainshed.core.errors import (
     Aborted,
     FailedPrecondition,
@@ -26,15 +31,16 @@ from trainshed.core.errors import (
     NotFound,
     Violation,
 )
+from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.study import ParsedStudy, parse_study
 from trainshed.core.study import changes
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.reading import parse_trial, read_measurement
-from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
+from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.store.port import StaleCommit
-from trainshed.store.records import StoredTrial
+from trainshed.store.records import Operation, OperationKind, StoredTrial
 from trainshed.studies.optimal import optimal_trials
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -206,24 +212,6 @@ def _parse(call: Call, request: Any) -> ParsedStudy:
     return parse_study(wire_json.to_public(request.study))
 
 
-HANDLERS: Final[Handlers] = {
-    f"{SERVICE}.CreateStudy": create_study,
-    f"{SERVICE}.GetStudy": get_study,
-    f"{SERVICE}.ListStudies": list_studies,
-    f"{SERVICE}.LookupStudy": look_up_study,
-    f"{SERVICE}.DeleteStudy": delete_study,
-    f"{SERVICE}.CreateTrial": create_trial,
-    f"{SERVICE}.GetTrial": get_trial,
-    f"{SERVICE}.ListTrials": list_trials,
-    f"{SERVICE}.DeleteTrial": delete_trial,
-    f"{SERVICE}.AddTrialMeasurement": add_measurement,
-    f"{SERVICE}.CompleteTrial": complete_trial,
-    f"{SERVICE}.StopTrial": stop_trial,
-    f"{SERVICE}.ListOptimalTrials": list_optimal_trials,
-}
-CHECKS: Final[Checks] = {f"{SERVICE}.CreateStudy": _parse}
-
-
 async def study_of(call: Call, text: str, field: str = "name") -> Study:
     """Return the study of a name in `field`. Raises InvalidRequest, NotFound."""
     return await call.services.studies.study(read_name(StudyName.parse, text, field))
@@ -313,3 +301,108 @@ async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Mes
 
     # Takes half a second for a page of trials with a hundred measurements each.
     return await asyncio.to_thread(shown) if len(records) > _FEW else shown()
+
+
+PATIENCE: Final = 2.0
+"""Seconds that a call waits for its operation, which saves its client a poll."""
+_MOST: Final = 1_000
+"""Most suggestions of one call: as many as a study may have by the public limit (facts/tuning#metrics)."""
+
+
+async def suggest(call: Call, request: Any) -> Message:
+    """Ask the controller for trials. All clients without a name are one, which gets its active trials again.
+    Raises InvalidRequest, FailedPrecondition (nothing can be handed out)."""
+    study = await study_of(call, request.parent, "parent")
+    count = request.suggestion_count
+    if any(context.parameters for context in request.contexts):
+        raise NotServed(
+            "contexts with parameters are not served: suggestions come from the whole search space. Leave "
+            "contexts out, or create a trial with the parameters that you want to have tried."
+        )
+    if len(request.contexts) not in (0, count):
+        wrong = f"{len(request.contexts)} contexts are given for {count} suggestions; give none or as many."
+        raise InvalidRequest((Violation("contexts", wrong),))
+    if not 1 <= count <= _MOST:
+        text = f"{count} is not from 1 to {_MOST}."
+        raise InvalidRequest((Violation("suggestion_count", text),))
+    client = request.client_id
+    count = await _to_hand_out(call.services, study, client, count)
+    return await _begin(
+        call, OperationKind.SUGGEST, str(study.name), study, client=client, count=count
+    )
+
+
+async def check_stopping(call: Call, request: Any) -> Message:
+    """Ask the controller whether the trial should stop. Raises NotFound, FailedPrecondition (it is over)."""
+    study, number = await trial_of(call, request.trial_name, "trial_name")
+    trial = (await stored(call.services, study, number)).trial
+    if trial.state.is_over:
+        raise FailedPrecondition(
+            f"Trial {number} is {trial.state}: it is over, and nothing of it is left to stop."
+        )
+    target = study.name.trial(number)
+    return await _begin(call, OperationKind.CHECK_STOPPING, target, study, trial=number)
+
+
+async def _to_hand_out(services: Services, study: Study, client: str, count: int) -> int:
+    """Return how many trials of `count` the client may be given. Even if a study is full or not active, the
+    client gets back the trials that it has not completed, and in a full one also those that were requested.
+
+    Raises FailedPrecondition if there are none.
+    """
+    is_active = study.state is StudyState.ACTIVE
+    if is_active and not await is_full(services, study):
+        return count
+    history = await services.studies.history((study.uid,))
+    most = services.settings.max_study_trials
+    new = max(most - len(history), 0) if is_active else 0
+    there = sum(
+        (trial.state is TrialState.ACTIVE and trial.client == client)
+        or (trial.state is TrialState.REQUESTED and is_active)
+        for trial in history
+    )
+    if there + new == 0:
+        check_active(study)
+        raise full(services, study)
+    return min(count, there + new)
+
+
+async def _begin(
+    call: Call, kind: OperationKind, target: str, study: Study, **fields: Any
+) -> Message:
+    """Store an operation, tell the controller, and return its message when it has ended, or after
+    PATIENCE."""
+    services, now = call.services, call.services.now()
+    operation = Operation(
+        name=f"{target}/operations/{services.new_uid()}",
+        kind=kind,
+        target=target,
+        created=now,
+        updated=now,
+        state=OperationState.RUNNING,
+        study=study.uid,
+        **fields,
+    )
+    await services.studies.begin_operation(operation)
+    services.suggest(operation.study)
+    return await operation_view(services, await wait_for(services, operation.name, PATIENCE))
+
+
+HANDLERS: Final[Handlers] = {
+    f"{SERVICE}.CreateStudy": create_study,
+    f"{SERVICE}.GetStudy": get_study,
+    f"{SERVICE}.ListStudies": list_studies,
+    f"{SERVICE}.LookupStudy": look_up_study,
+    f"{SERVICE}.DeleteStudy": delete_study,
+    f"{SERVICE}.CreateTrial": create_trial,
+    f"{SERVICE}.GetTrial": get_trial,
+    f"{SERVICE}.ListTrials": list_trials,
+    f"{SERVICE}.DeleteTrial": delete_trial,
+    f"{SERVICE}.AddTrialMeasurement": add_measurement,
+    f"{SERVICE}.CompleteTrial": complete_trial,
+    f"{SERVICE}.StopTrial": stop_trial,
+    f"{SERVICE}.ListOptimalTrials": list_optimal_trials,
+    f"{SERVICE}.SuggestTrials": suggest,
+    f"{SERVICE}.CheckTrialEarlyStoppingState": check_stopping,
+}
+CHECKS: Final[Checks] = {f"{SERVICE}.CreateStudy": _parse}

@@ -6,7 +6,7 @@ from typing import TypeVar
 from trainshed.access.permissions import is_recorded
 from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services
-from trainshed.store.audit import Recorded, recording
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 T = TypeVar("T")
 
@@ -26,15 +26,9 @@ async def audited(
     if principal.program is not None or not is_recorded(method):
         return await answer
     by = principal.shown.by if isinstance(principal.shown, Bearer) else ""
-    call = Recorded(
-        services.now(),
-        by or principal.email,
-        method,
-        project,
-        resource,
-        acting_as=principal.email if by else "",
-    )
-    with recording(call):
+    acting_as = principal.email if by else ""
+    record = AuditRecord(by or principal.email, method, resource, acting_as)
+    with recording(RecordedCall(services.now(), record, project)):
         answered = await answer
         await services.access.record()
     return answered

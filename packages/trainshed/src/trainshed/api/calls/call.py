@@ -25,8 +25,8 @@ from trainshed.core import secrets
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import ids_by_number
 from trainshed.wire import json as wire_json
-from trainshed.wire import known_methods
-from trainshed.wire.known_methods import KnownMethod
+from trainshed.wire import routes
+from trainshed.wire.routes import KnownMethod
 
 _CREATING: Final = frozenset(
     {
@@ -110,7 +110,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     """
     handler = handlers.get(method)
     if handler is None:
-        raise not_served(known_methods.by_name(method) or KnownMethod(method, ""), handlers)
+        raise not_served(routes.by_name(method) or KnownMethod(method, ""), handlers)
     authorize(principal, method)
     permission = PERMISSIONS[method]
 

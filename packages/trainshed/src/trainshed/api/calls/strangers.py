@@ -15,7 +15,7 @@ from trainshed.api.calls.services import AccessKeeper
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.httpd.messages import Message, Send
-from trainshed.store.audit import Recorded, recording
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 _FREE: Final = 30
 """Refusals of one address within `_SPAN` that cost it nothing."""
@@ -75,7 +75,7 @@ class Strangers:
         if count == _FREE + 1:
             detail = {"refusals": count, "seconds": _SPAN}
             method = "trainshed.v1.Tokens.Refused"
-            call = Recorded(self._now(), "", method, resource=source, source=source, detail=detail)
-            with recording(call), contextlib.suppress(Unavailable):
+            record = AuditRecord("", method, source, source=source, detail=detail)
+            with recording(RecordedCall(self._now(), record)), contextlib.suppress(Unavailable):
                 await self._access.record()
         await asyncio.sleep(_DELAY)

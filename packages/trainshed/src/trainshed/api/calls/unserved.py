@@ -1,6 +1,6 @@
 """Errors for public methods that this service does not serve: what is served instead, and what to do.
 
-No list of these methods is kept: they are the methods of the public APIs (`wire.known_methods`) without a
+No list of these methods is kept: they are the methods of the public APIs (`wire.routes`) without a
 handler.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trainshed.api.calls.errors import NotServed
-from trainshed.wire.known_methods import KnownMethod
+from trainshed.wire.routes import KnownMethod
 
 _NO_SERVING: Final = (
     "This service trains models and does not deploy them: fetch the model from its artifact directory "

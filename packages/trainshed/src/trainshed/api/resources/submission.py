@@ -12,19 +12,25 @@ from typing import Any, Final, TypeVar, assert_never
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.api.calls.services import BucketProbe, Services
+from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.api.resources.acting import actor_of
-from trainshed.api.resources.pinning import pinned
 from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
-from trainshed.core.errors import InvalidRequest, Unavailable, Violation
-from trainshed.core.job import JobSpec
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    Violation,
+)
+from trainshed.core.job import JobSpec, WorkerPool
 from trainshed.core.launch import OWN_ROOT_LABEL, STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Actor, Job, Parent
 from trainshed.core.names import JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
+from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.syntax import bucket_path_fault
@@ -36,9 +42,10 @@ from trainshed.core.specs.warnings import (
 )
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
 from trainshed.core.tuning.records import TuningJob, TuningSpec
-from trainshed.core.units import Nanos
+from trainshed.core.units import Bytes, Nanos
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork
+from trainshed.store.sqlite.reader import Reader
 from trainshed.wire.json import compact_text
 
 T = TypeVar("T")
@@ -338,3 +345,88 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
             "shared one, or grant the job's service account a role in the bucket's IAM policy."
         )
     return ""
+
+
+_MOST: Final = Bytes(256 << 20)
+"""Content that is read for one new job: enough for code, and soon done."""
+_MOST_DIGITS: Final = 19
+
+Digests = Mapping[str, str]
+"""The SHA-256 of packages, or its beginning, by their URIs; "" = not pinned."""
+
+
+async def pinned(services: Services, work: Work) -> Work:
+    """Return a new work whose packages are pinned, with a warning for each one that cannot be.
+
+    Raises FailedPrecondition for a package that is not what its path says, or not what the job had of which
+    this one is a copy; InvalidRequest if there is no such job.
+    """
+    if isinstance(work, Pipeline):
+        return work  # Its job is a work of its own.
+    spec = work.spec if isinstance(work, Job) else work.spec.trial
+    if not (uris := _uris(spec)):
+        return work
+    before = await _before(services.reader, work)
+    demanded = {uri: before.get(uri) or digest_in(uri) for uri in uris}
+    seen = await asyncio.to_thread(_seen, services.buckets, uris)
+    packages = [JobPackage(uri, demanded[uri]) for uri in uris]
+    there = [(package, seen[package.uri].sha256) for package in packages]
+    if faults := [fault for pin, digest in there if digest and (fault := pin.fault(digest))]:
+        raise FailedPrecondition("\n".join(faults))
+    digests = {package.uri: digest or package.digest for package, digest in there}
+    unknown = (_warning(uri, seen[uri].unknown) for uri in uris if not digests[uri])
+    pools = tuple(_with_digests(pool, digests) for pool in spec.pools)
+    spec = replace(spec, pools=pools, warnings=(*spec.warnings, *unknown))
+    if isinstance(work, Job):
+        return replace(work, spec=spec)
+    return replace(work, spec=replace(work.spec, trial=spec))
+
+
+def _uris(spec: JobSpec) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
+
+
+def _with_digests(pool: WorkerPool, digests: Digests) -> WorkerPool:
+    own = tuple(digests[uri] for uri in pool.program.package_uris)
+    return replace(pool, program=replace(pool.program, package_digests=own))
+
+
+def _seen(buckets: BucketProbe, uris: Iterable[str]) -> dict[str, ContentDigest]:
+    """Return what the packages contain, as far as they are not too large together. Blocks."""
+    seen: dict[str, ContentDigest] = {}
+    left = _MOST
+    for uri in uris:
+        seen[uri] = buckets.digest(uri, left)
+        left = Bytes(max(0, left - seen[uri].size))
+    return seen
+
+
+def _warning(uri: str, why: str) -> str:
+    return (
+        f"The package {uri} {why}, so the job is not pinned to its content: it installs what lies there when "
+        "it starts."
+    )
+
+
+async def _before(reader: Reader, work: Job | TuningJob) -> Digests:
+    """Return the pins of the job that the work is a copy of; none if it is no copy."""
+    text = dict(work.labels).get(COPY_LABEL, "")
+    if not text:
+        return {}
+    try:
+        if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+            raise NotFound(text)
+        old, _ = await reader.job_by_uid(JobUid(int(text)))
+        if isinstance(old, Pipeline):
+            old, _ = await reader.job_by_uid(old.job)
+    except (NotFound, OverflowError):
+        old = None
+    if old is None or isinstance(old, Pipeline) or old.name.project_id != work.name.project_id:
+        wrong = (
+            f"There is no job {text!r} in the project {work.name.project_id}. Take the label away: the job "
+            "then takes the packages as they are now."
+        )
+        raise InvalidRequest((Violation(f"labels.{COPY_LABEL}", wrong),))
+    spec = old.spec if isinstance(old, Job) else old.spec.trial
+    packages = (archive for pool in spec.pools for archive in pool.program.packages)
+    return {package.uri: package.digest for package in packages}

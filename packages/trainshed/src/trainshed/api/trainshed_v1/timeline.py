@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.failure.rules import Effect
@@ -29,19 +29,6 @@ def log_deleted(entries: Iterable[TimelineEntry]) -> str:
     return next((entry.message for entry in entries if entry.kind == LOG_DELETED), "")
 
 
-class Incarnation(Struct):
-    """One life of a replica; the fields are those of its record."""
-
-    incarnation: int
-    node: str = ""
-    start_time: str = ""
-    end_time: str = ""
-    exit: records.IncarnationExit | None = None
-    lost: str = ""
-    leaving: str = ""
-    verdict: records.Verdict | None = None
-
-
 class Attempt(Struct):
     """One attempt; number 0 holds what was decided before the first attempt had capacity."""
 
@@ -51,18 +38,22 @@ class Attempt(Struct):
     ended: Nanos = 0
     #: Why it ended; "" while it has not.
     rule: str = ""
-    replicas: dict[str, list[Incarnation]] = field(default_factory=dict[str, list[Incarnation]])
+    replicas: dict[str, list[records.Incarnation]] = field(
+        default_factory=dict[str, list[records.Incarnation]]
+    )
     #: Those on the attempt as a whole.
     verdicts: list[records.Verdict] = field(default_factory=list[records.Verdict])
 
-    def incarnation(self, replica: str, number: int) -> Incarnation:
-        """Return the incarnation of that number; creates it if no entry named it yet."""
+    def change(self, replica: str, number: int, **fields: Any) -> None:
+        """Change the incarnation of that number; creates it if no entry named it yet."""
         lives = self.replicas.setdefault(replica, [])
-        for life in lives:
-            if life.incarnation == number:
-                return life
-        lives.append(Incarnation(number, node=lives[-1].node if lives else ""))
-        return lives[-1]
+        numbers = [life.incarnation for life in lives]
+        if number not in numbers:
+            numbers.append(number)
+            node = lives[-1].node if lives else ""
+            lives.append(records.Incarnation(incarnation=number, node=node))
+        at = numbers.index(number)
+        lives[at] = replace(lives[at], **fields)
 
 
 class AttemptTimeline(Struct):
@@ -98,19 +89,16 @@ def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
                 _judged(timeline, entry)
             case "nodes_given":
                 for replica, node in entry.details.get("nodes", {}).items():
-                    for life in _latest(timeline, entry, replica):
-                        life.node = node
+                    attempt = timeline.attempt(
+                        int(entry.details.get("attempt", len(timeline.attempts)))
+                    )
+                    if lives := attempt.replicas.get(replica):
+                        lives[-1] = replace(lives[-1], node=node)
             case _ if "replica" in entry.details and "incarnation" in entry.details:
                 _lives(timeline, entry)
             case _:
                 pass
     return timeline
-
-
-def _latest(timeline: AttemptTimeline, entry: TimelineEntry, replica: str) -> list[Incarnation]:
-    """Return the latest incarnation of a replica, if one is known."""
-    attempt = timeline.attempt(int(entry.details.get("attempt", len(timeline.attempts))))
-    return attempt.replicas.get(replica, [])[-1:]
 
 
 def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
@@ -128,7 +116,7 @@ def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
             if lives
         }
     for replica, node in nodes.items():
-        attempt.incarnation(replica, 1).node = node
+        attempt.change(replica, 1, node=node)
 
 
 def _ends(timeline: AttemptTimeline, at: Nanos, rule: str = "") -> None:
@@ -144,7 +132,7 @@ def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     attempt = timeline.attempt(int(details.get("attempt", 0)))
     lives = attempt.replicas.get(str(details.get("replica", "")))
     if lives:
-        lives[-1].verdict = verdict
+        lives[-1] = replace(lives[-1], verdict=verdict)
     else:
         attempt.verdicts.append(verdict)
     if verdict.effect in _DECIDES_ATTEMPT:
@@ -174,21 +162,21 @@ def verdict_view(entry: TimelineEntry) -> records.Verdict:
 def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     details = entry.details
     attempt = timeline.attempt(int(details.get("attempt", 1)))
-    life = attempt.incarnation(str(details["replica"]), int(details["incarnation"]))
-    life.node = str(details.get("node", "")) or life.node
+    fields: dict[str, Any] = {}
+    if node := details.get("node", ""):
+        fields["node"] = str(node)
     match entry.kind:
         case "replica_started":
-            life.start_time = text_micros(entry.at)
+            fields["start_time"] = text_micros(entry.at)
         case "replica_asked_to_leave":
-            life.leaving = str(details.get("reason", ""))
+            fields["leaving"] = str(details.get("reason", ""))
         case "replica_exited":
-            life.end_time = text_micros(entry.at)
-            life.exit = _exit(details)
+            fields |= {"end_time": text_micros(entry.at), "exit": _exit(details)}
         case "replica_lost" | "service_failed":
-            life.end_time = text_micros(entry.at)
-            life.lost = entry.message
+            fields |= {"end_time": text_micros(entry.at), "lost": entry.message}
         case _:
             pass
+    attempt.change(str(details["replica"]), int(details["incarnation"]), **fields)
 
 
 def attempts_view(timeline: AttemptTimeline, api: Api) -> tuple[records.Attempt, ...]:
@@ -212,7 +200,7 @@ def _attempt(attempt: Attempt, api: Api) -> records.Attempt:
             records.ReplicaHistory(
                 id=replica,
                 task=log_task_name(api, ReplicaId.parse(replica)),
-                incarnations=tuple(records.Incarnation(**asdict(life)) for life in lives),
+                incarnations=tuple(lives),
             )
             for replica, lives in attempt.replicas.items()
         ),

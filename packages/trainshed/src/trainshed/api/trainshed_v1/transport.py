@@ -30,6 +30,7 @@ from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     access,
+    capacity,
     curves,
     describing,
     drills,
@@ -39,8 +40,6 @@ from trainshed.api.trainshed_v1 import (
     log_pages,
     logs,
     models,
-    nodes,
-    quotas,
     resume,
     secrets,
     shell,
@@ -56,7 +55,7 @@ from trainshed.telemetry.lines import METHOD
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import access as access_records
-from trainshed.wire.trainshed_v1 import capacity
+from trainshed.wire.trainshed_v1.capacity import DrainRequest, ExplainRequest, QuotaLimit
 from trainshed.wire.trainshed_v1.drills import DrillOrder
 from trainshed.wire.trainshed_v1.jobs import ReplicaChoice, ViewRequest
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
@@ -116,16 +115,14 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
         "trainshed.v1.Access.Change", access.change, body=access_records.GrantChange
     ),
     ("GET", "audit"): Method("trainshed.v1.Audit.List", access.audit),
-    ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
+    ("GET", "nodes"): Method("trainshed.v1.Nodes.List", capacity.list_nodes),
     ("POST", "nodes/{node}:drain"): Method(
-        "trainshed.v1.Nodes.Drain", nodes.drain, body=capacity.DrainRequest
+        "trainshed.v1.Nodes.Drain", capacity.drain, body=DrainRequest
     ),
-    ("POST", "nodes/{node}:undrain"): Method("trainshed.v1.Nodes.Undrain", nodes.undrain),
-    ("GET", "quotas"): Method("trainshed.v1.Quotas.List", quotas.list_),
-    ("POST", "quotas:set"): Method(
-        "trainshed.v1.Quotas.Set", quotas.set_, body=capacity.QuotaLimit
-    ),
-    ("GET", "usage"): Method("trainshed.v1.Usage.List", quotas.usage),
+    ("POST", "nodes/{node}:undrain"): Method("trainshed.v1.Nodes.Undrain", capacity.undrain),
+    ("GET", "quotas"): Method("trainshed.v1.Quotas.List", capacity.list_quotas),
+    ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", capacity.set_quota, body=QuotaLimit),
+    ("GET", "usage"): Method("trainshed.v1.Usage.List", capacity.usage),
     ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method(
@@ -135,7 +132,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(
-        "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=capacity.ExplainRequest
+        "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=ExplainRequest
     ),
     ("GET", "jobs/{job}"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/{job}/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),

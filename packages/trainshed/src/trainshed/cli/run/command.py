@@ -18,7 +18,7 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
 from trainshed.cli.requirements import split_requirements
-from trainshed.cli.run import program, request, sending, sweep
+from trainshed.cli.run import program, request, sending
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
 from trainshed.cli.text.colours import one_line
@@ -472,7 +472,7 @@ def _of_program(
     )
     searching = ("minimize", "maximize", "trials", "parallel")
     if options["tune"]:
-        job = sweep.tuning_job(job, _sweep(options))
+        job = request.tuning_job(job, _sweep(options))
     elif unused := [f"--{name}" for name in searching if options[name] is not None]:
         raise click.UsageError(
             f"{', '.join(unused)}: say what is searched for, --tune lr=1e-4..1e-1:log."
@@ -480,13 +480,13 @@ def _of_program(
     return JobFile(Api.VERTEX, job), packed
 
 
-def _sweep(options: dict[str, Any]) -> sweep.Sweep:
+def _sweep(options: dict[str, Any]) -> request.Sweep:
     metrics = [options[goal] for goal in ("minimize", "maximize") if options[goal]]
     if len(metrics) != 1:
         raise click.UsageError(
             "--tune: name one metric that trials report or print, by --minimize loss or --maximize accuracy."
         )
-    return sweep.Sweep(
+    return request.Sweep(
         parameters=options["tune"],
         metric=metrics[0],
         maximize=bool(options["maximize"]),

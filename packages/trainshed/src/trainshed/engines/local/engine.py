@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
@@ -37,7 +38,6 @@ from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
     Fault,
-    Node,
     Slot,
     SlotRequest,
 )

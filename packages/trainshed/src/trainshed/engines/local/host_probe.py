@@ -4,6 +4,7 @@ follow from them."""
 import asyncio
 from pathlib import Path
 
+from trainshed.core.capacity import Node
 from trainshed.engines.launch.devices import NO_DRIVER, NvmlDevices, find_driver
 from trainshed.engines.launch.where import HostFacts
 from trainshed.engines.local import machine
@@ -11,7 +12,7 @@ from trainshed.engines.local.layout import MachineHosts
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.places import Shares
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable, Node
+from trainshed.engines.port import Capabilities, EngineUnavailable, LevelUnavailable
 from trainshed.eventloop.background import joined
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import levels

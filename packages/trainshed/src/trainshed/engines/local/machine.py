@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.capacity import Node
 from trainshed.engines.launch.devices import Device, totals
-from trainshed.engines.port import Node
 from trainshed.replica.system import cgroups
 
 NAME = "local"

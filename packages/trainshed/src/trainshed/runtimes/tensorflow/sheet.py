@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from trainshed.runtimes.contents import FOUNDATION, NCCL, SOURCES
-from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet
+from trainshed.runtimes.sheet import FOUNDATION, NCCL, SOURCES, LeftOut, Minor, Release, Sheet
 
 _BEFORE_2_12 = "protobuf<3.20"
 # gym: newer versions do not build with current setuptools. pyyaml 5 loads without an explicit loader.

@@ -81,7 +81,7 @@ def recorded(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Conne
 
     def with_record(connection: sqlite3.Connection) -> T:
         result = work(connection)
-        content = msgspec.json.encode(call.record())
+        content = msgspec.json.encode(call.record)
         row = connection.execute(_SQL["last_hash"]).fetchone()
         chain = chained(row[0] if row else b"", call.at, call.project, content)
         values = {"at": call.at, "project_id": call.project, "content": content, "hash": chain}

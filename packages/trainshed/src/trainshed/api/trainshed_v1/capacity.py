@@ -1,5 +1,5 @@
-"""Quotas of projects in regions and of people in them, and what they have used: hours and money
-(spec/queue#quotas).
+"""Capacity: nodes and their maintenance (spec/failures#maintenance); quotas of projects in regions and of
+people in them, and what they have used: hours and money (spec/queue#quotas).
 
 Without `project` and `region` the service's own are meant.
 """
@@ -10,17 +10,133 @@ from typing import Final
 from msgspec import structs
 
 from trainshed.access.policy import member_fault, member_of
+from trainshed.api.calls.services import CapacityView
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
+from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near, read_place, read_project
-from trainshed.core.capacity import EACH, QuotaKey, QuotaStatus
+from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
-from trainshed.core.errors import Unavailable
+from trainshed.core.errors import NotFound, Unavailable
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.store import audit
+from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
+
+_LONGEST_REASON = 500
+
+
+async def list_nodes(call: JsonCall) -> records.NodeList:
+    """`GET /trainshed/v1/nodes`: list the nodes."""
+    nodes = [node_view(node) for node in call.services.capacity.nodes()]
+    for place, node in enumerate(nodes):
+        if node.accelerators and node.replicas:
+            replicas = tuple([await _with_gpus(call, replica) for replica in node.replicas])
+            nodes[place] = structs.replace(node, replicas=replicas)
+    return records.NodeList(nodes=tuple(nodes))
+
+
+async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeReplica:
+    """Return the view with the replica's share of the node's accelerators."""
+    services, replica = call.services, ReplicaId.parse(view.replica)
+    try:
+        job, _ = await services.reader.job(read_job_name(view.job, field="job"))
+    except NotFound:
+        return view  # It was over, and deleted, a moment ago.
+    if not isinstance(job, Job):
+        return view
+    devices = job.spec.pool(replica.pool).machine.accelerators
+    if devices is None:
+        return view
+    usage = await services.logs.usage(job.uid, job.attempt)
+    gpus = next(
+        (
+            replica_usage.lives[-1].gpus
+            for replica_usage in usage
+            if replica_usage.replica == replica
+        ),
+        (),
+    )
+    return structs.replace(
+        view, accelerator=devices.type, accelerators=devices.count, gpus=tuple(gpus)
+    )
+
+
+async def drain(call: JsonCall) -> records.Node:
+    """`POST /trainshed/v1/nodes/{node}:drain`: start nothing new on the node, and ask what runs there to
+    leave. It can be repeated. Raises NotFound, which names the nodes."""
+    services = call.services
+    fields = call.fields()
+    reason = fields.text("reason")
+    if len(reason) > _LONGEST_REASON:
+        fields.fault("reason", f"It has {len(reason)} characters; at most {_LONGEST_REASON}.")
+    fields.refuse()
+    _known(services.capacity, call.target)
+    await services.intake.drain_node(NodeDrain(call.target, services.now(), reason))
+    await services.capacity.capacity_changed()
+    return _node_of(services.capacity, call.target)
+
+
+async def undrain(call: JsonCall) -> records.Node:
+    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. The node need not be drained,
+    and a drained node need not exist any more. Raises NotFound, which names the nodes, and Unavailable."""
+    services = call.services
+    call.fields().refuse()
+    if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
+        _known(services.capacity, call.target)
+    await services.intake.undrain_node(call.target)
+    await services.capacity.readmit(call.target)
+    await services.capacity.capacity_changed()
+    return _node_of(services.capacity, call.target)
+
+
+def node_view(node: NodeStatus) -> records.Node:
+    used, others = dict(node.used_accelerators), dict(node.others.accelerators)
+    return records.Node(
+        name=node.name,
+        condition=node.condition.value,
+        cause=node.cause,
+        vcpus=node.vcpus,
+        used_vcpus=node.used_vcpus,
+        memory_bytes=node.memory_bytes,
+        used_memory_bytes=node.used_memory_bytes,
+        others_vcpus=node.others.vcpus,
+        others_memory_bytes=node.others.memory_bytes,
+        accelerators=tuple(
+            records.NodeAccelerators(
+                type=kind,
+                count=count,
+                used=used.get(kind, 0),
+                used_by_others=others.get(kind, 0),
+            )
+            for kind, count in node.accelerators
+        ),
+        replicas=tuple(_replica(text) for text in node.replicas),
+    )
+
+
+def _replica(text: str) -> records.NodeReplica:
+    job, _, replica = text.rpartition(" ")
+    return records.NodeReplica(job=job, replica=replica)
+
+
+def _known(capacity: CapacityView, name: str) -> None:
+    names = [node.name for node in capacity.nodes()]
+    if name not in names:
+        there = f"the nodes are: {', '.join(names)}" if names else "there is no node now"
+        raise NotFound(f"There is no node {name!r}; {there}.{near(name, names)}")
+
+
+def _node_of(capacity: CapacityView, name: str) -> records.Node:
+    """Return the node as it is now; only its name if it no longer exists."""
+    return next(
+        (node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name)
+    )
+
 
 _ALL_PROJECTS: Final = "-"
 _TRIES: Final = 20
@@ -34,7 +150,7 @@ UNLIMITED: Final = "unlimited"
 _LARGEST: Final = 10**12
 
 
-async def list_(call: JsonCall) -> records.QuotaList:
+async def list_quotas(call: JsonCall) -> records.QuotaList:
     """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list each quota that has a limit or is used,
     those of no region included; with `all` those of every metric that jobs may use."""
     fields = call.queried("project", "region")
@@ -54,7 +170,7 @@ async def list_(call: JsonCall) -> records.QuotaList:
     )
 
 
-async def set_(call: JsonCall) -> records.PlacedQuota:
+async def set_quota(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:set`: set a quota, or take its limit away. A job that was admitted under
     another limit keeps its capacity."""
     fields = call.fields()
@@ -67,17 +183,17 @@ async def set_(call: JsonCall) -> records.PlacedQuota:
 async def _change(call: JsonCall, key: QuotaKey, limit: float | None) -> records.PlacedQuota:
     """Set a limit, or clear it, and return the quota as it is then."""
     services = call.services
-    if (record := audit.under_way()) is not None:
-        after = UNLIMITED if limit is None else limit
+    if (under_way := audit.under_way()) is not None:
+        record, after = under_way.record, UNLIMITED if limit is None else limit
         record.resource = f"quota of {key.metric} in {key.region}"
         record.resource += f" for {key.person}" if key.person else ""
-        record.detail = {"before": _view_of(call, key).limit, "after": after}
+        record.detail = {"before": _quota_of(call, key).limit, "after": after}
     if limit is None:
         await services.intake.clear_quota(key)
     else:
         await services.intake.set_quota(key, limit)
     await services.capacity.capacity_changed()
-    return _view_of(call, key)
+    return _quota_of(call, key)
 
 
 def quota_view(quota: QuotaStatus) -> records.Quota:
@@ -95,7 +211,7 @@ def _without_limit(key: QuotaKey) -> QuotaStatus:
     return QuotaStatus(key, None, 0, 0)
 
 
-def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
+def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     """Return the quota as it is now."""
     quotas = call.services.capacity.quotas(key.project_id)
     quota = next((candidate for candidate in quotas if candidate.key == key), _without_limit(key))

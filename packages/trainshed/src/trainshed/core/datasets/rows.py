@@ -1,16 +1,167 @@
-"""The items of a dataset that is no table, read from the imported files: JSON lines stay unchanged, CSV lines
-become JSON (facts/datasets#formats)."""
+"""The rows of a dataset's files, each with its split: those of a table in CSV files, and the items of other
+datasets, whose JSON lines stay unchanged and whose CSV lines become JSON (facts/datasets#formats).
 
+A row always goes to the same split: unless the row itself says it, a hash of the dataset and the row's place
+decides (facts/datasets#splits)."""
+
+import hashlib
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.core.datasets.assignment import Places, bounds, labelled
 from trainshed.core.datasets.lines import BadData, Record, lines, records
-from trainshed.core.datasets.plans import SPLITS, Split, SplitRule
+from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind, ImportFormat
+
+Blocks = Callable[[], Iterable[bytes]]
+"""Reads a file from its beginning each time it is called."""
+
+
+class TableFile(Struct, frozen=True):
+    """One CSV file."""
+
+    uri: str
+    blocks: Blocks
+
+
+class Table:
+    """CSV files with one header: the first line of the first file. Any other file may repeat it or begin with
+    a row."""
+
+    def __init__(self, files: Iterable[TableFile]) -> None:
+        """Read the beginning of the first file. Raise BadData if it is no table."""
+        self._files = tuple(files)
+        first = next(self._rows_of(self._files[0]), None)
+        if first is None:
+            raise BadData(
+                f"{self._files[0].uri} is empty; a table begins with the names of its columns."
+            )
+        if b"\r" in first.raw and b'"' not in first.raw:
+            raise BadData(
+                f"{self._files[0].uri}: its lines end with carriage returns alone; let them "
+                "end with line feeds."
+            )
+        #: The header as it is written into each file.
+        self.header = first.raw
+        self.columns = first.fields
+
+    def position(self, column: str) -> int:
+        """Return the position of a column. Raise BadData if there is none."""
+        if column not in self.columns:
+            raise BadData(
+                f"{self._files[0].uri} has no column {column!r}; it has {names(self.columns)}."
+            )
+        return self.columns.index(column)
+
+    def rows(self) -> Iterator[tuple[TableFile, Record]]:
+        """Yield all rows, without headers. Raise BadData for a row that does not fit the header."""
+        width = len(self.columns)
+        for file in self._files:
+            for record in self._rows_of(file):
+                # Not read through properties: this is done for each of millions of rows.
+                row, raw, _, quoted = record
+                count = raw.count(b",") + 1 if quoted is None else len(quoted)
+                if row == 1 and self._is_header(file, record):
+                    continue
+                if count != width:
+                    raise BadData(
+                        f"{file.uri}, row {record.row} (line {record.line}): it has {count} "
+                        f"field{'s' * (count != 1)}, and the header has {width}."
+                    )
+                yield file, record
+
+    def _is_header(self, file: TableFile, record: Record) -> bool:
+        if record.raw == self.header:
+            return True
+        if file is self._files[0]:
+            return True
+        fields = record.fields
+        if fields != self.columns and sorted(fields) == sorted(self.columns):
+            raise BadData(
+                f"{file.uri}: its columns stand in another order than those of {self._files[0].uri}; write "
+                "all files with one header."
+            )
+        return fields == self.columns
+
+    def _rows_of(self, file: TableFile) -> Iterator[Record]:
+        return records(file.blocks(), file.uri)
+
+
+def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
+    """Yield each row with its split; None: it is ignored. Raise BadData for files that are no such
+    table."""
+    match rule.method:
+        case SplitMethod.PREDEFINED:
+            at = table.position(rule.key)
+            for _, record in table.rows():
+                yield record.raw, labelled(record.fields[at])
+        case _:
+            # Local names, since it takes time to look up the members of an enum.
+            is_training, is_validation, is_test = SPLITS
+            validation, test = bounds(rule.fractions)
+            last, places = None, Places(dataset, "")
+            for file, record in table.rows():
+                if file is not last:
+                    last, places = file, Places(dataset, file.uri)
+                word = places.word(record[0])
+                if word < validation:
+                    yield record[1], is_training
+                else:
+                    yield record[1], is_validation if word < test else is_test
+
+
+_WORDS: Final = struct.Struct(">8Q")
+"""Cuts one digest into the places of eight rows."""
+_WHOLE: Final = 1 << 64
+
+
+class Places:
+    """A whole number below 2**64 for each row of one file: evenly spread, and the same at each reading."""
+
+    def __init__(self, dataset: str, uri: str) -> None:
+        self._key = hashlib.blake2b(f"{dataset}\0{uri}".encode(), digest_size=32).digest()
+        self._block = -1
+        self._words: tuple[int, ...] = ()
+
+    def word(self, row: int) -> int:
+        """Return the number of a row."""
+        block = row >> 3
+        if block != self._block:
+            self._block = block
+            self._words = _WORDS.unpack(hashlib.blake2b(b"%d" % block, key=self._key).digest())
+        return self._words[row & 7]
+
+
+def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
+    """Return the words (`Places.word`) from which on a row belongs to validation and to test."""
+    training, validation, test = fractions
+    first = round(training * _WHOLE) if validation or test else _WHOLE
+    return first, round((training + validation) * _WHOLE) if test else _WHOLE
+
+
+_SAID: Final = {
+    "training": Split.TRAINING,
+    "train": Split.TRAINING,
+    "validation": Split.VALIDATION,
+    "validate": Split.VALIDATION,
+    "test": Split.TEST,
+}
+
+
+def labelled(text: str) -> Split | None:
+    """Return the split that a column, an ML_USE or a label names; None if it names none."""
+    return _SAID.get(text.strip().lower())
+
+
+def names(columns: Iterable[str]) -> str:
+    """Return columns as an error shows them."""
+    shown = list(columns)
+    more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
+    return ", ".join(shown[:20]) + more
+
 
 ML_USE: Final = "aiplatform.googleapis.com/ml_use"
 _LABELS: Final = "dataItemResourceLabels"
@@ -29,7 +180,7 @@ class ItemFile(Struct, frozen=True):
 
     uri: str
     files: DataFiles
-    blocks: Callable[[], Iterable[bytes]]
+    blocks: Blocks
 
     @property
     def format(self) -> ImportFormat:
@@ -65,7 +216,7 @@ def items(file: ItemFile) -> Iterator[Item]:
         yield Item(line, content, labels)
 
 
-def assigned(
+def of_items(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
 ) -> Iterator[tuple[bytes, Split]]:
     """Yield each item with its split. An item's own ML use comes before the fractions."""
