@@ -52,6 +52,8 @@ _TAKING_SECONDS = 30.0
 """In which a process has to take its input."""
 _PIECE = 1 << 17
 """Bytes of one message to a container."""
+_UNANSWERED = (httpx2.HTTPError, OSError, ConfigError)
+"""What is raised of a call that gets no answer: ConfigError if there are no credentials just now."""
 
 
 class ApiFailure(Exception):
@@ -66,7 +68,7 @@ class ApiFailure(Exception):
     @property
     def is_final(self) -> bool:
         """Whether the same call would fail again, because the request is wrong or forbidden."""
-        return self.status in (400, 401, 403, 404, 405, 413, 415, 422)
+        return self.status in (400, 403, 404, 405, 413, 415, 422)
 
 
 class Expired(Exception):
@@ -170,7 +172,7 @@ class ApiClient:
                                 raise Expired
                             raise ApiFailure(status.code, status.reason, status.message)
                         yield event
-        except (httpx2.HTTPError, OSError, msgspec.MsgspecError) as failure:
+        except (*_UNANSWERED, msgspec.MsgspecError) as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
@@ -191,7 +193,7 @@ class ApiClient:
                 raise _failure(cause.response) from None
             if isinstance(cause, (WebSocketDisconnect, WebSocketNetworkError)):
                 return False
-            if isinstance(cause, (httpx2.HTTPError, HTTPXWSException, OSError, TimeoutError)):
+            if isinstance(cause, (*_UNANSWERED, HTTPXWSException)):
                 raise ClusterUnavailable(_unreached(self.server, cause)) from failure
             raise cause from None
 
@@ -202,15 +204,14 @@ class ApiClient:
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        kind: str = "application/json",
     ) -> bytes:
-        headers = {"Content-Type": kind} if body is not None else None
+        headers = {"Content-Type": "application/json"} if body is not None else None
         content = msgspec.json.encode(body) if body is not None else None
         try:
             answer = await self._http.request(
                 method, path, params=params, content=content, headers=headers
             )
-        except (httpx2.HTTPError, OSError, ConfigError) as failure:
+        except _UNANSWERED as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
         if answer.is_error:
             raise _failure(answer)

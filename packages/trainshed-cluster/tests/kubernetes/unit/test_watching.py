@@ -139,6 +139,25 @@ async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path
     await client.close()
 
 
+async def test_credentials_that_do_not_hold_just_now_are_waited_for(
+    client_of: Any, tmp_path: Path
+) -> None:
+    """They are renewed by others, and no job fails for that."""
+    client = client_of(Api(token="another").answer)
+    with pytest.raises(ApiFailure) as caught:
+        await client.list(PODS, Pod)
+    assert caught.value.status == 401 and not caught.value.is_final
+    (tmp_path / "token").unlink()
+    for asking in (
+        client.list(PODS, Pod),
+        anext(client.watch(PODS, "1")),
+        client.attach(f"{PODS}/one", "replica", b"", b"taken"),
+    ):
+        with pytest.raises(ClusterUnavailable, match="token"):
+            await asking
+    await client.close()
+
+
 async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
     def forbidden(_: httpx2.Request) -> httpx2.Response:
         return Api.refusal(403, "Forbidden")
