@@ -90,7 +90,7 @@ def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
-        with SlurmLab.open(directory / "lab", shown=[directory, common_place()], size=_SIZE) as lab:
+        with SlurmLab(directory / "lab", [directory, common_place()], size=_SIZE) as lab:
             counted = directory / "commands.log"
             counted.touch()
             commands = counting(lab, directory, counted) if counts else lab.commands

@@ -57,10 +57,10 @@ def why_not() -> str:
 
 
 class KubernetesLab(Machines):
-    """Nodes node1, node2, ... Use as a context manager: what it is left with is gone."""
+    """Nodes node1 and node2. Use as a context manager: what it is left with is gone."""
 
-    def __init__(self, directory: Path, *, nodes: int = 2, shown: Sequence[Path] = ()) -> None:
-        super().__init__(directory, [f"node{n}" for n in range(1, nodes + 1)], shown)
+    def __init__(self, directory: Path, shown: Sequence[Path] = ()) -> None:
+        super().__init__(directory, ["node1", "node2"], shown)
         self.kubeconfig = directory / "admin.json"
         #: Of who has but the rights that a test has given him.
         self.service_kubeconfig = directory / "service.json"
@@ -165,10 +165,6 @@ class KubernetesLab(Machines):
         for _ in until("the end of all Pods", 150):
             if not self.get("pods", "--all-namespaces")["items"]:
                 return
-
-    def _runs_any(self, node: str) -> bool:
-        """Whether anything of Pods does on a node."""
-        return bool(self._docker(node, "ps", "--format", "{{.Names}}").stdout.split())
 
     def logs(self) -> str:
         """The ends of all its logs."""

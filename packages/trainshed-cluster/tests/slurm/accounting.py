@@ -44,7 +44,7 @@ class AccountedLab(SlurmLab):
     """One in which `root` may use the account `research`."""
 
     def __init__(self, directory: Path, shown: list[Path]) -> None:
-        super().__init__(directory, ["node1", "node2"], shown, _ENFORCED)
+        super().__init__(directory, shown, nodes=2, extra=_ENFORCED)
         self._database: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:

@@ -20,7 +20,7 @@ def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
     reason = why_not()
     if reason:
         pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
-    with SlurmLab.open(tmp_path_factory.mktemp("slurm"), shown=[common_place()]) as lab:
+    with SlurmLab(tmp_path_factory.mktemp("slurm"), [common_place()]) as lab:
         yield lab
 
 

@@ -70,29 +70,19 @@ class SlurmLab(Machines):
     Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone), spot
     (jobs of the others take its nodes)."""
 
-    @staticmethod
-    def open(
-        directory: Path,
-        *,
-        nodes: int = 3,
-        shown: Sequence[Path] = (),
-        extra: str = "",
-        size: tuple[int, int] = (CPUS, MEMORY_MB),
-    ) -> "SlurmLab":
-        """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
-        shared file system. `extra`: lines of slurm.conf. `size`: CPUs and MB of memory that each node is
-        declared to have."""
-        return SlurmLab(directory, [f"node{n}" for n in range(1, nodes + 1)], shown, extra, size)
-
     def __init__(
         self,
         directory: Path,
-        nodes: Sequence[str],
         shown: Sequence[Path],
-        extra: str,
+        *,
+        nodes: int = 3,
+        extra: str = "",
         size: tuple[int, int] = (CPUS, MEMORY_MB),
     ) -> None:
-        super().__init__(directory, nodes, shown)
+        """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
+        shared file system. `extra`: lines of slurm.conf. `size`: CPUs and MB of memory that each node is
+        declared to have."""
+        super().__init__(directory, [f"node{n}" for n in range(1, nodes + 1)], shown)
         self._extra = extra
         self._cpus, self._memory = size
         #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.

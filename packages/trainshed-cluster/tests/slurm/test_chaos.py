@@ -56,7 +56,7 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
     print(f"seed {seed}, kept in {tmp_path}")
     plans = make_plans(seed, JOBS, Pace(1, 20), KINDS)
     # Slurm gives nodes up before their agents' leases are over, and nothing may follow from that.
-    with SlurmLab.open(tmp_path / "lab", shown=[common_place()]) as lab:
+    with SlurmLab(tmp_path / "lab", [common_place()]) as lab:
         # A path that is short enough for a socket, and lies where nodes see it.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
         directory = configure(lab, "chaos", SETTINGS, f"keep = {keep:g}", lease=LEASE, place=place)

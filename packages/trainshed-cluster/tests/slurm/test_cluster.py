@@ -60,8 +60,8 @@ async def cluster(slurm_lab: SlurmLab) -> AsyncIterator[SlurmCluster]:
     slurm_lab.clear()
 
 
-def a_name(part: int = 0) -> HoldName:
-    return HoldName("test", JobUid(next(_uids)), 1, part)
+def a_name() -> HoldName:
+    return HoldName("test", JobUid(next(_uids)), 1, 0)
 
 
 def need(node: str, **more: object) -> NodeNeed:
@@ -78,10 +78,8 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
 
 
-async def looked(
-    cluster: SlurmCluster, is_so: Callable[[ClusterReport], bool], seconds: float = 20
-) -> ClusterReport:
-    async with asyncio.timeout(seconds):
+async def looked(cluster: SlurmCluster, is_so: Callable[[ClusterReport], bool]) -> ClusterReport:
+    async with asyncio.timeout(20):
         if is_so(cluster.report()):
             return cluster.report()
         async for report in cluster.watch():
@@ -275,9 +273,9 @@ async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
             await asyncio.sleep(0.1)
 
 
-async def held_with_agent(cluster: SlurmCluster, node: str = "node1") -> Hold:
-    hold = await cluster.acquire(a_name(), [need(node)])
-    await cluster.start_agent(hold, node, python(_STAYS), b"%s\n" % str(hold.name).encode())
+async def held_with_agent(cluster: SlurmCluster) -> Hold:
+    hold = await cluster.acquire(a_name(), [need("node1")])
+    await cluster.start_agent(hold, "node1", python(_STAYS), b"%s\n" % str(hold.name).encode())
     return hold
 
 

@@ -89,11 +89,11 @@ class Issuer:
         durable.write(str(certificate), authority.certificate_pem())
         return cls(authority)
 
-    def server(self, name: str = SERVER_NAME) -> ssl.SSLContext:
+    def server(self) -> ssl.SSLContext:
         """Return the hub's TLS context: TLS 1.3, and only with peers that show an agent's certificate of this
         authority."""
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
-        certificate, key = self._authority.issue((name,), _BEGINS, _ENDS)
+        certificate, key = self._authority.issue((SERVER_NAME,), _BEGINS, _ENDS)
         _show(context, certificate, key)
         # No session is resumed: each connection shows its certificate anew.
         context.num_tickets = 0

@@ -96,7 +96,6 @@ class Hub(Generic[Sent, Received]):
         dialled: str = "127.0.0.1",
         silence: float = SILENCE,
         limits: Limits = _LIMITS,
-        now: Callable[[], float] = time.time,
     ) -> None:
         """`host` and `port`: where it listens; port 0 = any free one. `received`: the type of agents'
         messages. `doors`: the service's Unix sockets by name.
@@ -106,7 +105,7 @@ class Hub(Generic[Sent, Received]):
         `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
         = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
         the writer; None = no content is sent. `dialled`: the host that agents are told. `silence`: as for
-        `Channel`. `now`: the clock, in seconds since the epoch.
+        `Channel`.
         """
         self._issuer = issuer
         self._host = host
@@ -119,7 +118,6 @@ class Hub(Generic[Sent, Received]):
         self._content = content
         self._dialled = dialled
         self._silence = silence
-        self._now = now
         self._opening = Connections(limits)
         self._agents: dict[str, _Agent] = {}
         self._context: ssl.SSLContext | None = None
@@ -259,7 +257,7 @@ class Hub(Generic[Sent, Received]):
     async def _let_in(self, first: FirstLine, line: str) -> None:
         """Serve a connection that has a valid certificate, to its end."""
         certificate = first.info("peercert")
-        name, left = shown_name(certificate), shown_end(certificate) - self._now()
+        name, left = shown_name(certificate), shown_end(certificate) - time.time()
         if not name or left <= 0 or not self._admits(name):
             first.refuse(greeting.NOT_ADMITTED)
             return

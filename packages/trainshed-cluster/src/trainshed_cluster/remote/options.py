@@ -80,7 +80,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
     #: `apart`; 0 = only for a retry, or the next job in the queue.
     keep: float = 0.0
-    #: Seconds between failed starts of agents, as `failed_starts.PAUSES`.
+    #: Seconds between failed starts of agents, as `gang.PAUSES`.
     start_pauses: Sequence[float] = PAUSES
     #: The clock, in seconds since the epoch.
     now: Callable[[], float] = time.time
