@@ -1,8 +1,7 @@
 """The Kubernetes engine as the conformance suite wants it: a process of the real machine, on the lab's
 nodes."""
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from msgspec.structs import replace
 from tests.engines.conformance.lab import LabWithNodes, Program
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.kubernetes.rootfs import PYTHON
+from tests.slurm.conformance_lab import context_of
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.secrets import SecretRef
-from trainshed.engines.port import Engine, ServiceAccess
-from trainshed.engines.registry import EngineContext
+from trainshed.engines.port import Engine
 from trainshed_cluster.kubernetes.build import new_engine
 
 
@@ -58,20 +56,5 @@ def lab_settings(lab: KubernetesLab) -> dict[str, Any]:
     }
 
 
-class _NoSecrets:
-    async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        return {}
-
-
 def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
-    context = EngineContext(
-        data=directory,
-        settings=settings,
-        secrets=_NoSecrets(),
-        now=time.time_ns,
-        hidden=(),
-        kept_ports=(),
-        access=ServiceAccess(),
-        cache=directory / "cache",
-    )
-    return new_engine(context)
+    return new_engine(context_of(directory, settings))

@@ -76,7 +76,15 @@ def settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
-    context = EngineContext(
+    rules = ProgramRules(visible=(Path(sys.prefix), Path(sys.base_prefix)))
+    return new_engine(context_of(directory, settings, rules))
+
+
+def context_of(
+    directory: Path, settings: dict[str, Any], rules: ProgramRules | None = None
+) -> EngineContext:
+    """Of a service that has nothing but that directory."""
+    return EngineContext(
         data=directory,
         settings=settings,
         secrets=_NoSecrets(),
@@ -84,10 +92,9 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
         hidden=(),
         kept_ports=(),
         access=ServiceAccess(),
-        rules=ProgramRules(visible=(Path(sys.prefix), Path(sys.base_prefix))),
+        rules=rules or ProgramRules(),
         cache=directory / "cache",
     )
-    return new_engine(context)
 
 
 # --- on the login node ---
