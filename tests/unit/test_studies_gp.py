@@ -17,7 +17,7 @@ from trainshed.studies.gp.acquisition import (
 )
 from trainshed.studies.gp.belief import warp
 from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
-from trainshed.studies.gp.search import Effort, Search
+from trainshed.studies.gp.search import Search
 from trainshed.studies.gp.selection import MOST, choose
 from trainshed.studies.gp.success import Shape, Success
 from trainshed.studies.routines import Array
@@ -103,9 +103,7 @@ class Hill:
 def test_the_search_finds_the_top_of_a_mixed_space() -> None:
     everywhere = TrustRegion(np.empty((0, 5)), 1.0)
     none = np.empty((0, SPACE.width))
-    best_point = Search(SPACE, Hill(), everywhere, Effort()).maximize(
-        none, np.random.default_rng(0)
-    )
+    best_point = Search(SPACE, Hill(), everywhere).maximize(none, np.random.default_rng(0))
     assert (np.diff(best_point.scores) <= 0).all()
     assert np.allclose(best_point.codes[0], SPACE.snap(TOP[None, :])[0], atol=1e-3, equal_nan=True)
 

@@ -24,8 +24,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from msgspec import Struct
 
-from trainshed.api.calls.call import Call, Handlers, permitted
-from trainshed.api.calls.checks import Checks, completed
+from trainshed.api.calls.call import Call, permitted
+from trainshed.api.calls.checks import completed
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
 from trainshed.api.calls.http import LARGE, most_of, read_aside
 from trainshed.api.calls.services import Authenticate, Services
@@ -79,15 +79,8 @@ _REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer
 class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBaseClass]
     """The public APIs for a grpc.aio server, which asks for the handler of a call on its event loop."""
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        checks: Checks,
-        services: Services,
-        authenticate: Authenticate,
-    ) -> None:
-        self._handlers = handlers
-        self._checks = checks
+    def __init__(self, services: Services, authenticate: Authenticate) -> None:
+        self._handlers = handlers()
         self._services = services
         self._authenticate = authenticate
         self._strangers = Strangers(services.access, services.now)
@@ -209,7 +202,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
 
     def _read(self, call: Call, rpc: Rpc, request: bytes) -> Message:
         """Read a request, with the same checks as over REST. Raises WireError, InvalidRequest."""
-        check = self._checks.get(call.method)
+        check = CHECKS.get(call.method)
         if len(request) > (most := most_of(rpc.method)):
             raise WireError((Violation("", f"Request size exceeds the limit: {most} bytes."),))
         try:
@@ -350,7 +343,7 @@ class GrpcServer:
     """A gRPC server; created and used on one event loop."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
-        self._transport = GrpcTransport(handlers(), CHECKS, services, authenticate)
+        self._transport = GrpcTransport(services, authenticate)
         self._server: Any = aio.server(interceptors=(self._transport,), options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_health(("", *self._transport.served())),))
 

@@ -9,7 +9,6 @@ from typing import Any
 from trainshed.access.principals import Principal
 from trainshed.api.calls.errors import internal_refusal, refusal
 from trainshed.api.calls.services import Services
-from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.rest import RestSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.core.errors import Unauthenticated
@@ -26,7 +25,7 @@ class InsideCaller:
 
     def __init__(self, services: Services) -> None:
         self._ours = TrainshedSurface(services, _nobody)
-        self._public = RestSurface(handlers(), CHECKS, services, _nobody)
+        self._public = RestSurface(services, _nobody)
         self._services = services
 
     @property

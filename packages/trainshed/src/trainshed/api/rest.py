@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.call import Call, HandCall, HandHandler, Handlers, permitted
-from trainshed.api.calls.checks import Checks, completed
+from trainshed.api.calls.call import Call, HandCall, HandHandler, permitted
+from trainshed.api.calls.checks import completed
 from trainshed.api.calls.http import (
     LARGE,
     SMALL_BODY,
@@ -115,7 +115,7 @@ class ApiApplication:
         self._strangers = Strangers(services.access, services.now)
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
-        self._rest = RestSurface(handlers(), CHECKS, services, authenticate)
+        self._rest = RestSurface(services, authenticate)
         trainshed = TrainshedSurface(services, authenticate)
         self._surfaces: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "trainshed": trainshed.answer,
@@ -234,15 +234,8 @@ class ApiApplication:
 class RestSurface:
     """Answers requests of the public APIs."""
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        checks: Checks,
-        services: Services,
-        authenticate: Authenticate,
-    ) -> None:
-        self._handlers = handlers
-        self._checks = checks
+    def __init__(self, services: Services, authenticate: Authenticate) -> None:
+        self._handlers = handlers()
         self._services = services
         self._authenticate = authenticate
 
@@ -343,7 +336,7 @@ class RestSurface:
     ) -> Bound:
         """Bind a request to its message. A large one is also checked here, as far as that needs no store.
         Raises WireError, InvalidRequest."""
-        check = self._checks.get(call.method)
+        check = CHECKS.get(call.method)
         try:
             bound = bind(route, variables, query, body)
         except WireError as refused:

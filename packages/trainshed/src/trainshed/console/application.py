@@ -228,19 +228,12 @@ class ConsoleApplication:
         html = render(view.template, {**common, **view.values, "parts": parts})
         return self._html(html, view.status)
 
-    def _html(
-        self, html: str, status: int = 200, more: list[tuple[bytes, bytes]] | None = None
-    ) -> Response:
-        return self._guarded(
-            sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH]), more or []
-        )
+    def _html(self, html: str, status: int = 200) -> Response:
+        return self._guarded(sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH]))
 
-    def _guarded(
-        self, response: Response, more: list[tuple[bytes, bytes]] | None = None
-    ) -> Response:
+    def _guarded(self, response: Response) -> Response:
         names = {name for name, _ in response.headers}
         response.headers += [guard for guard in _GUARDS if guard[0] not in names]
-        response.headers += more or []
         return response
 
     def refuse(self, call: Request, error: Exception) -> Response:

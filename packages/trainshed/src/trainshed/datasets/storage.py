@@ -42,13 +42,10 @@ class _Passing(Exception):
 class Storage:
     """A client of the buckets with one connection, for use by one thread."""
 
-    def __init__(
-        self, path: str, account: Account, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, path: str, account: Account) -> None:
         """`path`: the bucket process's socket for programs."""
         self._path = path
         self._account = account
-        self._sleep = sleep
         self._connection: _Connection | None = None
 
     def named(self, pattern: str) -> list[Found]:
@@ -173,7 +170,7 @@ class Storage:
     def _pause(self, failed: int, failure: Exception) -> None:
         if failed == len(_PAUSES):
             raise DataUnwritten(f"The buckets do not answer: {failure}.") from failure
-        self._sleep(_PAUSES[failed])
+        time.sleep(_PAUSES[failed])
 
     def _call(
         self,

@@ -57,10 +57,10 @@ def load() -> None:
         codecs.lookup(name)
 
 
-def look_at_all(paths: Iterable[str], most_unpacked: int = MOST_UNPACKED) -> bool:
+def look_at_all(paths: Iterable[str]) -> bool:
     """Whether all of them are wheels or can be built by the runtime's own setuptools. Raises Refused."""
     with _bounded():
-        plain = [look_at(Path(path), most_unpacked) for path in paths]
+        plain = [look_at(Path(path)) for path in paths]
     return all(plain)
 
 

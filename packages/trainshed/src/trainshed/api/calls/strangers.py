@@ -28,23 +28,17 @@ _MOST: Final = 10_000
 
 
 class Strangers:
-    """The refusals of one service. `clock`: seconds that only grow."""
+    """The refusals of one service."""
 
-    def __init__(
-        self,
-        access: AccessKeeper,
-        now: Callable[[], Nanos],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, access: AccessKeeper, now: Callable[[], Nanos]) -> None:
         self._access = access
         self._now = now
-        self._clock = clock
         #: When the span of an address began, and its refusals since.
         self._refusals: dict[str, tuple[float, int]] = {}
 
     def count(self, source: str) -> int:
         """Count a refusal, and return how many there are of this address within the span."""
-        now = self._clock()
+        now = time.monotonic()
         if ":" in source and "." not in source:
             # Who has one of these has all of its network.
             source = ip_address(source).exploded[:19]

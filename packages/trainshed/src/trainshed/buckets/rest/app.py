@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 import msgspec
@@ -68,7 +68,6 @@ class BucketsApp:
         self,
         store: ObjectStore,
         authenticator: Authenticator | None = None,
-        pool: Executor | None = None,
         *,
         hosts: Hosts = _OWN,
         metadata: Metadata | None = None,
@@ -84,7 +83,7 @@ class BucketsApp:
         self._metadata = metadata
         self._liveness = liveness
         self._front = Front(self)
-        self._pool = pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""

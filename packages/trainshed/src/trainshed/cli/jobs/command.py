@@ -4,7 +4,6 @@ their own."""
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import tzinfo
 from typing import Any
 
 import click
@@ -196,9 +195,7 @@ def cancel(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
         raise SystemExit(1)
 
 
-def job_fields(
-    jobs: Sequence[JobView], now: Nanos, zone: tzinfo | None = None
-) -> tuple[Field, ...]:
+def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
     """Return the columns of a list of these jobs."""
     kinds = any(job.kind != "custom" for job in jobs)
     people = len({job.user for job in jobs}) > 1
@@ -208,7 +205,7 @@ def job_fields(
         Field("NAME", "display_name", flexible=True),
         *([Field("BY", "user")] if people else []),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
-        Field("CREATED", "created", lambda created: local_moment(created, zone)),
+        Field("CREATED", "created", local_moment),
         Field("LASTED", None, lambda job: job.lasted(now), right=True),
         Field("PROGRESS", "progress_words", flexible=True, optional=True),
     )

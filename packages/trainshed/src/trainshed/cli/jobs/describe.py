@@ -2,7 +2,6 @@
 Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import tzinfo
 from typing import Any
 
 import click
@@ -32,7 +31,6 @@ _BEGINS = frozenset({"admitted", "attempt"})
 def description(
     job: JobView,
     now: Nanos,
-    zone: tzinfo | None = None,
     width: int | None = None,
     resource: Mapping[str, Any] | None = None,
 ) -> list[str]:
@@ -48,9 +46,9 @@ def description(
         ("Waits", waits),
         ("Runtime", "\n".join(map(one_line, job.program.substitutions))),
         ("Progress", job.program.progress_words or job.progress_words),
-        ("Created", local_moment(job.created, zone)),
-        ("Started", local_moment(job.started, zone) if job.started else ""),
-        ("Ended", local_moment(job.ended, zone) if job.ended else ""),
+        ("Created", local_moment(job.created)),
+        ("Started", local_moment(job.started) if job.started else ""),
+        ("Ended", local_moment(job.ended) if job.ended else ""),
         ("Lasted", job.lasted(now)),
         ("Attempt", str(job.attempt) if job.attempt and job.attempt > 1 else ""),
         ("Retries", counted((job.retries or {}).items())),
@@ -59,7 +57,7 @@ def description(
         ("Code", str(job.error.code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure, job.error_text)) if job.failure else ""),
         ("Began", "\n".join(_beginnings(job.program.replicas or ()))),
-        ("Left", "\n".join(_autopsy_lines(job.program, zone))),
+        ("Left", "\n".join(_autopsy_lines(job.program))),
         ("Shell", "\n".join(_shell_lines(job.program))),
         *((name.capitalize(), link) for name, link in (job.program.pages or {}).items()),
         ("TensorBoard", job.tensorboard_uri or ""),
@@ -262,13 +260,13 @@ def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
         yield failure.reason
 
 
-def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
+def _autopsy_lines(job: JobView) -> Iterator[str]:
     """Yield which replicas' autopsies are kept, and the commands that open them."""
     autopsies = job.autopsies or ()
     latest = max((autopsy.attempt for autopsy in autopsies), default=0)
     kept = [autopsy for autopsy in autopsies if autopsy.attempt == latest]
     for autopsy in kept[:_MOST_AUTOPSIES]:
-        until = local_moment(parse_moment(autopsy.expire_time), zone)
+        until = local_moment(parse_moment(autopsy.expire_time))
         yield f"{autopsy.task}, until {until}: trainshed jobs autopsy {job.job_id} {autopsy.task}"
     if len(kept) > _MOST_AUTOPSIES or len(kept) < len(autopsies):
         yield f"and of others or earlier attempts: trainshed jobs autopsy {job.job_id} REPLICA --attempt N"
@@ -288,7 +286,6 @@ def _behind(count: int) -> str:
 def timeline_lines(
     entries: Sequence[TimelineEntry],
     attempts: Sequence[Attempt] = (),
-    zone: tzinfo | None = None,
 ) -> list[str]:
     """Return the lines of a timeline: time of day, time since the first entry, kind and message, with a
     heading before each attempt."""
@@ -298,13 +295,13 @@ def timeline_lines(
     entries = sorted(entries, key=lambda entry: parse_moment(entry.at))
     began = parse_moment(entries[0].at)
     fields = (
-        Field("TIME", "at", lambda at: local_clock(parse_moment(at), zone)),
+        Field("TIME", "at", lambda at: local_clock(parse_moment(at))),
         Field("AFTER", "at", lambda at: f"+{duration(parse_moment(at) - began)}", right=True),
         Field("WHAT", "kind"),
         Field("MESSAGE", None, _first_line),
     )
     header, *rows = table_of(fields, entries)
-    lines = [faint(f"{local_moment(began, zone)[:10]}  Timeline"), header]
+    lines = [faint(f"{local_moment(began)[:10]}  Timeline"), header]
     headings = {attempt.attempt: attempt for attempt in attempts}
     for entry, row in zip(entries, rows, strict=True):
         attempt = entry.details.get("attempt", 0)

@@ -1,7 +1,6 @@
 """`trainshed drill`: orders a fault for a job and shows what happens, or reports what drills did."""
 
 import time
-from datetime import tzinfo
 
 import click
 
@@ -183,15 +182,15 @@ def _report(endpoint: Endpoint, job: str, step_pattern: str | None, form: str) -
         raise SystemExit(1)
 
 
-def report_lines(report: ResumeReport, zone: tzinfo | None = None) -> list[str]:
+def report_lines(report: ResumeReport) -> list[str]:
     """Return the lines of a whole report, with its result at the end."""
     lines: list[str] = []
     for finding in report.drills:
-        lines += [*drill_lines(finding, zone), ""]
+        lines += [*drill_lines(finding), ""]
     return [*lines, f"Report  {report.result}"]
 
 
-def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]:
+def drill_lines(finding: ResumeFinding) -> list[str]:
     """Return the lines of a report about one drill."""
     drill = finding.drill
     fired = parse_moment(drill.fire_time)
@@ -199,7 +198,7 @@ def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]
     if not finding.outcome:
         return pairs([(f"Drill {drill.number}", what), ("Outcome", finding.why)])
     facts = [
-        (f"Drill {drill.number}", f"{what} at {local_clock(fired, zone)}"),
+        (f"Drill {drill.number}", f"{what} at {local_clock(fired)}"),
         ("Decided", _decided(finding.verdict or None)),
         ("Down", _down(finding)),
         ("Steps", _steps(_steps_of(finding))),

@@ -3,7 +3,7 @@ of the service."""
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any
 
 import click
@@ -25,9 +25,9 @@ _AGO = re.compile(r"(\d{1,9})([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> int:
+def moment(text: str, now: Nanos, option: str) -> int:
     """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch; "" = 0. A date and
-    time without a zone is in `zone`, None = this machine's. Raises click.UsageError."""
+    time without a zone is in this machine's zone. Raises click.UsageError."""
     if not text:
         return 0
     if match := _AGO.fullmatch(text):
@@ -40,8 +40,7 @@ def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> in
             f" UTC), not {text!r}."
         ) from None
     # `astimezone` takes a time without a zone for one of this machine's zone.
-    at = at.replace(tzinfo=zone) if at.tzinfo is None and zone else at.astimezone()
-    return round(at.timestamp() * 10**6) * 1000
+    return round(at.astimezone().timestamp() * 10**6) * 1000
 
 
 @click.command()

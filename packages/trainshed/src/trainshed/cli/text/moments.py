@@ -4,7 +4,7 @@ Times are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
 """
 
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -53,19 +53,19 @@ def rfc3339(at: Nanos) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
-def local_moment(at: Nanos, zone: tzinfo | None = None) -> str:
-    """Return a time as `2026-11-20 06:05:12` in `zone` (None = this machine's); "–" for 0."""
-    return f"{_local(at, zone):%Y-%m-%d %H:%M:%S}" if at else "–"
+def local_moment(at: Nanos) -> str:
+    """Return a time as `2026-11-20 06:05:12` in this machine's zone; "–" for 0."""
+    return f"{_local(at):%Y-%m-%d %H:%M:%S}" if at else "–"
 
 
-def exact_moment(at: Nanos, zone: tzinfo | None = None) -> str:
+def exact_moment(at: Nanos) -> str:
     """Return a time with milliseconds, as `2026-11-20 06:05:12.345`."""
-    return f"{local_moment(at, zone)}.{at % _SECOND // 1_000_000:03d}"
+    return f"{local_moment(at)}.{at % _SECOND // 1_000_000:03d}"
 
 
-def local_clock(at: Nanos, zone: tzinfo | None = None) -> str:
+def local_clock(at: Nanos) -> str:
     """Return the time of day alone, as `06:05:12.345`."""
-    return f"{_local(at, zone):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
+    return f"{_local(at):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
 
 
 def duration(length: int) -> str:
@@ -102,8 +102,8 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _local(at: Nanos, zone: tzinfo | None) -> datetime:
-    return datetime.fromtimestamp(at // _SECOND, UTC).astimezone(zone)
+def _local(at: Nanos) -> datetime:
+    return datetime.fromtimestamp(at // _SECOND, UTC).astimezone()
 
 
 def counted(number: int, noun: str) -> str:

@@ -9,7 +9,6 @@ outputs are ranked (`belief.warp`). Nothing is kept between calls: the same tria
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from trainshed.studies.gp.belief import (
     bound_score,
     successes,
 )
-from trainshed.studies.gp.search import Effort, Found, Search, rated
+from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
@@ -48,28 +47,21 @@ _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """The constants of the method."""
+_COEFFICIENT = 1.8
+"""Of the upper confidence bound, as in the paper."""
 
-    #: The coefficient of the upper confidence bound (the paper's 1.8).
-    coefficient: float = 1.8
-    #: One trial in so many exploits: it uses `exploit_coefficient` instead.
-    exploit_every: int = 2
-    exploit_coefficient: float = 0.0
-    #: In place of `exploit_coefficient` while trials are pending.
-    exploit_beside: float = 0.3
+_EXPLOIT_EVERY = 2
+"""One trial in so many exploits: its coefficient is 0."""
+
+_EXPLOIT_BESIDE = 0.3
+"""In place of 0 while trials are pending."""
 
 
 class GaussianProcessBandit:
     """Implements `studies.port.Algorithm`."""
 
-    def __init__(self, tuning: Tuning | None = None, effort: Effort | None = None) -> None:
-        self._tuning = tuning or Tuning()
-        self._effort = effort or Effort()
-
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
-        study = _Study(spec, trials, abs(seed), self._tuning, self._effort)
+        study = _Study(spec, trials, abs(seed))
         latest = max((trial.number for trial in trials), default=0)
         return Proposals(tuple(study.propose(latest + ahead) for ahead in range(1, count + 1)))
 
@@ -78,13 +70,9 @@ class _Study:
     """One call's view of a study. The models are fitted once: completed trials do not change while it
     lasts."""
 
-    def __init__(
-        self, spec: StudySpec, trials: Sequence[Seen], seed: int, tuning: Tuning, effort: Effort
-    ) -> None:
+    def __init__(self, spec: StudySpec, trials: Sequence[Seen], seed: int) -> None:
         self._spec = spec
         self._seed = seed
-        self._tuning = tuning
-        self._effort = effort
         self._space = Space(spec.parameters)
         self._shown = choose(spec, trials)
         self._done = self._space.encode([trial.parameters for trial in self._shown.done])
@@ -125,14 +113,13 @@ class _Study:
             self._succeed = successes(self._spec, self._space, observed)
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
-        if number % self._tuning.exploit_every == 0:
-            tuning = self._tuning
-            coefficient = tuning.exploit_beside if len(codes) else tuning.exploit_coefficient
+        if number % _EXPLOIT_EVERY == 0:
+            coefficient = _EXPLOIT_BESIDE if len(codes) else 0.0
             best = self._search(self._score(codes, rng, coefficient), codes, rng)
             point = self._fresh(best)
             if point is not None and self._is_new(best.codes[:1], codes):
                 return point
-        best = self._search(self._score(codes, rng, self._tuning.coefficient), codes, rng)
+        best = self._search(self._score(codes, rng, _COEFFICIENT), codes, rng)
         return self._fresh(best) or self._space.decode(best.codes[0])
 
     def _score(self, pending: Array, rng: np.random.Generator, coefficient: float) -> Score:
@@ -149,7 +136,7 @@ class _Study:
         aim = self._beliefs[0]
         best = aim.rows[np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]]
         seeds = space.genotypes(self._done[best] if aim.metric.safety is None else self._done[:0])
-        return Search(space, score, trust, self._effort).maximize(seeds, rng)
+        return Search(space, score, trust).maximize(seeds, rng)
 
     def _fresh(self, best: Found) -> Parameters | None:
         """Return the best point that was not tried; if all were, one that is not pending; None if there is

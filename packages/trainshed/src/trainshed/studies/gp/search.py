@@ -36,20 +36,16 @@ _APART = 0.02
 """Points to refine differ by more than this in some node, or they would come to the same place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is computed for one point."""
-
-    #: Points rated before the swarm.
-    crowd: int = 512
-    #: Points of the swarm.
-    flies: int = 40
-    #: How often the swarm is moved.
-    rounds: int = 30
-    #: How many of the best are then refined.
-    climbs: int = 4
-    #: Iterations for each of these.
-    steps: int = 30
+_CROWD = 512
+"""Points rated before the swarm."""
+_FLIES = 40
+"""Points of the swarm."""
+_ROUNDS = 30
+"""How often the swarm is moved."""
+_CLIMBS = 4
+"""How many of the best are then refined."""
+_STEPS = 30
+"""Iterations for each of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +65,11 @@ def rated(space: Space, score: Score, codes: Array) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search for the maximum of one score, and the effort for it."""
+    """The search for the maximum of one score."""
 
     space: Space
     score: Score
     trust: TrustRegion
-    effort: Effort
 
     def maximize(self, seeds: Array, rng: np.random.Generator) -> Found:
         """Return points, best first. `seeds`: genotypes near which good points may be, best first (shape
@@ -83,9 +78,7 @@ class Search:
         flies, light = self._swarm(crowd, self._rate(crowd), rng)
         order = np.argsort(-light, kind="stable")
         flies, light = flies[order], light[order]
-        climbed = [
-            self._climb(flies[at], float(light[at])) for at in _apart(flies, self.effort.climbs)
-        ]
+        climbed = [self._climb(flies[at], float(light[at])) for at in _apart(flies, _CLIMBS)]
         flies = np.vstack([*[point for point, _ in climbed], flies])
         light = np.concatenate([[value for _, value in climbed], light])
         order = np.argsort(-light, kind="stable")
@@ -98,7 +91,7 @@ class Search:
 
     def _crowd(self, seeds: Array, rng: np.random.Generator) -> Array:
         """Return random points, the seeds, and points beside the seeds at several distances."""
-        space, size = self.space, self.effort.crowd
+        space, size = self.space, _CROWD
         anywhere = space.place(rng.random((size, space.width)))
         if len(seeds) == 0:
             return anywhere
@@ -115,11 +108,11 @@ class Search:
     def _swarm(self, crowd: Array, scores: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return the best of the crowd and some of the rest, after their moves, and the best as they were."""
         order = np.argsort(-scores, kind="stable")
-        half = self.effort.flies // 2
+        half = _FLIES // 2
         chosen = np.concatenate([order[:half], order[half :: max(1, len(order) // half)]])
         flies, light = crowd[chosen], scores[chosen]
         shake = np.full(len(flies), _SHAKE)
-        for _ in range(self.effort.rounds):
+        for _ in range(_ROUNDS):
             moved = self._moved(flies, light, shake, rng)
             bright = self._rate(moved)
             better = bright > light
@@ -184,7 +177,7 @@ class Search:
             return -reached, -uphill[columns]
 
         best, _ = minimize_bounded(
-            loss, codes[free], low[columns], high[columns], iterations=self.effort.steps
+            loss, codes[free], low[columns], high[columns], iterations=_STEPS
         )
         moved = genotype.copy()
         moved[free] = best
