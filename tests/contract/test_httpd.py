@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from trainshed.httpd.limits import Limits
+from trainshed.httpd.connections import Limits
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 
 LIMITS = Limits(

@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse
+from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.scheduler.model import (
     Admit,
     Demand,

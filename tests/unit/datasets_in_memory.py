@@ -5,7 +5,7 @@ from typing import Any
 
 from trainshed.core.datasets.plans import SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
-from trainshed.core.datasets.wildcards import matches
+from trainshed.core.patterns import matches
 from trainshed.datasets.port import Written
 from trainshed.datasets.step import write_splits
 from trainshed.datasets.storage import Found, Storage

@@ -16,7 +16,7 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 
 A, B, C = (Comparison((name,), Operator.EQUAL, "1") for name in "abc")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.core.catalog import accelerators, images, machines, runtime_versions
+from trainshed.core.catalog import images, machines, runtime_versions
 from trainshed.core.names import Api
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
@@ -12,10 +12,10 @@ def test_accelerated_machines_say_which_accelerators_they_take() -> None:
     """A machine that needs accelerators has a way to name them: a count, or a TPU topology."""
     for api in Api:
         for machine in machines.named_in(api):
-            choices = accelerators.allowed(machine, api)
+            choices = machines.allowed(machine, api)
             if machine.needs_accelerators:
-                assert choices or accelerators.tpu_topologies(machine), machine.name
-            assert set(choices) <= set(accelerators.accelerator_types(api)), machine.name
+                assert choices or machines.tpu_topologies(machine), machine.name
+            assert set(choices) <= set(machines.accelerator_types(api)), machine.name
 
 
 def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainshed.cli.jobs.log_text import LineTexts
-from trainshed.cli.jobs.views import JobView
+from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.text.colours import cleaned, coloured, one_line, plain
 from trainshed.wire.trainshed_v1.timeline import LogLine
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_devices import FakeDevices
 from trainshed.core.capacity import Node
-from trainshed.core.catalog.accelerators import accelerator_types
+from trainshed.core.catalog.machines import accelerator_types
 from trainshed.core.names import Api
 from trainshed.engines.launch import devices
 from trainshed.engines.launch.devices import (

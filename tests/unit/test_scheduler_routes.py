@@ -5,9 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.clusters import NOW, T4, World, gang, node
-from trainshed.core.capacity import NodeCondition
+from trainshed.core.capacity import Acceptance, NodeCondition, Route
 from trainshed.core.names import JobUid
-from trainshed.core.routes import Acceptance, Route
 from trainshed.scheduler import explaining
 from trainshed.scheduler.model import Admit, GangState, Place, StockOut
 from trainshed.scheduler.planning import plan

@@ -31,6 +31,7 @@ from tests.contract.studies.trees import (
     pending,
     play,
 )
+from trainshed.core.study.progress import optimal_trials
 from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import (
     Goal,
@@ -42,7 +43,6 @@ from trainshed.core.study.spec import (
     Value,
 )
 from trainshed.studies.gp.bandit import GaussianProcessBandit
-from trainshed.studies.optimal import optimal_trials
 from trainshed.studies.port import Seen
 from trainshed.studies.random_search import RandomSearch
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainshed.core.study.progress import optimal_trials
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Goal, Metric, StudySpec
-from trainshed.studies.optimal import optimal_trials
 from trainshed.studies.port import Seen
 
 UP, DOWN = Metric("up", Goal.MAXIMIZE), Metric("down", Goal.MINIMIZE)

@@ -37,7 +37,7 @@ from trainshed.core.metadata import (
     StoreName,
     TextIs,
 )
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 from trainshed.store.sqlite.database import Store
 
 CHILD, MEMBER, INPUT, OUTPUT = EdgeRole

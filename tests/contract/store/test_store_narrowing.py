@@ -1,4 +1,4 @@
-"""What every store promises of lists that are narrowed (`store.conditions`): the same works as a look at each
+"""What every store promises of lists that are narrowed (`store.port`): the same works as a look at each
 record would find, in steps of bounded size."""
 
 from collections.abc import Sequence
@@ -21,8 +21,17 @@ from trainshed.api.filters.jobs import JobFilter, compile_job_filter
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.works import Work
-from trainshed.store.conditions import Column, Condition, Contains, Either, Equal, Every, Labelled
-from trainshed.store.port import JobQuery, NewWork
+from trainshed.store.port import (
+    Column,
+    Condition,
+    Contains,
+    Either,
+    Equal,
+    Every,
+    JobQuery,
+    Labelled,
+    NewWork,
+)
 from trainshed.store.sqlite import narrowing
 from trainshed.store.sqlite.database import Store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trainshed.httpd.limits import Limits
+from trainshed.httpd.connections import Limits
 from trainshed_cluster.remote.channel import Channel
 from trainshed_cluster.remote.credentials import Credential, Issuer
 from trainshed_cluster.remote.dialer import Dialer

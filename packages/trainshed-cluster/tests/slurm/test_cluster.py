@@ -16,10 +16,9 @@ import pytest
 
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces, other_slurm
 from tests.slurm.nodes import until
-from trainshed.core.capacity import OthersUse
+from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
     ClusterRefused,

@@ -15,9 +15,9 @@ def autoload() -> None:
     fault = ""
     if os.environ.get("TRAINSHED_REDUCTION") != "off":
         try:
-            from trainshed_reduction.pytorch import override
+            from trainshed_reduction.pytorch import group
 
-            override.install()
+            group.install()
             return
         except KeyboardInterrupt:
             raise

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid
-from trainshed.core.routes import MachineWanted
 from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.build import entry
@@ -16,7 +16,7 @@ from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Versi
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
-from trainshed_cluster.remote.listening_doctor import examine_address, examine_port
+from trainshed_cluster.remote.options import examine_address, examine_port
 
 TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from trainshed.core.routes import Acceptance, MachineWanted, Route
+from trainshed.core.capacity import Acceptance, MachineWanted, Route
 from trainshed_cluster.kubernetes.objects import ClusterNode, Taint
 from trainshed_cluster.kubernetes.settings import (
     Accelerator,

@@ -6,11 +6,10 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from trainshed.core.capacity import Delay, Node
+from trainshed.core.capacity import Delay, MachineWanted, Node
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 
 

@@ -20,8 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from trainshed.eventloop.background import Crew
 from trainshed.eventloop.joining import End
-from trainshed.httpd.connections import Connections, Reason
-from trainshed.httpd.limits import Limits
+from trainshed.httpd.connections import Connections, Limits, Reason
 from trainshed.replica.endpoint import interception
 from trainshed.replica.system.unix_sockets import listen_tcp, reachable
 from trainshed_cluster.remote import greeting

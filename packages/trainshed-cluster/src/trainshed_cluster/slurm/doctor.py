@@ -15,7 +15,7 @@ import trainshed
 from trainshed.engines.port import NodeState
 from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
-from trainshed_cluster.remote.listening_doctor import examine_address, examine_port
+from trainshed_cluster.remote.options import examine_address, examine_port
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.queries import (

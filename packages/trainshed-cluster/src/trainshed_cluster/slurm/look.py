@@ -11,9 +11,15 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay, Node, OthersUse, WaitReason, accelerator_counts
+from trainshed.core.capacity import (
+    Acceptance,
+    Delay,
+    Node,
+    OthersUse,
+    WaitReason,
+    accelerator_counts,
+)
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed.core.routes import Acceptance
 from trainshed_cluster.remote.cluster import ClusterReport, HoldEnd, HoldName, NodeReport
 from trainshed_cluster.slurm.records import (
     Gres,

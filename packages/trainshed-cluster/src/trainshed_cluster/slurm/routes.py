@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from trainshed.core.routes import Acceptance, MachineWanted, Route
+from trainshed.core.capacity import Acceptance, MachineWanted, Route
 from trainshed_cluster.slurm.records import Gres, NodeLine
 from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from trainshed.core.capacity import MachineWanted
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import look, manifests
 from trainshed_cluster.kubernetes.look import compile_report, node_state, requests

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid
-from trainshed.core.routes import MachineWanted
 from trainshed_cluster.kubernetes import carried_python, manifests
 from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity, parse_quantity

@@ -9,9 +9,8 @@ import pytest
 
 from tests.slurm.unit.test_queries import RECORDED
 from tests.slurm.unit.test_queries import recorded as read
-from trainshed.core.capacity import OthersUse
+from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.names import JobUid
-from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import HoldName
 from trainshed_cluster.slurm import commands, records

@@ -134,7 +134,7 @@ _READ_BY_PROGRAMS: Final = frozenset(
 PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     # A program may do what the default account of its job may do on the hosted services, except remove jobs
     # and their logs, so that people can still look at them. `api.calls.call` makes sure that a job which it
-    # submits has no more rights than it has itself, `api.resources.acting` that it cancels only what it made.
+    # submits has no more rights than it has itself, `api.resources.jobs` that it cancels only what it made.
     *(
         f"{jobs}.{verb}"
         for jobs in (

@@ -19,8 +19,7 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
 from trainshed.access.roles import ADMIN_BUCKETS
-from trainshed.api.calls.auditing import audited
-from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods
+from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, audited
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served

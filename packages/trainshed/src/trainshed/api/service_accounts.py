@@ -24,8 +24,7 @@ from trainshed.access.account_tokens import GRANT, LIFETIME
 from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.principals import Bearer
-from trainshed.api.calls.auditing import audited
-from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
+from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, audited
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import (

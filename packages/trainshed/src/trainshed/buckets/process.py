@@ -28,7 +28,7 @@ from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import joined
-from trainshed.httpd import limits
+from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups
 from trainshed.httpd.secure import Acceptor, Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
@@ -51,7 +51,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     ``parent`` is the process to die with: naming it catches a parent that was killed before this process
     looked. Raises TimeoutError if another process keeps the store.
     """
-    limits.raise_open_files()
+    connections.raise_open_files()
     root = Path(setup.root)
     lock = _take_store(root)
     store = ObjectStore(root, rules=setup.rules)
@@ -69,7 +69,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
         liveness=liveness,
     )
     kinds: dict[object, Listener] = {}
-    groups = ConnectionGroups(limits.of_this_process())
+    groups = ConnectionGroups(connections.of_this_process())
     config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)
     certificate = Certificate(Path(setup.certificate), Path(setup.key))
     sockets = listeners.sockets()

@@ -288,8 +288,7 @@ def _counts(accelerators: Mapping[str, Sequence[int]]) -> str:
 
 
 def _machine_types() -> list[Json]:
-    from trainshed.core.catalog.accelerators import allowed
-    from trainshed.core.catalog.machines import MachineType, machine_types
+    from trainshed.core.catalog.machines import MachineType, allowed, machine_types
     from trainshed.core.names import Api
 
     def accelerators(machine: MachineType) -> dict[str, list[int]]:

@@ -35,8 +35,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.engines.streams import LogInventory
 from trainshed.eventloop.background import Crew
-from trainshed.store.conditions import Created
-from trainshed.store.port import JobQuery
+from trainshed.store.port import Created, JobQuery
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.lines import about

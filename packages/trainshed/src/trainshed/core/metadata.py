@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 
 EXPERIMENT: Final = "system.Experiment"

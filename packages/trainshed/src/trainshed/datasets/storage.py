@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from msgspec import Struct
 
-from trainshed.core.datasets.wildcards import fixed_part, matches
+from trainshed.core.patterns import fixed_part, matches
 from trainshed.core.units import Bytes
 from trainshed.datasets.port import Account, DataRefused, DataUnwritten
 from trainshed.replica.system.unix_sockets import reachable

@@ -12,11 +12,10 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from trainshed.core.capacity import Delay, Node
+from trainshed.core.capacity import Delay, MachineWanted, Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.routes import MachineWanted
 from trainshed.core.secrets import SecretRef
 from trainshed.core.streams import Streams
 

@@ -8,10 +8,9 @@ from typing import Any, Protocol, cast
 import msgspec
 from msgspec import inspect
 
-from trainshed.core.catalog.accelerators import accelerator_types
-from trainshed.core.catalog.machines import closest, machine_types
+from trainshed.core.capacity import MachineWanted, Route
+from trainshed.core.catalog.machines import accelerator_types, closest, machine_types
 from trainshed.core.names import Api
-from trainshed.core.routes import MachineWanted, Route
 
 
 class ForMachines(Protocol):

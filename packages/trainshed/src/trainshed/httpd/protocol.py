@@ -15,8 +15,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from trainshed.httpd.connections import Connections, Reason
-from trainshed.httpd.limits import Limits
+from trainshed.httpd.connections import Connections, Limits, Reason
 from trainshed.httpd.messages import JSON, error_body
 
 _LINGER_SECONDS = 1.0

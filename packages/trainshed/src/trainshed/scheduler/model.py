@@ -4,12 +4,11 @@ import functools
 
 from msgspec import Struct
 
-from trainshed.core.capacity import Node, NodeCondition, QuotaKey
+from trainshed.core.capacity import MachineWanted, Node, NodeCondition, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.job import Disk, Machine, Strategy
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.names import Api, JobUid, ReplicaId
-from trainshed.core.routes import MachineWanted
 from trainshed.core.units import Bytes, Nanos
 
 

@@ -11,8 +11,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from trainshed.core.capacity import NOBODY_ELSE
-from trainshed.core.routes import ANYBODY, Acceptance
+from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance
 from trainshed.scheduler.model import Demand, NodeCapacity
 
 

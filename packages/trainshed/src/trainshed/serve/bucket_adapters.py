@@ -19,7 +19,7 @@ from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.port import MAX_RESULTS
 from trainshed.controller.exports import StoredObject
 from trainshed.core import errors
-from trainshed.core.datasets.wildcards import fixed_part, matches
+from trainshed.core.patterns import fixed_part, matches
 from trainshed.core.pipelines import ModelExport
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable

@@ -27,7 +27,7 @@ from msgspec import Struct
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.eventloop.background import begin
 from trainshed.eventloop.joining import End
-from trainshed.httpd import limits
+from trainshed.httpd import connections
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve.certificates import Certificates
 
@@ -79,7 +79,7 @@ class GrpcFront:
             (ports.secure, self._secure),
         ]
         # Each connection takes three files, two here and one in gRPC, and there may be three relays.
-        most = limits.of_this_process().connections // 6
+        most = connections.of_this_process().connections // 6
         self._relays = tuple(
             Relay(listener, partial(self._served, path, certificates), most)
             for listener, path in sockets

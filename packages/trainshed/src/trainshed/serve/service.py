@@ -27,7 +27,7 @@ from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew, joined
-from trainshed.httpd import limits
+from trainshed.httpd import connections
 from trainshed.httpd.front import Front
 from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
@@ -134,7 +134,7 @@ class Service:
         mounts: dict[str, Application] = dict.fromkeys(
             (prefix.split("/")[1] for prefix in PREFIXES), gateway
         )
-        groups = ConnectionGroups(limits.of_this_process())
+        groups = ConnectionGroups(connections.of_this_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs.rest]
         tls: list[TlsListener] = []
         if speaks_tls(settings):

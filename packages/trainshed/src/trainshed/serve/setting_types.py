@@ -130,7 +130,7 @@ def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
     """Return `NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
-    from trainshed.core.catalog.accelerators import accelerator_types
+    from trainshed.core.catalog.machines import accelerator_types
     from trainshed.core.names import Api
 
     types = accelerator_types(Api.VERTEX)
@@ -150,8 +150,7 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
 
 def prices_of(text: str) -> dict[str, float]:
     """Return `n1-standard-8=0.38,NVIDIA_L4=0.7` as a mapping. Raises ValueError."""
-    from trainshed.core.catalog.accelerators import accelerator_types
-    from trainshed.core.catalog.machines import machine_types
+    from trainshed.core.catalog.machines import accelerator_types, machine_types
     from trainshed.core.names import Api
 
     types = [*machine_types(), *accelerator_types(Api.VERTEX)]

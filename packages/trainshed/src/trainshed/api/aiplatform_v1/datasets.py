@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.messages import V1, message
-from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.call import Call, Handlers, camel, read_update_mask
 from trainshed.api.calls.paging import SCAN_LIMIT, Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.calls.update_masks import camel, read_update_mask
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import BucketUse, checked
-from trainshed.core.datasets import wildcards
+from trainshed.core import patterns
 from trainshed.core.datasets.records import (
     FORMATS,
     KINDS_BY_SCHEMA,
@@ -263,8 +262,8 @@ def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
         )
     for index, uri in enumerate(uris):
         fault = bucket_path_fault(uri, needs_object=True)
-        if not fault and wildcards.count(uri) > wildcards.MOST:
-            fault = f"{uri!r} has more than {wildcards.MOST} wildcards."
+        if not fault and patterns.count(uri) > patterns.MOST:
+            fault = f"{uri!r} has more than {patterns.MOST} wildcards."
         if fault:
             section.faults.add(f"{section.at(field)}[{index}]", fault)
 

@@ -18,7 +18,7 @@ from trainshed.api.resources.operations import cancel_operation, wait_for
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool

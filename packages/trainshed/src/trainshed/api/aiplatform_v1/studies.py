@@ -36,12 +36,11 @@ from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.study import ParsedStudy, parse_study
 from trainshed.core.study import changes
-from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.progress import final_measurement, optimal_trials
 from trainshed.core.study.reading import parse_trial, read_measurement
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind, StoredTrial
-from trainshed.studies.optimal import optimal_trials
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

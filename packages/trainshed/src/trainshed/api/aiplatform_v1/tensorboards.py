@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.messages import V1, message
-from trainshed.api.calls.call import Call, Handler, Handlers
+from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
 from trainshed.api.calls.paging import Scan, cut, decode_token, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.api.filters.matching import record_filter
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import require_default_bucket

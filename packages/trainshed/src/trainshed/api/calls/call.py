@@ -1,12 +1,13 @@
 """One call of an API method, as transports pass it to handlers, and what a principal of one project may ask.
+Those of people that change something are recorded.
 
 A request names its project in its own text fields (`name`, `parent`, ...), as `projects/P/...`, or in the
 name of the resource that it carries. Only Logging also lists bare projects, and entries that name their logs.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -14,16 +15,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.access.authorization import authorize
-from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.permissions import PERMISSIONS, is_recorded
 from trainshed.access.policy import home_of
-from trainshed.access.principals import Principal
-from trainshed.api.calls.auditing import audited
+from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
-from trainshed.api.calls.update_masks import camel
 from trainshed.core import secrets
-from trainshed.core.errors import PermissionDenied
+from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
 from trainshed.core.names import ids_by_number
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.routes import KnownMethod
@@ -302,3 +302,51 @@ HandHandler = Callable[[HandCall], Awaitable[dict[str, Any]]]
 
 HandMethods = Mapping[tuple[str, str], tuple[str, HandHandler]]
 """Methods by HTTP verb and path, with their full names."""
+
+
+def read_update_mask(
+    paths: Iterable[str], allowed: Sequence[str], *, open_fields: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the fields that a mask names in snake_case or camelCase, each once; () = no mask, or `*`.
+    `open_fields`: fields of which a mask can also name a part. Raises InvalidRequest for what cannot be
+    updated."""
+    spelled = {camel(field): field for field in allowed}
+    fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
+    parts = tuple(f"{field}." for field in open_fields)
+    if wrong := [field for field in fields if field not in allowed and not field.startswith(parts)]:
+        text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    return fields
+
+
+@lru_cache(1024)
+def camel(field: str) -> str:
+    """Return `displayName` for `display_name`."""
+    first, *others = field.split("_")
+    return first + "".join(map(str.title, others))
+
+
+T = TypeVar("T")
+
+
+async def audited(
+    answer: Awaitable[T],
+    services: Services,
+    principal: Principal,
+    method: str,
+    *,
+    project: str = "",
+    resource: str = "",
+) -> T:
+    """Return the answer, with the call recorded with its first write, or after it if it has written nothing.
+    `project` and `resource`: what it is about, as far as the request says so. What programs of jobs do is
+    told by the timelines of their jobs."""
+    if principal.program is not None or not is_recorded(method):
+        return await answer
+    by = principal.shown.by if isinstance(principal.shown, Bearer) else ""
+    acting_as = principal.email if by else ""
+    record = AuditRecord(by or principal.email, method, resource, acting_as)
+    with recording(RecordedCall(services.now(), record, project)):
+        answered = await answer
+        await services.access.record()
+    return answered

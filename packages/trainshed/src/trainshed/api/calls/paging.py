@@ -24,8 +24,7 @@ from trainshed.api.filters.matching import L, everything, record_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
-from trainshed.store.conditions import Condition
-from trainshed.store.port import JobQuery
+from trainshed.store.port import Condition, JobQuery
 from trainshed.store.sqlite.reader import Reader
 
 SCAN_LIMIT: Final = 2_000

@@ -22,9 +22,9 @@ from trainshed.api.filters.matching import (
 from trainshed.api.filters.syntax import Comparison, Expression, FilterError, Term, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 from trainshed.core.works import Work
-from trainshed.store.conditions import (
+from trainshed.store.port import (
     Column,
     Condition,
     Contains,

@@ -19,8 +19,7 @@ from trainshed.api.filters.syntax import (
     parse_filter,
 )
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.operators import Operator
-from trainshed.core.patterns import compile_wildcard
+from trainshed.core.patterns import Operator, compile_wildcard
 from trainshed.core.requests import snake_case
 
 T = TypeVar("T")

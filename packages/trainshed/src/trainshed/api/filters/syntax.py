@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50

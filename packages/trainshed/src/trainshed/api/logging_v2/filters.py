@@ -28,7 +28,7 @@ from trainshed.api.filters.syntax import (
     parse_filter,
 )
 from trainshed.api.logging_v2.entry import AUDIT_LOG, RESOURCE_TYPE, AnyEntry
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
 

@@ -1,5 +1,5 @@
 """What the APIs share for a job, tuning job or pipeline that a request names: read its name, find it, cancel
-it, delete it, tell its place in the queue."""
+it, delete it, tell its place in the queue; and who acts in a call."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,17 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.links import jobs_of
 from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import CapacityView, Services, Shells
-from trainshed.api.resources.acting import actor_of, refuse_cancel
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import (
     FailedPrecondition,
     NotFound,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import ActingJob, Actor, Job, person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines import Pipeline
@@ -196,3 +197,48 @@ def queue_position(capacity: CapacityView, work: Work) -> int:
 
 def _word(work: Work) -> str:
     return "job of the ml v1 API" if work.name.api is Api.ML else RESOURCES[work.name.collection]
+
+
+async def actor_of(reader: Reader, principal: Principal) -> Actor:
+    """Return what is stored of a principal. Raises Unauthenticated for a program whose job was deleted."""
+    if principal.program is None:
+        return Actor(principal.email)
+    uid = JobUid(principal.program.job_uid)
+    try:
+        job, _ = await reader.job_by_uid(uid)
+    except NotFound:
+        raise Unauthenticated(
+            f"The access token is that of the job {uid}, which is not there: use a token of your own."
+        ) from None
+    creator = job.creator
+    acting = creator.job if creator is not None else None
+    root = acting.root if acting else uid
+    return Actor(principal.email, ActingJob(uid, job.name, root, person_of(creator)))
+
+
+async def refuse_cancel(reader: Reader, actor: Actor, work: Work) -> None:
+    """Raise PermissionDenied for a program unless the work is its own job, or one that it has made, itself or
+    through a job that it made. People may cancel everything."""
+    if actor.job is None:
+        return
+    ancestor: Work | None = work
+    while ancestor is not None:
+        if ancestor.uid == actor.job.uid:
+            return
+        ancestor = await _maker(reader, ancestor)
+    made_by = work.creator if work.creator is not None else "somebody else"
+    raise PermissionDenied(
+        f"{actor.email} may cancel its own job, {actor.job.name}, and what that has made; {work.name} was "
+        f"made by {made_by}: leave it to whoever made it, or to a person with a token of this project"
+    )
+
+
+async def _maker(reader: Reader, work: Work) -> Work | None:
+    """Return the job whose program made a work or its parent; None if a person did, or it was deleted."""
+    if work.creator is None or work.creator.job is None:
+        return None
+    try:
+        maker, _ = await reader.job_by_uid(work.creator.job.uid)
+    except NotFound:
+        return None
+    return maker

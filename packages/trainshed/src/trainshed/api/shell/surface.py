@@ -22,7 +22,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trainshed.api.calls.auditing import audited
+from trainshed.api.calls.call import audited
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
 from trainshed.api.calls.links import holder

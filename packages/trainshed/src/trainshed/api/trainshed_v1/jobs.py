@@ -43,7 +43,7 @@ from trainshed.core.retention import RetentionReport
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
-from trainshed.store.conditions import (
+from trainshed.store.port import (
     PERSON,
     Column,
     Condition,
@@ -51,9 +51,9 @@ from trainshed.store.conditions import (
     Either,
     Equal,
     Every,
+    JobQuery,
     Labelled,
 )
-from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
 from trainshed.wire.trainshed_v1.timeline import Timeline

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.api.calls.auditing import audited
-from trainshed.api.calls.call import project_in
+from trainshed.api.calls.call import audited, project_in
 from trainshed.api.calls.http import (
     MAX_BODY,
     NDJSON,

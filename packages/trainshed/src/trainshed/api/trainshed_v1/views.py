@@ -25,8 +25,8 @@ from trainshed.core.tensorboards import thinned
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.conditions import Column, Condition, Either, Equal
 from trainshed.store.logs.lines import LogLine
+from trainshed.store.port import Column, Condition, Either, Equal
 from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
 

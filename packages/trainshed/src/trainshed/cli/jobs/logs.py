@@ -12,9 +12,8 @@ from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import Patience, SeenLines, log_stream
-from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView
+from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.moments import rfc3339
 from trainshed.core.units import Nanos

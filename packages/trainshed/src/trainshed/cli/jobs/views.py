@@ -1,4 +1,4 @@
-"""The jobs of `/trainshed/v1` for display. Pure.
+"""The jobs of `/trainshed/v1`, and lines of their logs, for display. Pure.
 
 A service that is older than this command leaves out fields that it does not know; they read as empty.
 
@@ -6,19 +6,22 @@ Times are nanoseconds since the epoch; 0 = not yet.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
 
+import click
 from msgspec import UNSET, UnsetType
 
-from trainshed.cli.text.colours import one_line
-from trainshed.cli.text.moments import duration, parse_moment
+from trainshed.cli.text.colours import coloured, faint, one_line, plain, replica_colour
+from trainshed.cli.text.moments import duration, exact_moment, parse_moment
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.progress import remaining_text
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 
 _PAGE = re.compile(r"(?<=please check the logs: )https?://\S{1,4000}")
 """The address of a page, in the message of a public error."""
@@ -102,3 +105,60 @@ def how(ending: records.ReplicaExit | None) -> str:
     if ending.signal is not None:
         return f"signal {ending.signal}"
     return f"exit {ending.exit_code}"
+
+
+_SECOND: Final = len("2026-11-22T08:46:44")
+
+
+class LineTexts:
+    """Formats the lines of one job, each after the label of its writer. Labels are cached, since a log may
+    have millions of lines."""
+
+    def __init__(self, job: JobView, *, timestamps: bool = False) -> None:
+        self._job = job
+        self._timestamps = timestamps
+        self._tasks = {replica.id: replica.task for replica in job.program.replicas or ()}
+        self._labels: dict[tuple[int, str], tuple[str, int]] = {}
+
+    def of(self, lines: Iterable[Line]) -> list[str]:
+        """Return the text of each line, with its line end."""
+        labels, texts = self._labels, list[str]()
+        for line in lines:
+            writer = (line.trial or 0, line.replica)
+            label, width = labels.get(writer) or self._label(line)
+            message = line.message
+            if not message.isprintable():
+                message = f"\n{' ' * (width + 2)}".join(coloured(message).split("\n"))
+            moment = faint(_moment(line.at)) if self._timestamps else ""
+            texts.append(f"{moment}{label}  {message}\n")
+        return texts
+
+    def _label(self, line: Line) -> tuple[str, int]:
+        trial = line.trial or 0
+        replica, task = plain(line.replica), plain(line.task)
+        shown = label(trial, replica, self._tasks.get(replica, replica), task, self._job)
+        self._labels[trial, line.replica] = shown
+        return shown
+
+
+def _moment(at: str) -> str:
+    """Return the time of a line in this machine's zone, such as `2026-11-20 06:05:12.345  `."""
+    return f"{_second(at[:_SECOND])}.{at[_SECOND + 1 : _SECOND + 4]}  "
+
+
+@lru_cache(64)
+def _second(text: str) -> str:
+    return exact_moment(parse_moment(f"{text}Z")).partition(".")[0]
+
+
+def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) -> tuple[str, int]:
+    """Return the label of a line's writer, and its width in characters. `task`: the replica's name in the
+    job; `trial_task`: its name in the trial's job."""
+    if tuning := job.program.tuning:
+        number = str(trial).rjust(len(str(tuning.first_trial + tuning.max_trials - 1)))
+        prefix = f"trial {number}"
+        if tuning.replicas > 1:
+            prefix += f"  {trial_task}"
+        return prefix, len(prefix)
+    text = task.ljust(max((len(other.task) for other in job.program.replicas or ()), default=0))
+    return click.style(text, fg=replica_colour(replica)), len(text)

@@ -11,10 +11,9 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.describe import best_lines
 from trainshed.cli.jobs.follow import Patience, Update, ViewChanges, follow
-from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView
+from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import faint, state_colour
 from trainshed.cli.text.moments import local_clock, parse_moment

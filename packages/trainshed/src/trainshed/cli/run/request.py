@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from trainshed.cli.text.moments import seconds_of
-from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.images import named_image, short_names
-from trainshed.core.catalog.machines import closest, machine_types
+from trainshed.core.catalog.machines import allowed, closest, machine_types
 from trainshed.core.names import Api
 from trainshed.core.terminals import page_entry
 from trainshed.core.units import Nanos

@@ -1,14 +1,14 @@
-"""The pages of models, datasets and experiments."""
+"""The pages of models, datasets and experiments, and how collections of the Vertex API are read in the
+project and region of a page."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
-from trainshed.console.pages.vertex import vertex_page, vertex_path, vertex_table
 from trainshed.console.rendering import curve_data, id_of
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
@@ -16,7 +16,59 @@ from trainshed.wire.trainshed_v1.jobs import Trial
 from trainshed.wire.trainshed_v1.models import ModelDescription
 
 _PAGE: Final = 100
-"""Runs on one page of an experiment."""
+"""Things on one page of a list, such as the runs of an experiment."""
+
+
+def vertex_path(visit: Visit, below: str) -> str:
+    """Return the Vertex API's path of something in the page's project and region. `below`: its end,
+    encoded."""
+    project, region = visit.place
+    return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
+
+
+async def vertex_page(
+    visit: Visit, below: str, *, token: str = "", size: int = _PAGE, **query: str
+) -> Any:
+    """Return one page of a collection of the Vertex API, as JSON. `query`: its filter or order. Raises
+    Refused."""
+    query |= {"pageSize": str(size), **({"pageToken": token} if token else {})}
+    path = vertex_path(visit, below)
+    return await visit.backend.call(visit.principal, "GET", f"{path}?{urlencode(query)}")
+
+
+async def vertex_table(
+    visit: Visit,
+    collection: str,
+    columns: tuple[str, str, str, str],
+    nothing: str,
+    cells: Callable[[Any], tuple[str, str]],
+    *,
+    answer: Any = None,
+) -> View:
+    """Return the page that lists a collection of the Vertex API: a row for each resource with its name, the
+    two `cells`, and when it was created. `nothing`: the text of an empty list; `answer`: the list's, where
+    it is not simply that of the collection."""
+    if answer is None:
+        answer = await vertex_page(visit, collection, token=visit.query("page"))
+    rows = [
+        (
+            item.get("displayName", ""),
+            id_of(item["name"]),
+            visit.on(f"/{collection}/{quote(id_of(item['name']), safe='')}"),
+            *cells(item),
+            item.get("createTime", ""),
+        )
+        for item in answer.get(collection, ())
+    ]
+    values = {
+        "columns": columns,
+        "nothing": nothing,
+        "rows": rows,
+        "following": visit.next_page(answer.get("nextPageToken")),
+    }
+    return View(collection.capitalize(), "table.html", values, place=collection)
+
+
 _CURVES: Final = 12
 """Most charts on that page."""
 _DRAWN: Final = 20

@@ -1,4 +1,5 @@
-"""The page that shows how things stand: what runs, what waits and why, what has failed, who holds what."""
+"""The page that shows how things stand: what runs, what waits and why, what has failed, who holds what; and
+the page of the service: its status, what its engine promises, and the names of secrets."""
 
 import asyncio
 from collections import Counter
@@ -14,6 +15,7 @@ from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.capacity import NodeList, UsageReport
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
+from trainshed.wire.trainshed_v1.secrets import SecretList
 
 _SHOWN: Final = 8
 _HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
@@ -123,3 +125,14 @@ async def _days(visit: Visit) -> list[tuple[str, float, float]]:
         for begin, report in zip(begins, reports, strict=True)
         if report is not None
     ]
+
+
+async def settings(visit: Visit) -> View:
+    """`/settings`: the service."""
+    status = await visit.get(Status, "status")
+    project, _ = visit.place
+    secrets = (
+        await visit.get_if_allowed(SecretList, "secrets", project=project) if project else None
+    )
+    facts = {"status": status, "secrets": secrets or SecretList()}
+    return View("Service", "settings.html", facts, place="settings")

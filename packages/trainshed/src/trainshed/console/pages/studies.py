@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from trainshed.console.pages.collections import vertex_page, vertex_path, vertex_table
 from trainshed.console.pages.searches import Metric, Search, parts
-from trainshed.console.pages.vertex import vertex_page, vertex_path, vertex_table
 from trainshed.console.rendering import id_of, number_text
 from trainshed.console.visits import View, Visit
 from trainshed.wire.trainshed_v1.jobs import Trial

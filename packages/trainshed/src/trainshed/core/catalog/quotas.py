@@ -7,8 +7,7 @@ metrics of their own, and so have jobs of `ml` v1.
 import functools
 from collections.abc import Iterable
 
-from trainshed.core.catalog import accelerators
-from trainshed.core.catalog.machines import machine_types
+from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.job import Disk, JobSpec, Machine, Strategy
 from trainshed.core.names import Api
 
@@ -60,9 +59,9 @@ def metrics() -> tuple[str, ...]:
     """Return every metric that a job may use, sorted."""
     machines = machine_types().values()
     families = {_family(m.name) for m in machines if m.apis and not m.is_legacy and m.vcpus}
-    devices = set(accelerators.accelerator_types(Api.VERTEX)) | {"TPU_V2_POD", "TPU_V3_POD"}
+    devices = set(accelerator_types(Api.VERTEX)) | {"TPU_V2_POD", "TPU_V3_POD"}
     plain = families | devices
-    ml_devices = {f"{ML}{device}" for device in accelerators.accelerator_types(Api.ML)}
+    ml_devices = {f"{ML}{device}" for device in accelerator_types(Api.ML)}
     return tuple(
         sorted(
             plain

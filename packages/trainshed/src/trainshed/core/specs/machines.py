@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from trainshed.core.catalog import accelerators, machines
+from trainshed.core.catalog import machines
 from trainshed.core.catalog.machines import MachineType
 from trainshed.core.job import Accelerators, Disk, Machine
 from trainshed.core.names import Api
@@ -52,8 +52,8 @@ def accelerator_faults(
     """Return what is wrong with the accelerator's type and with its count on `machine`; "" = nothing."""
     if not accelerator:
         return _missing(machine, count, api)
-    allowed = accelerators.allowed(machine, api)
-    pod = accelerators.count_is_allowed(machine, accelerator, count, api)
+    allowed = machines.allowed(machine, api)
+    pod = machines.count_is_allowed(machine, accelerator, count, api)
     if accelerator not in allowed and not pod:
         others = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
         hint = f" It goes with {others}." if others else " It takes no accelerators."
@@ -76,10 +76,9 @@ def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
     """Do the same as `accelerator_faults` for a request that names no accelerator type."""
     if count != 0:
         return "An accelerator count is given without an accelerator type; give both.", ""
-    if machine.needs_accelerators and not accelerators.tpu_topologies(machine):
+    if machine.needs_accelerators and not machines.tpu_topologies(machine):
         choices = "; ".join(
-            f"{name} x {_either(counts)}"
-            for name, counts in accelerators.allowed(machine, api).items()
+            f"{name} x {_either(counts)}" for name, counts in machines.allowed(machine, api).items()
         )
         return f"Machine type {machine.name} needs its accelerators named: {choices}.", ""
     return "", ""

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core import reducers
-from trainshed.core.catalog import accelerators, images
-from trainshed.core.catalog.machines import MachineType
+from trainshed.core.catalog import images
+from trainshed.core.catalog.machines import FLEX_START_TYPES, MachineType, tpu_topologies
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     Accelerators,
@@ -156,11 +156,11 @@ def _check_flex_start(section: Section, timeout: int, pools: tuple[WorkerPool, .
             "strategy", "FLEX_START needs the same machine configuration in all worker pools."
         )
     kinds = {devices.type if devices else "" for _, devices in configurations}
-    if not kinds <= accelerators.FLEX_START_TYPES:
+    if not kinds <= FLEX_START_TYPES:
         section.fault(
             "strategy",
             "FLEX_START needs accelerators of one of these types: "
-            f"{', '.join(sorted(accelerators.FLEX_START_TYPES))}.",
+            f"{', '.join(sorted(FLEX_START_TYPES))}.",
         )
 
 
@@ -409,7 +409,7 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
 
 
 def _check_topology(spec: Section, machine: MachineType) -> None:
-    topologies = accelerators.tpu_topologies(machine)
+    topologies = tpu_topologies(machine)
     shape = spec.text("tpuTopology")
     if shape and not topologies:
         spec.fault("tpuTopology", f"Machine type {machine.name} has no TPU topology; leave it out.")

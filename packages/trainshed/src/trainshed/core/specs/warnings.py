@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from trainshed.core import secrets
-from trainshed.core.catalog.accelerators import RETIRED
+from trainshed.core.catalog.machines import RETIRED
 from trainshed.core.job import Disk, WorkerPool
 from trainshed.core.reducers import reducer_warnings, reducers_of
 from trainshed.core.runtime import CONTAINER

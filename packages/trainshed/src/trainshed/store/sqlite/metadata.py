@@ -27,7 +27,7 @@ from trainshed.core.metadata import (
     StoreName,
     TextIs,
 )
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 from trainshed.store.codec import EDGE_LABELS, METADATA_STORE, NODE
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing

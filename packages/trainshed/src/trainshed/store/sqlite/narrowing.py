@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from trainshed.core.names import Api, JobUid
 from trainshed.store.codec import WorkKind
-from trainshed.store.conditions import (
+from trainshed.store.port import (
     Column,
     Condition,
     Contains,
@@ -20,9 +20,9 @@ from trainshed.store.conditions import (
     Either,
     Equal,
     Every,
+    JobQuery,
     Labelled,
 )
-from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.connections import Parameters
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, KINDS
 

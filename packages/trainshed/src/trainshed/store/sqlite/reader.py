@@ -13,8 +13,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
 from trainshed.store.codec import OPERATION
-from trainshed.store.conditions import Condition
-from trainshed.store.port import NO_JOB, JobQuery, Matches, NodeDrain
+from trainshed.store.port import NO_JOB, Condition, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
 from trainshed.store.sqlite.connections import (
     Parameters,

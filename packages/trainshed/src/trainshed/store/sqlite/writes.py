@@ -15,8 +15,7 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.codec import DETAILS, MEASUREMENT, OPERATION, TRIAL
-from trainshed.store.conditions import PERSON
-from trainshed.store.port import NewWork, StaleCommit
+from trainshed.store.port import PERSON, NewWork, StaleCommit
 from trainshed.store.records import Operation, StoredTrial
 from trainshed.store.sqlite.connections import Parameters, load_statements, records
 from trainshed.store.sqlite.rows import work_parameters

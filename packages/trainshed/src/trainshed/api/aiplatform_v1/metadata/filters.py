@@ -26,7 +26,7 @@ from trainshed.core.metadata import (
     Order,
     StoreName,
 )
-from trainshed.core.operators import Operator
+from trainshed.core.patterns import Operator
 
 _TEXTS: Final[Mapping[str, Field]] = {
     "schema_title": Field.SCHEMA_TITLE,

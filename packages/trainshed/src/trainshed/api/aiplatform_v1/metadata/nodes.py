@@ -15,7 +15,7 @@ from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.aiplatform_v1.metadata.filters import ORDERS, read_filter
-from trainshed.api.calls.call import Call, Handler, Handlers
+from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
 from trainshed.api.calls.paging import (
     cut,
     decode_number,
@@ -25,7 +25,6 @@ from trainshed.api.calls.paging import (
     read_order,
 )
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata import (
