@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import execute
 from tests.docs.blocks import ROOT
-from tests.e2e.running import command, environment, running
+from tests.e2e.running import SKLEARN, command, environment, running, trainshed
 
 
 @pytest.mark.soak
@@ -39,7 +38,7 @@ def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path
 @pytest.mark.parametrize(
     ("program", "image"),
     [
-        ("digits.py", "scikit-learn"),
+        ("digits.py", SKLEARN),
         pytest.param("images.py", "pytorch", marks=pytest.mark.soak),
         pytest.param("keras_digits.py", "tensorflow", marks=pytest.mark.soak),
     ],
@@ -47,16 +46,10 @@ def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path
 def test_the_programs_that_resume_do_so_after_a_kill(
     tmp_path: Path, program: str, image: str
 ) -> None:
-    """docs/drills.md"""
+    """docs/drills.md; scikit-learn in the small environment that most tests share."""
     words = f"run {program} --image {image} --format json -- --pause 0.2"
     with running(tmp_path / "data") as service:
-        run = execute(
-            *command(*words.split()),
-            cwd=ROOT / "examples/resume",
-            env=environment(service.data),
-            timeout=900,
-            check=True,
-        )
+        run = trainshed(*words.split(), data=service.data, cwd=ROOT / "examples/resume")
         job = json.loads(run.stdout)["uid"]
         drill = {"kind": "kill", "atLine": "(?i)^epoch 5/"}
         service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)

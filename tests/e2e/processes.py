@@ -101,3 +101,9 @@ def leftovers(data: Path) -> list[str]:
     slots = data / "slots"
     kept = [str(path) for path in slots.glob("[0-9]*")]
     return [*mounts, *groups, *kept]
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has computed so far, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import marked, new_mark
+from tests.e2e.processes import marked, new_mark, processor_seconds
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit, trainshed
 from tests.e2e.stories import at, make_pipe, timeline, until
 from trainshed.replica.observe import disk
@@ -89,11 +89,6 @@ def until_refused(service: Service) -> str:
     raise AssertionError("a full disk took 200 jobs")
 
 
-def cpu(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def numbers(service: Service, job_id: str) -> list[str]:
     words = [line.split()[0] for line in service.lines(job_id, "workerpool0-0")]
     return [word for word in words if word.isdigit()]
@@ -121,9 +116,9 @@ def test_a_full_disk_kills_no_program_and_passes_by_itself(place: Place, commons
         assert "the disk that holds the data directory is full" in until_refused(service)
         view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
         assert (view["state"], view["attempt"]) == ("RUNNING", 1)
-        before = cpu(service.pid)
+        before = processor_seconds(service.pid)
         assert not threading.Event().wait(2)
-        assert cpu(service.pid) - before < 0.4
+        assert processor_seconds(service.pid) - before < 0.4
         assert until_blocked(mark) == pid
         place.make_room()
         view = service.finish(job_id, PATIENCE)

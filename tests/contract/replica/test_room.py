@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
+from tests.e2e.processes import processor_seconds
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.observe import disk as replica_disk
@@ -119,9 +120,9 @@ def test_a_shim_that_waits_for_room_does_next_to_nothing(
     line = place.python("while True: print('x' * 1000)")
     until_waiting(line)
     shim = place.journal()["shim"]
-    before = cpu(shim)
+    before = processor_seconds(shim)
     assert not threading.Event().wait(2.0)
-    assert cpu(shim) - before < 0.1
+    assert processor_seconds(shim) - before < 0.1
     for segment in place.logs.iterdir():
         segment.unlink()
     assert journal.expel(str(place.slot), 9, "the test is over")
@@ -151,10 +152,10 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
             port = int(process.stdout.readline())
             callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
             first, _ = server.accept()
-            before = cpu(process.pid)
+            before = processor_seconds(process.pid)
             # It is without handles now; what it does meanwhile is nothing.
             assert not threading.Event().wait(1.0)
-            assert cpu(process.pid) - before < 0.3
+            assert processor_seconds(process.pid) - before < 0.3
             for caller in callers[:-1]:
                 caller.close()
             callers[-1].settimeout(PATIENCE)
@@ -166,11 +167,6 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
         finally:
             process.kill()
             process.communicate(timeout=PATIENCE)
-
-
-def cpu(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @LEVELS
