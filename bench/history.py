@@ -14,10 +14,9 @@ from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.store.codec import DETAILS
-from trainshed.store.sqlite.connections import load_statements
+from trainshed.store.sqlite.connections import load_statements, migrate
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.rows import work_parameters
-from trainshed.store.sqlite.schema import migrate
 
 PROJECTS = ("research", "production")
 LOCATIONS = ("us-central1", "europe-west4")

@@ -15,8 +15,8 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.audit import record_is_stored
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.sqlite.access import recorded
+from trainshed.store.sqlite.connections import migrate
 from trainshed.store.sqlite.database import Store
-from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.setting_aside import past_bad_records, set_aside
 from trainshed.store.sqlite.snapshots import unreadable
 from trainshed.store.sqlite.writer import public

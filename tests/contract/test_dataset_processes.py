@@ -73,7 +73,7 @@ def children() -> list[int]:
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             command = (entry / "cmdline").read_bytes()
             is_ours = parent == str(os.getpid()) and state != "Z"
-            if is_ours and b"trainshed.datasets.process" in command:
+            if is_ours and b"trainshed.datasets.step" in command:
                 pids.append(int(entry.name))
         except (OSError, ValueError):
             continue

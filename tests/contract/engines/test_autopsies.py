@@ -10,9 +10,8 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, House, processes_marked
 from tests.contract.engines.test_terminals import shown
 from trainshed.core.names import JobUid
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest
 from trainshed.engines.local.autopsies import Keeping
-from trainshed.engines.terminals import TerminalRefused
 
 HOUR = 3600 * 10**9
 

@@ -12,8 +12,7 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from trainshed.core.launch import Limits
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
-from trainshed.core.terminals import Terminal, TerminalRequest
-from trainshed.engines.terminals import TerminalRefused
+from trainshed.core.terminals import Terminal, TerminalRefused, TerminalRequest
 
 PLAIN = {"is_terminal": False}
 

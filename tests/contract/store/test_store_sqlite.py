@@ -29,13 +29,12 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, NewWork, StoreInUse, StoreOfOtherVersion
 from trainshed.store.sqlite import studies
-from trainshed.store.sqlite.connections import load_statements, open_writer
+from trainshed.store.sqlite.connections import load_statements, migrate, open_writer, scripts
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.narrowing import walk
 from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.reader import Reader
-from trainshed.store.sqlite.schema import migrate, scripts
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.writer import Writer
@@ -158,7 +157,7 @@ def test_a_failing_migration_leaves_the_version_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = ((1, "CREATE TABLE a (x);"), (2, "CREATE TABLE b (x); CREATE TABLE a (x);"))
-    monkeypatch.setattr("trainshed.store.sqlite.schema.scripts", lambda: broken)
+    monkeypatch.setattr("trainshed.store.sqlite.connections.scripts", lambda: broken)
     connection = open_writer(tmp_path / "x.db")
     with pytest.raises(sqlite3.OperationalError):
         migrate(connection)

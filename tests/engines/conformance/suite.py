@@ -31,7 +31,7 @@ from tests.engines.conformance.stage import (
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.streams import StreamKind, StreamSource
-from trainshed.core.terminals import Terminal, TerminalRequest
+from trainshed.core.terminals import Terminal, TerminalRequest, Terminals
 from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
@@ -41,7 +41,6 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.engines.terminals import Terminals
 
 FOREVER = Program(prints=1, runs=None)
 

@@ -28,6 +28,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import TerminalRefused
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
@@ -44,7 +45,6 @@ from trainshed.engines.port import (
     ReplicaReport,
     StartWaits,
 )
-from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, keep
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed_cluster.remote import messages

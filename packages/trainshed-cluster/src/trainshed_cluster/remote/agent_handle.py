@@ -7,8 +7,8 @@ import time
 from msgspec.structs import replace
 
 from trainshed.core.names import JobUid
+from trainshed.core.terminals import TerminalRefused
 from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchRejected
-from trainshed.engines.terminals import TerminalRefused
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.progress import Sending

@@ -20,7 +20,7 @@ from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Terminal, TerminalRequest
+from trainshed.core.terminals import NoTerminals, Terminal, TerminalRefused, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, identity, revealed
 from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local.engine import LocalEngine
@@ -35,7 +35,6 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.streams import FileStreams
-from trainshed.engines.terminals import NoTerminals, TerminalRefused
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
 from trainshed_cluster.remote import messages

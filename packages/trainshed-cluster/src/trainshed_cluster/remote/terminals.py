@@ -51,7 +51,7 @@ _FROM_SHELL = msgspec.msgpack.Decoder(Shown | Ended)
 
 
 class RemoteTerminal:
-    """The caller's side: `engines.terminals.Terminal` over a stream."""
+    """The caller's side: `core.terminals.Terminal` over a stream."""
 
     def __init__(self, streams: Streams) -> None:
         self._reader, self._writer = streams

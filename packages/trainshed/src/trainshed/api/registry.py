@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from trainshed.api import projects
 from trainshed.api.aiplatform_v1 import (
-    custom_jobs,
     datasets,
+    job_service,
     locations,
     model_exports,
     models,
@@ -16,7 +16,6 @@ from trainshed.api.aiplatform_v1 import (
     tensorboard_points,
     tensorboards,
     training_pipelines,
-    tuning_jobs,
 )
 from trainshed.api.aiplatform_v1.metadata import lineage, nodes
 from trainshed.api.calls.call import Handler, Handlers
@@ -31,8 +30,7 @@ def handlers() -> Handlers:
     return _merged(
         module.HANDLERS
         for module in (
-            custom_jobs,
-            tuning_jobs,
+            job_service,
             training_pipelines,
             models,
             model_exports,
@@ -53,8 +51,7 @@ def handlers() -> Handlers:
 
 CHECKS: Checks = MappingProxyType(
     {
-        **custom_jobs.CHECKS,
-        **tuning_jobs.CHECKS,
+        **job_service.CHECKS,
         **training_pipelines.CHECKS,
         **jobs.CHECKS,
         **studies.CHECKS,

@@ -34,7 +34,7 @@ _SHOWN: Final = 2_000
 _START: Final = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
-from trainshed.datasets.process import main
+from trainshed.datasets.step import main
 main()
 """
 

@@ -1,9 +1,14 @@
 """The step that splits a dataset: it reads the files once (twice to split by time), writes the splits, and
 then the manifest, which says that they are complete.
 
-It blocks, and holds a few parts of files in memory, whatever their size.
+It blocks, and holds a few parts of files in memory, whatever their size. It is a process of its own (`main`),
+which opens no file and can write none, has a limit of memory, and dies with the service: the data that it
+parses were written by others.
 """
 
+import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -15,8 +20,16 @@ from trainshed.core.datasets.lines import BadData
 from trainshed.core.datasets.plans import SPLITS, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
 from trainshed.core.datasets.rows import ItemFile, Table, TableFile, of_items, of_table
-from trainshed.datasets.port import DataRefused, SplitCounts, Written
+from trainshed.datasets.port import (
+    Answer,
+    DataRefused,
+    DataUnwritten,
+    Request,
+    SplitCounts,
+    Written,
+)
 from trainshed.datasets.storage import QUANTUM, Found, Storage
+from trainshed.replica.system import kernel
 
 # Writes the rows of one split into files of about 64 MB, each of which begins with the header.
 
@@ -245,3 +258,32 @@ class _Meter:
                 self._tell(
                     f"{part:.0%} of {self._total / 1e6:,.0f} MB read and split, {rate:.0f} MB/s."
                 )
+
+
+MEMORY: Final = 1 << 30
+"""Bytes of address space that the process may have."""
+
+
+def main() -> None:
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    kernel.help_parent(request.parent)
+    kernel.forbid_new_privileges()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)
+    storage = Storage(request.socket, request.account)
+    try:
+        written = write_splits(request.plan, storage, lambda text: _say(Answer(progress=text)))
+    except DataRefused as failure:
+        _say(Answer(refused=str(failure)))
+    except DataUnwritten as failure:
+        _say(Answer(failed=str(failure)))
+    except MemoryError:
+        _say(Answer(failed=f"The files need more than {MEMORY >> 20} MiB of memory."))
+    else:
+        _say(Answer(written=written))
+
+
+def _say(answer: Answer) -> None:
+    os.write(1, msgspec.json.encode(answer) + b"\n")

@@ -34,6 +34,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import DEFAULT_BUCKET, ReplicaId
 from trainshed.core.retention import Retention, RetentionReport
 from trainshed.core.streams import StreamSource
+from trainshed.core.terminals import NoTerminals, Terminals
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
@@ -41,7 +42,6 @@ from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import LogInventory, ServiceStreams
-from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp, mail_server

@@ -17,7 +17,7 @@ from trainshed.api.calls.tickets import Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
 from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import COVERED
 from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace
@@ -28,7 +28,6 @@ from trainshed.engines.port import (
     LogWriter,
     SecretMissing,
 )
-from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.eventloop.background import Crew
 from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.system import cgroups

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from trainshed.api.aiplatform_v1 import custom_jobs, training_pipelines, tuning_jobs
+from trainshed.api.aiplatform_v1 import job_service, training_pipelines
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
@@ -81,10 +81,10 @@ async def _read(
     match api:
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
-            path, new, check = f"/v1/{parent}/customJobs", _custom, custom_jobs.check_create
+            path, new, check = f"/v1/{parent}/customJobs", _custom, job_service.check_custom_job
             if is_search(body):
                 path = f"/v1/{parent}/hyperparameterTuningJobs"
-                new, check = _trial, tuning_jobs.check_create
+                new, check = _trial, job_service.check_tuning_job
             if is_pipeline(body):
                 path = f"/v1/{parent}/trainingPipelines"
                 new, check = _pipeline, training_pipelines.check_create
@@ -106,7 +106,7 @@ async def _read(
 
 
 async def _custom(call: Call, request: Any) -> Job:
-    job, _ = await custom_jobs.new(call, request)
+    job, _ = await job_service.new_custom_job(call, request)
     return job
 
 
@@ -116,7 +116,7 @@ async def _ml(call: Call, request: Any) -> Job:
 
 async def _trial(call: Call, request: Any) -> Job:
     """Return the job of one trial of a Vertex tuning job."""
-    parsed, _ = await tuning_jobs.asked_for(call, request)
+    parsed, _ = await job_service.asked_for_tuning_job(call, request)
     return _imagined(call, request.parent, parsed, parsed.spec.trial)
 
 

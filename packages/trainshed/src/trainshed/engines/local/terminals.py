@@ -15,13 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
 from trainshed.engines.local import autopsies
 from trainshed.engines.local.autopsies import PLAN, REPORT, Autopsies, Key
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
-from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.lines import StreamLine
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
@@ -36,7 +35,7 @@ _ENDED = "it ended in this moment"
 
 
 class LocalTerminal:
-    """A `Terminal` (`engines.terminals`) over the streams of a shell on this machine."""
+    """A `Terminal` (`core.terminals`) over the streams of a shell on this machine."""
 
     def __init__(
         self,

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from trainshed.core.names import JobUid
 from trainshed.store.records import RecordSetAside
-from trainshed.store.sqlite.connections import damaged, open_reader, require_sound
-from trainshed.store.sqlite.schema import require_known
+from trainshed.store.sqlite.connections import damaged, open_reader, require_known, require_sound
 from trainshed.store.sqlite.setting_aside import all_set_aside
 
 

@@ -17,6 +17,7 @@ from trainshed.store.sqlite.connections import (
     Reading,
     Writing,
     damaged,
+    migrate,
     open_writer,
     require_not_emptied,
     require_sound,
@@ -38,7 +39,6 @@ from trainshed.store.sqlite.resources import (
     Operations,
     Secrets,
 )
-from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import Studies, finish_deleting
