@@ -1,19 +1,16 @@
 """What befalls a cluster while a whole service has jobs on it: nodes, networks, Kubernetes' own processes,
 Pods, the service itself. In the end each job has succeeded, from its checkpoint, and nothing ran twice."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from tests.e2e.processes import new_mark
-from tests.e2e.running import Service, container_job, submit
+from tests.e2e.running import container_job, submit
 from tests.e2e.stories import PRIMARY, Story, story_of, telling, until
 from tests.kubernetes.lab import KubernetesLab, manifest
-from tests.kubernetes.whole import await_condition, configure, service_on, settle
-from tests.slurm.nodes import until as asked_until
+from tests.kubernetes.whole import Site, await_condition, configure, service_on, settle
 
 pytestmark = pytest.mark.kubernetes
 
@@ -36,13 +33,8 @@ while not gate.exists():
 """Counts its steps in the bucket until the gate is open, and goes on from there."""
 
 
-class Site:
-    """A lab and the service on it."""
-
-    def __init__(self, lab: KubernetesLab, service: Service) -> None:
-        self.lab = lab
-        self.service = service
-        self._key = ""
+class School(Site):
+    """Its jobs train."""
 
     def training(self) -> str:
         """A job that has trained for a while; its id."""
@@ -51,15 +43,9 @@ class Site:
         return job_id
 
     def submit(self) -> str:
-        self._key = new_mark()
-        return submit(self.service, container_job(telling(TRAINS.format(key=self._key))))
-
-    def finished(self, job_id: str) -> Story:
-        """After the gate was opened."""
-        self.service.put("trainshed", f"{self._key}-gate", b"open")
-        story = story_of(self.service, job_id)
-        assert story.state == "SUCCEEDED", story.public
-        return story
+        key = new_mark()
+        self.gate = f"{key}-gate"
+        return submit(self.service, container_job(telling(TRAINS.format(key=key))))
 
     def moved_on(self, job_id: str, seconds: float = 90) -> Story:
         """The job went on from its checkpoint after its program had been lost once, with the same name."""
@@ -85,21 +71,18 @@ class Site:
         [replica] = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
         return replica["node"]
 
-    def pods(self) -> list[dict[str, Any]]:
-        return self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
-
 
 @pytest.fixture(scope="module")
 def opened(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+) -> Iterator[School]:
     config = configure(kubernetes_lab, tmp_path_factory.mktemp("faults") / "service", "grace = 2")
     with service_on(kubernetes_lab, config) as service:
-        yield Site(kubernetes_lab, service)
+        yield School(kubernetes_lab, service)
 
 
 @pytest.fixture
-def site(opened: Site) -> Iterator[Site]:
+def site(opened: School) -> Iterator[School]:
     yield opened
     settle(opened.lab, opened.service)
 
@@ -109,7 +92,7 @@ def nodes(story: Story) -> list[str]:
     return [entry["details"]["node"] for entry in story.of_kind("replica_started")]
 
 
-def test_a_cordoned_node_is_maintenance(site: Site) -> None:
+def test_a_cordoned_node_is_maintenance(site: School) -> None:
     """SIGTERM and a grace, then on from the checkpoint on another node, with the same name."""
     job_id = site.training()
     node = site.node_of(job_id)
@@ -124,7 +107,7 @@ def test_a_cordoned_node_is_maintenance(site: Site) -> None:
     assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
-def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
+def test_what_runs_does_not_notice_kubernetes_own_failures(site: School) -> None:
     """etcd hangs, the API server is killed: programs and their lines go on; what is submitted meanwhile
     begins when it is back."""
     job_id = site.training()
@@ -140,7 +123,7 @@ def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
     assert story_of(site.service, waiting).state == "SUCCEEDED"
 
 
-def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
+def test_a_kubelet_that_is_gone_costs_nothing(site: School) -> None:
     """Its node is not heard of, takes nothing new, and what runs there runs on: its agent is heard."""
     job_id = site.training()
     node = site.node_of(job_id)
@@ -162,7 +145,7 @@ LOSSES: dict[
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: Site, loss: str) -> None:
+def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: School, loss: str) -> None:
     """Without power its program is dead; cut off, its agent ends it when its lease is over. Only then it
     starts elsewhere."""
     lose, have_again = LOSSES[loss]
@@ -178,22 +161,12 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: Site, lo
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
 
 
-def test_a_namespace_that_is_full_is_waited_for(site: Site) -> None:
-    quota = manifest("ResourceQuota", "none-at-all", hard={"pods": "0"})
-    site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+def test_a_namespace_that_is_full_is_waited_for(site: School) -> None:
+    site.apply(manifest("ResourceQuota", "none-at-all", hard={"pods": "0"}))
     try:
         job_id = site.submit()
-        for entry in _told(site, job_id):
-            if "namespace default admits no more" in entry:
-                break
+        site.told(job_id, "namespace default admits no more")
     finally:
         site.lab.kubectl("delete", "resourcequota", "none-at-all")
     until(site.service.follow(job_id, PRIMARY), "trained")
     site.undisturbed(job_id)
-
-
-def _told(site: Site, job_id: str) -> Iterator[str]:
-    """All that the timeline says, until it has said nothing more for long."""
-    for _ in asked_until("a reason on the timeline", 60):
-        for entry in site.service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")["entries"]:
-            yield entry["message"]

@@ -1,18 +1,16 @@
 """What keeps a Pod from running, and what ends it, with the whole service on it: each is a cause of its own
 on the timeline, what clients are told, and what the failure table makes of it."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.e2e.processes import new_mark
-from tests.e2e.running import Service, container_job, submit, trainshed
-from tests.e2e.stories import PRIMARY, Story, Verdict, story_of, telling, timeline, until
+from tests.e2e.running import container_job, submit, trainshed
+from tests.e2e.stories import PRIMARY, Story, Verdict, story_of, telling, until
 from tests.kubernetes.lab import IMAGE, KubernetesLab, manifest
-from tests.kubernetes.whole import STAYS, await_condition, configure, service_on, settle
-from tests.slurm.nodes import until as asked_until
+from tests.kubernetes.whole import Site, await_condition, configure, service_on, settle
 
 pytestmark = pytest.mark.kubernetes
 
@@ -31,50 +29,6 @@ time.sleep(600)
 """
 
 
-class Site:
-    """The service and the cluster that its Pods are in."""
-
-    def __init__(self, lab: KubernetesLab, service: Service) -> None:
-        self.lab = lab
-        self.service = service
-        self._gate = ""
-
-    def staying(self) -> str:
-        """A job that runs until it is to end; its id."""
-        self._gate = new_mark()
-        job_id = submit(self.service, container_job(STAYS.format(gate=self._gate)))
-        until(self.service.follow(job_id, PRIMARY), "runs")
-        return job_id
-
-    def finished(self, job_id: str) -> Story:
-        """After it was let go on."""
-        self.service.put("trainshed", self._gate, b"open")
-        story = story_of(self.service, job_id)
-        assert story.state == "SUCCEEDED", story.public
-        return story
-
-    def told(self, job_id: str, words: str) -> str:
-        """What the timeline says, once it says something with these words."""
-        for _ in asked_until(f"{words!r} on the timeline", 90):
-            for entry in timeline(self.service, job_id):
-                if words in entry["message"]:
-                    return entry["message"]
-        raise AssertionError
-
-    def described(self, job_id: str) -> str:
-        """What `trainshed jobs describe` prints, as one line."""
-        printed = trainshed("jobs", "describe", job_id, data=self.service.data).stdout
-        return " ".join(printed.split())
-
-    def pod(self) -> dict[str, Any]:
-        [pod] = self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
-        return pod
-
-    def apply(self, *objects: dict[str, Any]) -> None:
-        manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-        self.lab.kubectl("apply", "-f", "-", stdin=manifest)
-
-
 @pytest.fixture(scope="module")
 def opened(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
@@ -91,6 +45,12 @@ def opened(
 def site(opened: Site) -> Iterator[Site]:
     yield opened
     settle(opened.lab, opened.service)
+
+
+def described(site: Site, job_id: str) -> str:
+    """What `trainshed jobs describe` prints, as one line."""
+    printed = trainshed("jobs", "describe", job_id, data=site.service.data).stdout
+    return " ".join(printed.split())
 
 
 def causes(story: Story) -> list[str]:
@@ -121,7 +81,7 @@ def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
     assert story.verdicts == [Verdict("out_of_disk", "job_fails")]
     assert causes(story) == ["out_of_disk"]
     assert "its files took more than its disk has" in story.message
-    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in site.described(job_id)
+    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in described(site, job_id)
 
 
 def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(site: Site) -> None:
@@ -184,7 +144,7 @@ def urgent(node: str) -> list[dict[str, Any]]:
 def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
     """By this version's scheduler, which deletes the Pod and says nowhere in it why."""
     job_id = site.staying()
-    pod = site.pod()
+    [pod] = site.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
     node = pod["spec"]["nodeName"]
     site.apply(*urgent(node))
     try:
@@ -209,7 +169,7 @@ def test_an_image_that_does_not_come_is_waited_for_and_fails_the_job_in_the_end(
     job_id = submit(site.service, body)
     words = "its image 127.0.0.1:9/team/nowhere:1 does not come"
     site.told(job_id, words)
-    assert words in site.described(job_id)
+    assert words in described(site, job_id)
     story = story_of(site.service, job_id)
     assert story.state == "FAILED" and story.code == 9
     assert causes(story) == ["rejected"]
@@ -235,7 +195,7 @@ def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
         job_id = submit(service, container_job("print('came')"))
         message = site.told(job_id, "Kubernetes has not placed Pod")
         assert 'persistentvolumeclaim "environments" not found' in message
-        assert 'persistentvolumeclaim "environments" not found' in site.described(job_id)
+        assert 'persistentvolumeclaim "environments" not found' in described(site, job_id)
         try:
             site.apply(volume, claim)
             story = story_of(service, job_id)

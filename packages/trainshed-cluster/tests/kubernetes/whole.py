@@ -6,10 +6,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import Service, running
+from tests.e2e.processes import new_mark
+from tests.e2e.running import Service, container_job, running, submit
+from tests.e2e.stories import PRIMARY, Story, story_of, timeline, until
 from tests.kubernetes.conformance_lab import lab_settings
 from tests.kubernetes.lab import KubernetesLab
-from tests.slurm.nodes import until
+from tests.slurm.nodes import until as asked_until
 
 LEASE = 12.0
 """Seconds of silence after which an agent gives up."""
@@ -17,7 +19,7 @@ MEMORY_MIB = 400
 """Of a replica, whatever its machine type has."""
 _CACHE = "/tmp/trainshed-cache"
 """On nodes: what Pods are sent, once for all."""
-STAYS = """
+_STAYS = """
 import time
 from google.cloud import storage
 gate = storage.Client().bucket('trainshed').blob({gate!r})
@@ -48,14 +50,50 @@ def service_on(lab: KubernetesLab, config: Path) -> Generator[Service]:
     """One of those settings. In the end nothing of it is left in the cluster."""
     with running(config.parent / "data", "--config", str(config)) as started:
         yield started
-    for _ in until("the end of its Pods", 60):
+    for _ in asked_until("the end of its Pods", 60):
         if not lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]:
             return
 
 
+class Site:
+    """The service, and the cluster that its Pods are in."""
+
+    def __init__(self, lab: KubernetesLab, service: Service) -> None:
+        self.lab = lab
+        self.service = service
+        #: Of the last job that waits for it: an object of the bucket.
+        self.gate = ""
+
+    def staying(self) -> str:
+        """A job that runs until it is to end; its id."""
+        self.gate = new_mark()
+        job_id = submit(self.service, container_job(_STAYS.format(gate=self.gate)))
+        until(self.service.follow(job_id, PRIMARY), "runs")
+        return job_id
+
+    def finished(self, job_id: str) -> Story:
+        """After it was let go on."""
+        self.service.put("trainshed", self.gate, b"open")
+        story = story_of(self.service, job_id)
+        assert story.state == "SUCCEEDED", story.public
+        return story
+
+    def told(self, job_id: str, words: str) -> str:
+        """What the timeline says, once it says something with these words."""
+        for _ in asked_until(f"{words!r} on the timeline", 90):
+            for entry in timeline(self.service, job_id):
+                if words in entry["message"]:
+                    return entry["message"]
+        raise AssertionError
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.lab.kubectl("apply", "-f", "-", stdin=manifest)
+
+
 def await_condition(service: Service, node: str, condition: str) -> None:
     """Of a node, as the service tells it."""
-    for _ in until(f"{node}: {condition}", 60):
+    for _ in asked_until(f"{node}: {condition}", 60):
         views = service.call("GET", "/trainshed/v1/nodes")["nodes"]
         if next(view for view in views if view["name"] == node)["condition"] == condition:
             return
