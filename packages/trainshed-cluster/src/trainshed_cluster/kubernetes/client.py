@@ -345,20 +345,20 @@ class Followed(Generic[Item]):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def ask(self, name: str) -> None:
-        """Refresh one object. Raises ApiFailure, ClusterUnavailable."""
-        try:
-            self._put(await self._client.get(f"{self.path}/{name}", self._kind))
-        except ApiFailure as failure:
-            if failure.status != 404:
-                raise
-            self._drop(name, None)
-
-    async def ask_some(self, params: Mapping[str, str], mine: Callable[[Item], bool]) -> None:
+    async def ask(self, params: Mapping[str, str], mine: Callable[[Item], bool]) -> None:
         """Refresh the objects that `params` select, which are those for which `mine` holds. Raises
         ApiFailure, ClusterUnavailable."""
+        before = dict(self.objects)
         objects, _ = await self._client.list(self.path, self._kind, params)
-        self._replace({item.key: item for item in objects}, mine)
+
+        def is_settled(item: Item) -> bool:
+            # What the watch has told meanwhile may be newer than the answer.
+            return self.objects.get(item.key) is before.get(item.key)
+
+        self._replace(
+            {item.key: item for item in objects if is_settled(item)},
+            lambda item: is_settled(item) and mine(item),
+        )
 
     def _reached(self) -> None:
         if self._is_cut:

@@ -96,8 +96,8 @@ class KubernetesCluster:
         self._fresh: set[str] = set()
         #: How the Pods that no longer exist ended.
         self._ends: dict[HoldName, HoldEnd] = {}
-        #: The node of each hold whose Pod vanished without an observed end: its programs may live.
-        self._ghosts: dict[HoldName, str] = {}
+        #: The Pod of each hold that vanished without an observed end, as it was: its programs may live.
+        self._ghosts: dict[HoldName, Pod] = {}
         self._needs: dict[HoldName, NodeNeed] = {}
         #: Kueue's workloads, if jobs wait in its queue.
         self._admission: Admission | None = None
@@ -551,10 +551,10 @@ class KubernetesCluster:
         self._touch()
         if name is None:
             return
-        known = self._mine.get(name)
+        known = self._mine.get(name) or self._ghosts.get(name)
         if gone:
             if known is not None and known.metadata.uid == pod.metadata.uid:
-                del self._mine[name]
+                self._mine.pop(name, None)
                 self._learn_end(name, pod if pod.is_over else known)
             for some in (self._fresh, self._asked_to_go):
                 some.discard(pod.metadata.uid)
@@ -563,6 +563,7 @@ class KubernetesCluster:
             return  # This Pod has ended, or will, and another one has taken its place.
         if not pod.is_over and not pod.is_running:
             self._fresh.add(pod.metadata.uid)
+        self._ghosts.pop(name, None)
         self._mine[name] = pod
 
     def _learn_end(self, name: HoldName, pod: Pod) -> None:
@@ -570,15 +571,16 @@ class KubernetesCluster:
         if name in self._given_back:
             return
         if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self._fresh:
+            self._ghosts.pop(name, None)
             self._ends[name] = self._end_of(pod)
-        else:
+        elif name not in self._ghosts:
             log.warning(
                 "kubernetes: Pod %s was deleted by force on node %s; what ran there may live, and is waited "
                 "for as long as its lease",
                 pod.metadata.name,
                 pod.spec.node_name,
             )
-            self._ghosts[name] = pod.spec.node_name
+            self._ghosts[name] = pod
 
     def _touch(self) -> None:
         self._is_dirty = True
@@ -602,7 +604,7 @@ class KubernetesCluster:
             service=self._service,
             routes=self._routes,
             overcommit=self._settings.overcommit,
-            ghosts=self._ghosts,
+            ghosts={name: pod.spec.node_name for name, pod in self._ghosts.items()},
             wanted=self._wanted,
         )
         delays = {**report.delays, **self._not_admitted(), **self._unmade}
@@ -633,9 +635,10 @@ class KubernetesCluster:
         began = time.monotonic()
         assert self._nodes is not None
         try:
-            await self._nodes.ask(node)
+            itself = {"fieldSelector": f"metadata.name={node}"}
+            await self._nodes.ask(itself, lambda listed: listed.key == node)
             for followed in self._pods:
-                await followed.ask_some(
+                await followed.ask(
                     {
                         "labelSelector": manifests.selector(self._service),
                         "fieldSelector": f"spec.nodeName={node}",

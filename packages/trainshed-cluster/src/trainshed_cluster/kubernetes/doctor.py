@@ -54,7 +54,7 @@ class Right:
         }
 
 
-_EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("get", "list", "watch"))
+_EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("list", "watch"))
 _PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not counted")
 _IN_NAMESPACES = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),

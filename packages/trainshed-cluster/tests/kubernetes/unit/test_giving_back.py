@@ -1,8 +1,9 @@
-"""What becomes of a Pod whose work is over, over an API in memory: it is deleted once."""
+"""What becomes of a Pod whose work is over, over an API in memory: it is deleted once, and its end believed
+where it was seen."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ LEAVING = pod("Running", 3, deletionTimestamp="2026-11-23T00:00:00Z")
 
 
 class Api:
-    """With one Pod. `leaving`: what is told of the Pod once it is deleted."""
+    """With one Pod. `leaving`: what is told of the Pod once it is deleted. `confirmed`: what a list of a
+    node's Pods has."""
 
     def __init__(
         self,
@@ -63,6 +65,8 @@ class Api:
         self.leaving = leaving
         self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.deleted: list[str] = []
+        self.asked = asyncio.Event()
+        self.confirmed: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         of_pods = request.url.path.endswith("/pods")
@@ -72,6 +76,9 @@ class Api:
             return httpx2.Response(200, json={})
         if "watch" in request.url.params:
             return httpx2.Response(200, content=self._changes(of_pods))
+        if of_pods and "fieldSelector" in request.url.params:
+            self.asked.set()
+            return httpx2.Response(200, json={"metadata": {}, "items": await self.confirmed})
         items = [pod(self.phase, 1)] if of_pods else [NODE]
         return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
 
@@ -82,38 +89,57 @@ class Api:
         await asyncio.Event().wait()
 
 
-async def started(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> cluster.KubernetesCluster:
-    made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
-    monkeypatch.setattr(cluster, "ApiClient", made)
+Start = Callable[[Api], Awaitable[cluster.KubernetesCluster]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    """Starts one on an API, with which a test is done within ten seconds."""
+    opened: list[cluster.KubernetesCluster] = []
     settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
-    here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
-    await here.start()
-    return here
+
+    async def started(api: Api) -> cluster.KubernetesCluster:
+        made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
+        monkeypatch.setattr(cluster, "ApiClient", made)
+        here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
+        opened.append(here)
+        await here.start()
+        return here
+
+    async with asyncio.timeout(10):
+        yield started
+        for here in opened:
+            await here.close()
 
 
-async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def confirmed(here: cluster.KubernetesCluster) -> None:
+    """Until what is known of the node was asked for once more."""
+    while here.report().nodes[0].looked is None:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+
+
+async def not_there(here: cluster.KubernetesCluster) -> None:
+    """Until no agent is."""
+    async for report in here.watch():
+        if not report.agents:
+            return
+
+
+async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(start: Start) -> None:
     """Its agent was told to leave, which the watch tells before the Pod is deleted."""
     api = Api()
-    here = await started(api, tmp_path, monkeypatch)
+    here = await start(api)
     giving_back = asyncio.create_task(here.give_back(NAME))
-    async with asyncio.timeout(10):
-        # As soon as it waits for the end of the agent.
-        await asyncio.sleep(0)
-        api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
-        await giving_back
-        async for report in here.watch():
-            if not report.agents:
-                break
-    await here.close()
+    # As soon as it waits for the end of the agent.
+    await asyncio.sleep(0)
+    api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
+    await giving_back
+    await not_there(here)
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
 
 
 async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a Python that lacks its library; the API says 404 and nothing else when it is attached to."""
 
@@ -122,48 +148,64 @@ async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
 
     monkeypatch.setattr(client.ApiClient, "attach", attach)
     api = Api("Pending")
-    here = await started(api, tmp_path, monkeypatch)
+    here = await start(api)
     over = pod("Succeeded", 3)
     over["status"]["containerStatuses"][0]["state"] = {
         "terminated": {"exitCode": 127, "message": "python3: libpython3.13.so.1.0: no such file\n"}
     }
-    async with asyncio.timeout(10):
-        api.events.put_nowait(("MODIFIED", pod("Running", 2)))
-        hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
-        api.events.put_nowait(("MODIFIED", over))
-        with pytest.raises(
-            AgentEnded, match=r"exit code 127: python3: libpython3.13.so.1.0: no such"
-        ):
-            await here.start_agent(hold, "a", ["true"], b"")
-    await here.close()
+    api.events.put_nowait(("MODIFIED", pod("Running", 2)))
+    hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
+    api.events.put_nowait(("MODIFIED", over))
+    with pytest.raises(AgentEnded, match=r"exit code 127: python3: libpython3.13.so.1.0: no such"):
+        await here.start_agent(hold, "a", ["true"], b"")
 
 
-async def test_a_pod_that_others_delete_is_lost_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_that_others_delete_is_lost_to_them(start: Start) -> None:
     """spec/failures#losses-on-a-cluster"""
     api = Api()
-    here = await started(api, tmp_path, monkeypatch)
-    async with asyncio.timeout(10):
-        api.events.put_nowait(("MODIFIED", LEAVING))
-        end = await here.ending(NAME)
-    await here.close()
+    here = await start(api)
+    api.events.put_nowait(("MODIFIED", LEAVING))
+    end = await here.ending(NAME)
     assert end is not None and end.loss is Loss.POD_EVICTED
     assert end.why == "Pod one was deleted, or evicted from its node, and not by this service"
 
 
 async def test_a_pod_that_this_service_deletes_is_not_told_as_deleted_by_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent's line breaks meanwhile, and why is asked."""
     monkeypatch.setattr(cluster, "_LEAVING_SECONDS", 0.0)
     # Nothing told by then is no answer.
     monkeypatch.setattr(cluster, "_TELLING_SECONDS", 60.0)
     api = Api(leaving=("MODIFIED", LEAVING))
-    here = await started(api, tmp_path, monkeypatch)
-    async with asyncio.timeout(10):
-        asking = asyncio.create_task(here.ending(NAME))
-        await here.give_back(NAME)
-        assert await asking is None
-    await here.close()
+    here = await start(api)
+    asking = asyncio.create_task(here.ending(NAME))
+    await here.give_back(NAME)
+    assert await asking is None
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
+
+
+async def test_an_end_that_is_told_late_is_believed_all_the_same(start: Start) -> None:
+    """A list has the Pod no more before the watch says how it ended; until then it may live."""
+    api = Api()
+    here = await start(api)
+    api.confirmed.set_result([])
+    here.suspect("a")
+    await confirmed(here)
+    assert NAME in here.report().agents
+    api.events.put_nowait(("DELETED", pod("Succeeded", 3)))
+    await not_there(here)
+    end = await here.ended(NAME)
+    assert end is not None and end.why == "Pod one has ended with exit code 0"
+
+
+async def test_a_list_that_is_older_than_what_was_told_brings_nothing_back(start: Start) -> None:
+    api = Api()
+    here = await start(api)
+    here.suspect("a")
+    await api.asked.wait()
+    api.events.put_nowait(("DELETED", pod("Succeeded", 3)))
+    await not_there(here)
+    api.confirmed.set_result([pod("Running", 2)])
+    await confirmed(here)
+    assert not here.report().agents
