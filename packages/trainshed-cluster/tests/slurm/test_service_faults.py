@@ -1,9 +1,8 @@
 """What befalls a cluster while a whole service has jobs on it: nodes, networks and Slurm's own processes.
 In the end each job has succeeded, from its checkpoint, and nothing was run twice."""
 
-import contextlib
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,24 +110,18 @@ def nodes(story: Story, replica: str) -> list[str]:
     return [place["node"] for place in places if place["replica"] == replica]
 
 
-@contextlib.contextmanager
-def lost_power(lab: SlurmLab, node: str) -> Generator[None]:
-    lab.kill_node(node)
-    try:
-        yield
-    finally:
-        lab.revive(node)
-
-
 def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
     site: Site, gate: Path
 ) -> None:
     job_id = training(site, gate)
     node = site.node_of(job_id, WORKER)
-    with lost_power(site.lab, node):
+    site.lab.kill_node(node)
+    try:
         story = moved_on(site, job_id)
-        first, second = nodes(story, WORKER)
-        assert first == node != second
+    finally:
+        site.lab.revive(node)
+    first, second = nodes(story, WORKER)
+    assert first == node != second
     (verdict,) = story.verdicts
     assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
     assert any(
