@@ -26,7 +26,7 @@ from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketRules, BucketSetup
-from trainshed.replica.system.unix_sockets import listen_tcp
+from trainshed.replica.system.listening import listen_tcp
 
 MIB = 1 << 20
 MODULE = ("-m", "trainshed.buckets")

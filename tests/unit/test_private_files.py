@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica.system import unix_sockets
+from trainshed.replica.system import listening, unix_sockets
 from trainshed.serve.bootstrap import Exposed, close_to_others, owner_token
 
 OPEN = ("owner.token", "access.json", "jobs.key", "secrets.key", "sessions.json", "tls/ca.key")
@@ -83,7 +83,7 @@ def test_a_socket_is_its_users_alone_and_nothing_else_changes_meanwhile(
     monkeypatch.setattr(unix_sockets, "reachable", slowly)
     before = os.umask(0o022)
     try:
-        unix_sockets.listen_unix(tmp_path / "socket").close()
+        listening.listen_unix(tmp_path / "socket").close()
     finally:
         os.umask(before)
     assert stat.S_IMODE(made.stat().st_mode) == 0o755

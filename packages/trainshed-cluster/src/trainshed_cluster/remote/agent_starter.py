@@ -15,10 +15,8 @@ from trainshed.eventloop.background import joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
-    Cluster,
     Hold,
 )
 from trainshed_cluster.remote.gang import (
@@ -30,8 +28,6 @@ from trainshed_cluster.remote.gang import (
     no_more_starts,
     place,
 )
-from trainshed_cluster.remote.nodes import ClusterNodes
-from trainshed_cluster.remote.options import RemoteOptions
 
 _VALID = 400 * 86400.0
 """Seconds for which a credential is valid at most; it ends with its hold anyway."""
@@ -49,19 +45,12 @@ class PreparedAgent(Struct, frozen=True):
 class AgentStarter:
     """Starts the agents of gangs."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        agents: Agents,
-        cluster: Cluster,
-        nodes: ClusterNodes,
-        options: RemoteOptions,
-    ) -> None:
-        self._attempts = attempts
+    def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._cluster = cluster
-        self._nodes = nodes
-        self._options = options
+        self._attempts = agents.attempts
+        self._cluster = agents.cluster
+        self._nodes = agents.nodes
+        self._options = agents.options
 
     async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
         """Make the handles of agents that are about to be started at the given (part, node) places, instead

@@ -103,12 +103,12 @@ class Agents:
             content=self.send_content if options.library else None,
             dialled=options.listening.dialled,
         )
-        self._attempts = attempts
-        self._cluster = cluster
-        self._nodes = nodes
+        self.attempts = attempts
+        self.cluster = cluster
+        self.nodes = nodes
         self._streams = streams
         self._promises = Promises(options.directory / PROMISE, options.lease)
-        self._options = options
+        self.options = options
         #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
         #: When agents in a job's container image ("" = none) last connected, by image and node, in monotonic
@@ -120,7 +120,7 @@ class Agents:
 
     async def load(self) -> None:
         """Read what an earlier service promised its agents. Raises EngineUnavailable."""
-        has_agents = any(gang.record.agents for gang in self._attempts.gangs.values())
+        has_agents = any(gang.record.agents for gang in self.attempts.gangs.values())
         try:
             await asyncio.to_thread(self._promises.load, has_agents=has_agents)
         except (OSError, ValueError) as error:
@@ -130,7 +130,7 @@ class Agents:
 
     def begin(self) -> None:
         """Admit the agents of attempts that were written down."""
-        for gang in self._attempts.gangs.values():
+        for gang in self.attempts.gangs.values():
             for where, start in gang.record.agents.items():
                 part, node = where.split("/", 1)
                 self.add(gang, int(part), node, start).lease = self._promises.longest
@@ -140,7 +140,7 @@ class Agents:
         """Listen where running agents will dial again. Raises EngineUnavailable."""
         try:
             await self.hub.start()
-            file = str(self._options.directory / _PORT)
+            file = str(self.options.directory / _PORT)
             await asyncio.to_thread(durable.write, file, str(self.hub.port))
         except OSError as error:
             raise EngineUnavailable(
@@ -177,7 +177,7 @@ class Agents:
         try:
             await self._hear(agent, connection)
         except ChannelClosed as end:
-            if not agent.is_gone and not self._attempts.is_closed:
+            if not agent.is_gone and not self.attempts.is_closed:
                 _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
         except (TornStream, OSError) as error:
             # A full disk, say: the agent keeps what it has, and begins again.
@@ -190,7 +190,7 @@ class Agents:
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
         """Send an agent content that it may fetch; called by the hub."""
-        agent, library = self._by_name.get(name), self._options.library
+        agent, library = self._by_name.get(name), self.options.library
         if agent is None or library is None:
             writer.close()
             return
@@ -201,14 +201,14 @@ class Agents:
 
     def add(self, gang: Gang, part: int, node: str, start: str) -> AgentHandle:
         """Admit an agent from now on. `start`: tells it from earlier ones in its place."""
-        hold = hold_name(self._options.identity, gang.record, part)
+        hold = hold_name(self.options.identity, gang.record, part)
         agent = AgentHandle(
             f"{hold}/{node}/{start}",
             gang.record.job_uid,
             gang.record.attempt,
             part,
             node,
-            lease=self._options.lease,
+            lease=self.options.lease,
         )
         gang.agents[place(part, node)] = self._by_name[agent.name] = agent
         return agent
@@ -234,7 +234,7 @@ class Agents:
     def give_up(self, agent: AgentHandle) -> None:
         """Revoke an agent's credential."""
         agent.give_up()
-        self._nodes.tell_trouble(agent.node, agent.name, "")
+        self.nodes.tell_trouble(agent.node, agent.name, "")
         self._by_name.pop(agent.name, None)
         self.hub.drop(agent.name)
 
@@ -244,7 +244,7 @@ class Agents:
         """Return the gang that an agent works for; None = it rests."""
         if agent is None or agent.is_resting:
             return None
-        return self._attempts.gangs.get((agent.job_uid, agent.attempt))
+        return self.attempts.gangs.get((agent.job_uid, agent.attempt))
 
     async def sizes(self, gang: Gang, agent: AgentHandle) -> dict[str, dict[str, int]]:
         """Return how much the service has of the streams of an agent's replicas."""
@@ -262,24 +262,24 @@ class Agents:
             return
         if hello.failure or hello.capabilities is None:
             why = hello.failure or "its agent cannot say what it can do"
-            self._nodes.tell_trouble(agent.node, NO_AGENT, why)
+            self.nodes.tell_trouble(agent.node, NO_AGENT, why)
             agent.fail(why)
             return
-        self._nodes.tell_trouble(agent.node, NO_AGENT, "")
+        self.nodes.tell_trouble(agent.node, NO_AGENT, "")
         agent.capabilities = self.capabilities = hello.capabilities
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
         copies = StreamCopies(self._streams, *gang.key)
         sizes = await self.sizes(gang, agent)
-        await connection.send(messages.Welcome(sizes, self._options.lease))
+        await connection.send(messages.Welcome(sizes, self.options.lease))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
             # It has read the `Welcome`, which replaces any earlier promise.
-            agent.lease = self._options.lease
+            agent.lease = self.options.lease
             if (now := self._gang(agent)) is not gang:
                 if now is None:
                     _hear_at_rest(agent, news)
@@ -307,12 +307,12 @@ class Agents:
         uid, attempt = agent.job_uid, agent.attempt
         match news:
             case messages.Lines(replica, lines):
-                self._attempts.emit(LinesWritten(uid, attempt, replica, lines))
+                self.attempts.emit(LinesWritten(uid, attempt, replica, lines))
             case messages.Metrics(replica):
-                self._attempts.emit(MetricsWritten(uid, attempt, replica))
+                self.attempts.emit(MetricsWritten(uid, attempt, replica))
             case messages.Started(event) | messages.Noted(event):
                 if self._is_of(gang, agent, event):
-                    self._attempts.report(gang, self._reading(news.clock).of(event))
+                    self.attempts.report(gang, self._reading(news.clock).of(event))
             case messages.Exited(event) | messages.Lost(event):
                 if self._is_of(gang, agent, event):
                     self._learn_end(gang, agent, self._reading(news.clock).of(event))
@@ -331,20 +331,20 @@ class Agents:
         if agent.is_ending and isinstance(end, ReplicaExited) and end.exit.stopped:
             self._tasks.begin(self._explain(gang, agent, end), "explaining an end")
         else:
-            self._attempts.report(gang, end)
+            self.attempts.report(gang, end)
 
     async def _explain(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
         """Report the end of a program that an agent stopped because it was asked to end, with the reason of
         that, which the agent does not know."""
-        name = hold_name(self._options.identity, gang.record, agent.part)
-        if why := await self._cluster.ending(name):
+        name = hold_name(self.options.identity, gang.record, agent.part)
+        if why := await self.cluster.ending(name):
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
             _note(gang, end)
-        self._attempts.report(gang, end)
+        self.attempts.report(gang, end)
 
     def _reading(self, clock: Nanos) -> Reading:
         """Return an agent's clock, as it was just told, beside the service's."""
-        return Reading(clock, round(self._options.now() * 1e9))
+        return Reading(clock, round(self.options.now() * 1e9))
 
     def _see_clock(self, agent: AgentHandle, reading: Reading) -> None:
         """Have it told if a node's clock is wrong. Limits and moments do not depend on it."""
@@ -354,7 +354,7 @@ class Agents:
             agent.skew = skew
             wrong = told_skew(skew)
             what = f"{wrong}: times in logs and curves from there are off by that" if wrong else ""
-            self._nodes.tell_trouble(agent.node, _CLOCK, what)
+            self.nodes.tell_trouble(agent.node, _CLOCK, what)
 
     def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
         """Whether an event is about one of the agent's own replicas."""
@@ -372,19 +372,19 @@ class Agents:
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > 2 * beat(self._options.lease):
+                if agent.is_connected and now - agent.heard > 2 * beat(self.options.lease):
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is probably on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         why = (
-                            f"nothing was heard from there for {self._options.lease:g} s, though the "
+                            f"nothing was heard from there for {self.options.lease:g} s, though the "
                             "cluster says that it is up; look at the network between it and this service"
                         )
-                        self._nodes.quarantine(agent.node, why, self._options.lease)
+                        self.nodes.quarantine(agent.node, why, self.options.lease)
                     await self.lose(agent, end, has_started=True)
-            if self._promises.longest > self._options.lease and all(
-                agent.lease <= self._options.lease for agent in self._by_name.values()
+            if self._promises.longest > self.options.lease and all(
+                agent.lease <= self.options.lease for agent in self._by_name.values()
             ):
                 # If this cannot be written down, a later service waits longer than needed.
                 with contextlib.suppress(OSError):
@@ -398,18 +398,18 @@ class Agents:
             for agent in self._by_name.values()
             if agent.is_connected and (gang := self._gang(agent)) and not gang.is_released
         ]
-        if self._options.away <= self._options.lease or not agents:
+        if self.options.away <= self.options.lease or not agents:
             return
         try:
-            await asyncio.to_thread(self._promises.lengthen, self._options.away)
+            await asyncio.to_thread(self._promises.lengthen, self.options.away)
             async with asyncio.timeout(_FAREWELL):
                 await asyncio.gather(
-                    *(agent.call(messages.Away(seconds=self._options.away)) for agent in agents),
+                    *(agent.call(messages.Away(seconds=self.options.away)) for agent in agents),
                     return_exceptions=True,
                 )
         except OSError as failure:
             log.warning(
-                "agents end their programs %g s from now on: %s", self._options.lease, failure
+                "agents end their programs %g s from now on: %s", self.options.lease, failure
             )
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
@@ -422,8 +422,8 @@ class Agents:
         longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
         is_over = now - agent.heard > longest
         if silent >= _SETTLED:  # Reports from before that tell nothing.
-            self._cluster.suspect(agent.node)
-        report = self._cluster.report()
+            self.cluster.suspect(agent.node)
+        report = self.cluster.report()
         node = next(
             (reported for reported in report.nodes if reported.node.name == agent.node), None
         )
@@ -433,7 +433,7 @@ class Agents:
         looked = report.looked if node is None or node.looked is None else node.looked
         is_settled = looked >= agent.silent_since + _SETTLED
         is_given_up = is_down and is_settled and not (node and node.is_awaited)
-        if is_given_up and (is_over or self._options.down_is_lost):
+        if is_given_up and (is_over or self.options.down_is_lost):
             why = f" ({node.cause})" if node and node.cause else ""
             return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
         if is_over:
@@ -454,7 +454,7 @@ class Agents:
         gang = self._gang(agent)
         if gang is None:
             return None
-        name = hold_name(self._options.identity, gang.record, agent.part)
+        name = hold_name(self.options.identity, gang.record, agent.part)
         if name not in report.agents:
             return await self._end_of_hold(gang, agent, name, silent)
         if agent.node not in report.agents[name]:
@@ -485,19 +485,19 @@ class Agents:
         """Return how a hold ended; None = unknown. The cluster is asked once a round, however many agents the
         hold had."""
         if name not in self._ends:
-            self._ends[name] = await self._cluster.ended(name)
+            self._ends[name] = await self.cluster.ended(name)
         return self._ends[name]
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
         """Whether a dead agent could not reach the service from a node that the cluster says is up, so that
         another agent there could not either."""
         assert agent.silent_since is not None
-        report = self._cluster.report()
+        report = self.cluster.report()
         is_up = any(
             reported.node.name == agent.node and reported.state is not NodeState.GONE
             for reported in report.nodes
         )
-        never_came = agent.capabilities is None and now - agent.silent_since >= self._options.lease
+        never_came = agent.capabilities is None and now - agent.silent_since >= self.options.lease
         return is_up and (agent.is_unheard or never_came)
 
     async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
@@ -507,7 +507,7 @@ class Agents:
             self.give_up(agent)
             return
         _log(agent).warning("agent on node %s: lost: %s", agent.node, end.why)
-        async with self._attempts.lock(gang.key):
+        async with self.attempts.lock(gang.key):
             if self._gang(agent) is not gang:
                 self.give_up(agent)
                 return  # The attempt was released meanwhile.
@@ -523,14 +523,14 @@ class Agents:
                     lost.append(never_started(seat))
             for seat in lost:
                 record = record.with_seat(seat)
-            await self._attempts.write(gang, record)
+            await self.attempts.write(gang, record)
             has_slots = any(seat.slot for seat in gang.seats_of(agent))
             if has_slots or not has_started or end.loss is Loss.NODE_FAILED:
                 self.give_up(agent)
             else:
                 self.give_up_start(gang, agent, end.why)
         for seat in lost:
-            self._attempts.report_lost(gang, seat)
+            self.attempts.report_lost(gang, seat)
 
 
 def _last_port(directory: Path) -> int:

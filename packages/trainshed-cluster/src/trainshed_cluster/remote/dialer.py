@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from trainshed.eventloop.background import Crew
 from trainshed.eventloop.joining import End
-from trainshed.replica.system.unix_sockets import listen_unix
+from trainshed.replica.system.listening import listen_unix
 from trainshed_cluster.remote import credentials, greeting
 from trainshed_cluster.remote.channel import SILENCE, Channel
 from trainshed_cluster.remote.credentials import Credential

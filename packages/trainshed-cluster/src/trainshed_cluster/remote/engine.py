@@ -74,7 +74,7 @@ class RemoteEngine(NoTerminals):
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
         self._agents = Agents(self._attempts, cluster, self._nodes, streams, options)
-        self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
+        self._slots = SlotMaker(self._agents)
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`: packages are installed on this machine."""

@@ -20,9 +20,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from trainshed.eventloop.background import Crew
 from trainshed.eventloop.joining import End
-from trainshed.httpd.connections import Connections, Limits, Reason
+from trainshed.httpd.connections import Connections, HalfOpen, Limits
 from trainshed.replica.endpoint import interception
-from trainshed.replica.system.unix_sockets import listen_tcp, reachable
+from trainshed.replica.system.listening import listen_tcp
+from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import SILENCE, Channel
 from trainshed_cluster.remote.credentials import (
@@ -214,7 +215,7 @@ class Hub(Generic[Sent, Received]):
     async def _greet(self, connection: socket.socket, address: str) -> None:
         task = asyncio.current_task()
         assert task is not None
-        half = _Half(task)
+        half = HalfOpen(task)
         first = FirstLine()
         self._opening.open(half, address)
         try:
@@ -379,16 +380,3 @@ class _Agent:
     def cut(self) -> None:
         for connection in tuple(self.connections):
             connection.abort()
-
-
-class _Half:
-    """A connection that has not proved yet whose it is, as the limit of such connections counts it."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
-
-    def drop(self, reason: Reason) -> None:
-        self._task.cancel()
-
-    def is_held_back(self) -> bool:
-        return False

@@ -19,12 +19,9 @@ from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.attempts import Attempts
-from trainshed_cluster.remote.cluster import Cluster, ClusterUnavailable, HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import ClusterUnavailable, HoldName, NodeNeed
 from trainshed_cluster.remote.content.progress import Sending
 from trainshed_cluster.remote.gang import Gang, GangRecord, hold_name, place
-from trainshed_cluster.remote.nodes import ClusterNodes
-from trainshed_cluster.remote.options import RemoteOptions
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +56,12 @@ class KeptHold(Struct, frozen=True, eq=False):
 class KeptHolds:
     """The kept holds, and those that are being given back, which is tried until the cluster answers."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        agents: Agents,
-        cluster: Cluster,
-        nodes: ClusterNodes,
-        options: RemoteOptions,
-    ) -> None:
-        self._attempts = attempts
+    def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._cluster = cluster
-        self._nodes = nodes
-        self._options = options
+        self._attempts = agents.attempts
+        self._cluster = agents.cluster
+        self._nodes = agents.nodes
+        self._options = agents.options
         self._holds: list[KeptHold] = []
         #: Holds that are being written down as an attempt's.
         self._adopted: set[KeptHold] = set()

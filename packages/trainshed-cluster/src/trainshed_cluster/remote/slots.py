@@ -26,9 +26,7 @@ from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agent_starter import AgentStarter, all_or_none
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import (
-    Cluster,
     ClusterRefused,
     ClusterUnavailable,
     Hold,
@@ -50,8 +48,6 @@ from trainshed_cluster.remote.gang import (
     with_them,
 )
 from trainshed_cluster.remote.kept_holds import KeptHolds
-from trainshed_cluster.remote.nodes import ClusterNodes
-from trainshed_cluster.remote.options import RemoteOptions
 
 log = logging.getLogger(__name__)
 
@@ -69,22 +65,15 @@ class SlotMaker:
     """Makes the slots of gangs. A preparation goes on when its caller stops waiting; the next call of
     `prepare` waits for the same one."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        agents: Agents,
-        cluster: Cluster,
-        nodes: ClusterNodes,
-        options: RemoteOptions,
-    ) -> None:
-        self._attempts = attempts
+    def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._cluster = cluster
-        self._nodes = nodes
-        self._options = options
+        self._attempts = agents.attempts
+        self._cluster = agents.cluster
+        self._nodes = agents.nodes
+        self._options = agents.options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
-        self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
-        self._starter = AgentStarter(attempts, agents, cluster, nodes, options)
+        self._kept = KeptHolds(agents)
+        self._starter = AgentStarter(agents)
         self._tasks = Crew()
 
     def begin(self) -> None:

@@ -16,7 +16,7 @@ from socket import socket as Socket  # noqa: N812 beside a module of that name
 import msgspec
 
 from trainshed.buckets.setup import BucketSetup
-from trainshed.replica.system.unix_sockets import listen_tcp, listen_unix
+from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 
 class Listeners:

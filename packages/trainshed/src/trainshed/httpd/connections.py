@@ -87,6 +87,19 @@ class Connection(Protocol):
         ...
 
 
+class HalfOpen:
+    """A connection that has not shown yet what it is, or whose: it is counted while `task` finds out."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def drop(self, reason: Reason) -> None:
+        self._task.cancel()
+
+    def is_held_back(self) -> bool:
+        return False
+
+
 class Connections:
     """The connections in three states: opening (no complete head), active (being answered), idle (kept
     alive)."""

@@ -22,7 +22,7 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from trainshed.eventloop.background import Crew
-from trainshed.httpd.connections import Connections, Reason
+from trainshed.httpd.connections import Connections, HalfOpen
 from trainshed.httpd.protocol import ConnectionGroups
 
 _HANDSHAKE = 0x16
@@ -90,7 +90,7 @@ class _Greeting:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        half = _Half(task)
+        half = HalfOpen(task)
         self._counted.open(half, address)
         try:
             await _readable(connection)
@@ -116,19 +116,6 @@ class _Greeting:
             connection.close()
         finally:
             self._counted.closed(half)
-
-
-class _Half:
-    """A connection whose protocol is not known yet, so that it can be counted."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
-
-    def drop(self, reason: Reason) -> None:
-        self._task.cancel()
-
-    def is_held_back(self) -> bool:
-        return False
 
 
 async def _readable(connection: socket.socket) -> None:

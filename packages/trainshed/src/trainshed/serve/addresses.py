@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trainshed.httpd.hosts import Hosts, listed
 from trainshed.replica.system import durable
-from trainshed.replica.system.unix_sockets import listen_unix
+from trainshed.replica.system.listening import listen_unix
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 
 if TYPE_CHECKING:

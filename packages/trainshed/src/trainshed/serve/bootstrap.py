@@ -21,7 +21,7 @@ from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketSetup
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
-from trainshed.replica.system.unix_sockets import listen_tcp
+from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.access_keeper import AccessKeeper
 from trainshed.serve.addresses import (

@@ -1,14 +1,11 @@
-"""Opens listening sockets, sends lines with file handles over Unix stream sockets, and connects to paths of
-any length.
+"""Sends lines with file handles over Unix stream sockets, and connects to socket paths of any length.
 
 The kernel takes about a hundred bytes of a path, and data directories may nest deeper. Runs on Python 3.6.
 """
 
-import contextlib
 import os
 import socket
 import struct
-from pathlib import Path
 
 from trainshed.replica.system import kernel
 
@@ -158,35 +155,3 @@ class reachable:  # noqa: N801 - what `with` is followed by
         if self._short:
             os.unlink(os.path.join(self._short, "d"))
             os.rmdir(self._short)
-
-
-_BACKLOG = 1024
-
-
-def listen_unix(path: Path) -> socket.socket:
-    """Return a listening socket at `path`, open to our own user only; replaces a socket that a crash left
-    there. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with reachable(str(path)) as short:
-            listener.bind(short)
-            # Not by a umask, which all threads share. Nobody can connect before it listens.
-            os.chmod(short, 0o600)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def listen_tcp(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
-    is_v6 = ":" in host
-    return socket.create_server(
-        (host, port),
-        family=socket.AF_INET6 if is_v6 else socket.AF_INET,
-        backlog=_BACKLOG,
-        dualstack_ipv6=is_v6 and socket.has_dualstack_ipv6(),
-    )

@@ -1,0 +1,39 @@
+"""Opens listening sockets: Unix ones at paths of any length, and TCP."""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from trainshed.replica.system import unix_sockets
+
+_BACKLOG = 1024
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Return a listening socket at `path`, open to our own user only; replaces a socket that a crash left
+    there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with unix_sockets.reachable(str(path)) as short:
+            listener.bind(short)
+            # Not by a umask, which all threads share. Nobody can connect before it listens.
+            os.chmod(short, 0o600)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """Return a listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
+    is_v6 = ":" in host
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6 if is_v6 else socket.AF_INET,
+        backlog=_BACKLOG,
+        dualstack_ipv6=is_v6 and socket.has_dualstack_ipv6(),
+    )
