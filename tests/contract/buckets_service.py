@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 from msgspec.structs import replace
@@ -75,6 +75,13 @@ class Service:
             stderr=2,
             kept=[*descriptors.values()],
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
 
     def publish(self) -> None:
         """Tell the process whom the service knows."""

@@ -38,16 +38,12 @@ RULES = BucketRules("own", frozenset({"shared-1"}))
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """With a bucket of each of two projects, and a shared one; `x` lies in each of them."""
-    made = Service(tmp_path, RULES)
-    try:
+    with Service(tmp_path, RULES) as made:
         for bucket, project in (("bucket-p", "p"), ("bucket-q", "q"), ("shared-1", "own")):
             answer = owner(made, "POST", f"/storage/v1/b?project={project}", {"name": bucket})
             assert answer[0] == 200, answer
             owner(made, "POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=x", b"old")
         yield made
-    finally:
-        if made.process is not None and made.process.poll() is None:
-            made.stop()
 
 
 def owner(service: Service, method: str, target: str, body: Any = b"") -> tuple[int, Any]:

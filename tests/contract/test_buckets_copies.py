@@ -20,15 +20,11 @@ EXPORT = ModelExport("gs://bucket-p/m/", "gs://bucket-p/out/", "p", "a@example.c
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """With a bucket of each of two projects, and a shared one."""
-    made = Service(tmp_path, BucketRules("own", frozenset({"shared-1"})))
-    client = client_at(made.address())
-    for bucket, project in (("bucket-p", "p"), ("bucket-q", "q"), ("shared-1", "own")):
-        client.create_bucket(bucket, project=project)
-    try:
+    with Service(tmp_path, BucketRules("own", frozenset({"shared-1"}))) as made:
+        client = client_at(made.address())
+        for bucket, project in (("bucket-p", "p"), ("bucket-q", "q"), ("shared-1", "own")):
+            client.create_bucket(bucket, project=project)
         yield made
-    finally:
-        if made.process is not None and made.process.poll() is None:
-            made.stop()
 
 
 async def copied(buckets: CopyingBuckets, source: str, target: str) -> list[str]:

@@ -92,12 +92,8 @@ def service(
 ) -> Iterator[Service]:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    made = Service(tmp_path, BucketRules("own", tables=(table,)))
-    try:
+    with Service(tmp_path, BucketRules("own", tables=(table,))) as made:
         yield made
-    finally:
-        if made.process is not None and made.process.poll() is None:
-            made.stop()
 
 
 @pytest.fixture
@@ -303,8 +299,7 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         gone = replace(table, endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}")
         lost = replace(table, name="lost-1", bucket="no-such-bucket")
-        service = Service(tmp_path, BucketRules("own", tables=(gone, lost)))
-        try:
+        with Service(tmp_path, BucketRules("own", tables=(gone, lost))) as service:
             known = {"Authorization": f"Bearer {service.token}"}
             status, _, body = plain(service.port, "GET", "/storage/v1/b/far-1/o/x", headers=known)
             assert (status, b"does not answer" in body) == (503, True)
@@ -316,8 +311,6 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
                 known,
             )
             assert (status, b"[[buckets]]" in told) == (404, True)
-        finally:
-            service.stop()
     output = "".join(capfd.readouterr()) + body.decode() + told.decode()
     assert KEYS["TEST_STORE_SECRET"] not in output
     assert not any(

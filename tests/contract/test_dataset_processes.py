@@ -6,11 +6,11 @@ import json
 import os
 import signal
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
 from tests.contract.buckets_service import Service, plain
+from tests.e2e.processes import children, command_line
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.core.datasets.plans import SplitMethod, SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
@@ -65,19 +65,9 @@ def files(service: Service, directory: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in place.iterdir()} if place.is_dir() else {}
 
 
-def children() -> list[int]:
+def steps() -> list[int]:
     """Processes of steps that this one has begun."""
-    pids: list[int] = []
-    for entry in Path("/proc").iterdir():
-        try:
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            command = (entry / "cmdline").read_bytes()
-            is_ours = parent == str(os.getpid()) and state != "Z"
-            if is_ours and b"trainshed.datasets.step" in command:
-                pids.append(int(entry.name))
-        except (OSError, ValueError):
-            continue
-    return pids
+    return [pid for pid in children(os.getpid()) if "trainshed.datasets" in command_line(pid)]
 
 
 async def test_shards_are_written_with_the_rights_of_the_job(service: Service) -> None:
@@ -112,16 +102,16 @@ async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
 async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> None:
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
-    async with asyncio.timeout(30):
-        while not children():  # noqa: ASYNC110 nothing tells of it
+    async with asyncio.timeout(60):
+        while not steps():  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.01)
-    (child,) = children()
+    (child,) = steps()
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
     # One that had just begun is killed, and not waited for.
-    async with asyncio.timeout(10):
-        while child in children():  # noqa: ASYNC110 nothing tells of it
+    async with asyncio.timeout(60):
+        while child in steps():  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.01)
     assert "manifest.json" not in files(service, large_plan.directory)
 
@@ -130,7 +120,7 @@ async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) 
     rule = SplitRule(SplitMethod.FRACTION)
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         # An upload has begun.
         sessions = state_directory(service.root) / "uploads"
         while not any(sessions.iterdir()):  # noqa: ASYNC110 nothing tells of it

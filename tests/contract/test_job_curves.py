@@ -109,7 +109,7 @@ class House:
         }
 
     async def until(self, expected: object, uid: JobUid = RUNNING.uid) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await self.values(uid) != expected:
                 await self.news.wait()
                 self.news.clear()
@@ -218,7 +218,7 @@ async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(hou
     assert await house.store.curves.unfinished() == (RUNNING.uid,)
     async with house.service():
         await house.until({":acc": {1: 1.0, 2: 2.0}})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await house.store.curves.unfinished():
                 await house.news.wait()
                 house.news.clear()
@@ -262,7 +262,7 @@ async def test_whatever_a_program_writes_the_rest_is_read(house: House) -> None:
     writer.scalar("acc", 1, 1)
     async with house.service() as curves:
         curves.follow(RUNNING)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while ":acc" not in (values := await house.values()):
                 await house.news.wait()
                 house.news.clear()

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -13,37 +14,30 @@ def new_mark() -> str:
     return f"mark-{uuid.uuid4().hex}"
 
 
-def marked(mark: str) -> list[int]:
-    """Processes with `mark` in their command line or environment, zombies excluded, this process too."""
-    pids: list[int] = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            texts = [Path(entry.path, name).read_bytes() for name in ("cmdline", "environ")]
-        except OSError:
-            continue  # Ended since it was listed.
-        if any(mark.encode() in text for text in texts):
-            pids.append(int(entry.name))
-    return pids
-
-
-def commands(mark: str) -> list[int]:
-    """Processes with `mark` in their command line alone, which is quicker to look through."""
-    lines: list[int] = []
+def _all(file: str) -> Iterator[tuple[int, bytes]]:
+    """Every process that is there, with what that file of it says."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                words = Path(entry.path, "cmdline").read_bytes()
+                content = Path(entry.path, file).read_bytes()
             except OSError:
                 continue  # Ended since it was listed.
-            if mark.encode() in words:
-                lines.append(int(entry.name))
-    return lines
+            yield int(entry.name), content
 
 
-def wait_until_gone(pids: list[int], seconds: float = 20) -> None:
-    """Wait for the end of processes; woken by the kernel."""
+def marked(mark: str) -> list[int]:
+    """Processes with `mark` in their command line or environment, zombies excluded, this process too."""
+    texts = (pair for file in ("cmdline", "environ") for pair in _all(file))
+    return sorted({pid for pid, text in texts if mark.encode() in text} - {os.getpid()})
+
+
+def commands(*words: str) -> list[int]:
+    """Processes with all of these words in their command line, which is quicker to look through."""
+    return [pid for pid, line in _all("cmdline") if all(word.encode() in line for word in words)]
+
+
+def wait_until_gone(pids: Iterable[int], seconds: float = 60) -> None:
+    """Wait for the end of processes, of others as well; woken by the kernel. A zombie is gone."""
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)
@@ -57,16 +51,8 @@ def wait_until_gone(pids: list[int], seconds: float = 20) -> None:
 
 def children(pid: int) -> list[int]:
     """Direct children of a process."""
-    pids: list[int] = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                stat = Path(entry.path, "stat").read_bytes()
-            except OSError:
-                continue
-            if int(stat.rpartition(b")")[2].split()[1]) == pid:
-                pids.append(int(entry.name))
-    return pids
+    stats = _all("stat")
+    return [child for child, stat in stats if int(stat.rpartition(b")")[2].split()[1]) == pid]
 
 
 def end_those_in(directory: Path) -> None:
@@ -103,7 +89,7 @@ def leftovers(data: Path) -> list[str]:
     return [*mounts, *groups, *kept]
 
 
-def processor_seconds(pid: int) -> float:
-    """What a process has computed so far, all its threads together."""
+def processor_seconds(pid: int, *, with_children: bool = False) -> float:
+    """What a process, and its ended children, have computed so far, all threads together."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")

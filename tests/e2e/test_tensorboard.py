@@ -1,16 +1,14 @@
 """The real TensorBoard for what a job wrote, as a browser and `trainshed tensorboard` reach it."""
 
 import json
-import os
 import re
-import select
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.e2e.processes import commands, wait_until_gone
 from tests.e2e.running import CUSTOM_JOBS, Answer, Service, container_job, start, submit, trainshed
 from tests.summary_writers import GOLDEN, WRITERS
 
@@ -144,25 +142,13 @@ def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) 
     runs = json.loads(asked(service, path + "data/runs").body)
     assert sorted(runs) == ["first/train", "second/train"]
     (process,) = viewers(service, path.split("/")[2])
-    ending = os.pidfd_open(process)
     service.call("DELETE", f"{CUSTOM_JOBS}/{other}")
     assert asked(service, path).status == 404
-    ended, _, _ = select.select([ending], [], [], 30)
-    os.close(ending)
-    assert ended
+    wait_until_gone([process])
     log = (service.data / "service.log").read_text()
     assert f"viewer {path.split('/')[2]}: started" in log
 
 
 def viewers(service: Service, view: str) -> list[int]:
     """The keepers of the processes of a view."""
-    pids: list[int] = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (place / "cmdline").read_bytes()
-        except OSError:
-            continue
-        is_child = f"/viewers/{view}".encode() in arguments and b"keeper" in arguments
-        if is_child and str(service.data).encode() in arguments:
-            pids.append(int(place.name))
-    return pids
+    return commands(f"/viewers/{view}", "keeper", str(service.data))

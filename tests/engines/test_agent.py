@@ -109,7 +109,7 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
     # Long enough for a slot to be made on a busy machine.
     document = document_of(tmp_path, "labs-1-1-0/a", 5.0)
     ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await ran.run()
     assert isinstance(service.answers[1], messages.Slots), service.answers
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
@@ -186,11 +186,11 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
     ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", Dialer()))
     running = asyncio.create_task(ran.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await dialled.wait()
     finally:
         may_end.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await running
     # It leaves nothing half done.
     assert ended == ["allocate"]

@@ -92,7 +92,7 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
     site: Site, how: str, words: str
 ) -> None:
     site.cluster.end_agents_of(HERE, how, ended=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(
             StartFailed, match=f"no agent stays on node {HERE}: 3 were started"
         ) as raised:
@@ -111,7 +111,7 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
 ) -> None:
     """For a while, or until somebody takes it back."""
     site.cluster.end_agents_of(HERE, "stillborn", ended=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await site.allocate(THERE, JobUid(2))
         with pytest.raises(EngineUnavailable, match=f"no agent stays on node {HERE}"):
             await site.allocate(HERE)
@@ -134,7 +134,7 @@ async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, s
     directory.chmod(0o777)
     wrong = f"{directory} is a link, belongs to user 0, or can be written to by others"
     request = SlotRequest(ReplicaId(0, 0), "r0", HERE)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(EngineUnavailable, match=wrong):
             await site.engine.allocate(UID, 1, [request])
         assert wrong in (await site.changed(HERE, NodeState.UP)).cause
@@ -147,7 +147,7 @@ async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, s
 @needs_root
 async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
     site.cluster.end_agents_of(HERE, "stillborn", ended=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         asking = begin(site.allocate(HERE), "asking for a slot")
         await site.heard.wait()
         site.cluster.end_agents_of(HERE, "stillborn", ended=False)

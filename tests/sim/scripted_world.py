@@ -97,7 +97,7 @@ class World:
 
     async def until(self, uid: JobUid, holds: Callable[[Job], bool]) -> Job:
         """Wait on notices until the stored job is as asked."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 seen = self.notices.count(uid)
                 job, _ = await self.store.reader.job_by_uid(uid)

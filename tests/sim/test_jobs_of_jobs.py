@@ -144,7 +144,7 @@ async def test_a_job_that_is_about_to_end_makes_no_more(tmp_path: Path) -> None:
 
 async def ended(w: World, uid: JobUid) -> None:
     """Wait until a work of any kind is cancelled."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             seen = w.notices.count(uid)
             work, _ = await w.store.reader.job_by_uid(uid)

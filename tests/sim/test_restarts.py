@@ -110,7 +110,7 @@ async def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None
             other, uid=JobUid(8), name=replace(other.name, job_id="8"), created=CREATED + 1
         )
         uid = await w.create(second)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while "waiting" not in await kinds(w, uid):
                 await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
         assert w.controller.position(uid) == 1
@@ -143,7 +143,7 @@ async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
         w.engine.exit(first, 1, PRIMARY, 0)
         await w.state(first, JobState.SUCCEEDED)
         urgent = await w.create(numbered(9, Scheduling(priority=5)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while "waiting" not in await kinds(w, urgent):
                 await w.notices.wait_beyond(urgent, w.notices.count(urgent), 0.1)
         gate.set()

@@ -2,10 +2,13 @@
 them."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
 from trainshed.core.catalog.images import parse_prebuilt
+from trainshed.core.errors import InvalidRequest
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
 
 Request = dict[str, Any]
@@ -57,6 +60,15 @@ class ReducingRuntimes(FakeRuntimes):
         if image_uri == REDUCER:
             return RuntimeChoice(REDUCERS, "", "3.11")
         return super().for_image(image_uri)
+
+
+def refused(reading: Callable[[], object]) -> dict[str, str]:
+    """What is said of each field that is wrong, in order."""
+    with pytest.raises(InvalidRequest) as refusal:
+        reading()
+    faults = refusal.value.violations
+    assert all(fault.description.strip() for fault in faults)
+    return {fault.field: fault.description for fault in faults}
 
 
 def pool(**changes: Any) -> Request:

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import pytest
-
-from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool
-from trainshed.core.errors import InvalidRequest
+from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool, refused
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 
 POOLS = "job_spec.worker_pool_specs"
@@ -17,11 +14,7 @@ def parse(request: Request) -> ParsedCustomJob:
 
 
 def violations(request: Request) -> dict[str, str]:
-    with pytest.raises(InvalidRequest) as refusal:
-        parse(request)
-    faults = refusal.value.violations
-    assert all(v.description.strip() for v in faults)
-    return {v.field: v.description for v in faults}
+    return refused(lambda: parse(request))
 
 
 def machine(**spec: Any) -> Request:

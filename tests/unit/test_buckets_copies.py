@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import stored
+from tests.unit.stored import BUCKET
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.records import FILE
 from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
 
-BUCKET = "bucket"
 CONTENTS = {
     "plain.txt": b"hello",
     "deep/er/object": b"x" * 3_000_000,
@@ -94,11 +95,8 @@ def make(data: Path, attributes: bool) -> dict[str, ObjectRecord]:
 
 
 def put(store: ObjectStore, name: str, content: bytes) -> ObjectRecord:
-    staged = store.stage()
-    staged.write(content)
-    return store.commit(
-        ObjectRef(BUCKET, name), staged, Draft({"contentType": f"t/{name}"}, {"of": name})
-    )
+    draft = Draft({"contentType": f"t/{name}"}, {"of": name})
+    return stored.put(store, name, content, draft=draft)
 
 
 def everything(store: ObjectStore) -> dict[str, ObjectRecord]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit import stored
+from tests.unit.stored import BUCKET, get
 from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.disk.objects import ObjectStore
@@ -23,7 +25,6 @@ from trainshed.buckets.port import Draft, ObjectRef, Query
 from trainshed.buckets.settings import EVENT_BASED_HOLD, TEMPORARY_HOLD
 from trainshed.buckets.transfers import move
 
-BUCKET = "bucket"
 VERSIONING = {"versioning": {"enabled": True}}
 
 
@@ -34,26 +35,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return made
 
 
-def put(
-    store: ObjectStore, name: str, content: bytes, draft: Draft | None = None, **conditions: int
-) -> int:
-    staged = store.stage()
-    try:
-        staged.write(content)
-        checked = Conditions(**conditions)
-        return store.commit(
-            ObjectRef(BUCKET, name, conditions=checked), staged, draft or Draft()
-        ).generation
-    finally:
-        staged.discard()
-
-
-def get(store: ObjectStore, name: str, generation: int | None = None) -> bytes:
-    opened = store.open_object(ObjectRef(BUCKET, name, generation))
-    try:
-        return b"".join(opened.blocks(0, opened.record.size))
-    finally:
-        opened.close()
+def put(store: ObjectStore, name: str, content: bytes, draft: Draft = Draft()) -> int:  # noqa: B008
+    return stored.put(store, name, content, draft=draft).generation
 
 
 def all_of(store: ObjectStore, **query: Any) -> list[tuple[str, int]]:

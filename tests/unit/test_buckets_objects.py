@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.unit.stored import BUCKET, get, put
 from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.content import Checksums
@@ -30,10 +31,9 @@ from trainshed.buckets.errors import (
     NotModified,
     PreconditionFailed,
 )
-from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
+from trainshed.buckets.port import Draft, ObjectRef, Query
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 
-BUCKET = "bucket"
 ABSENT = Conditions(generation_match=0)
 
 
@@ -42,31 +42,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     made = ObjectStore(tmp_path / "store", attributes=request.param)
     made.catalog.create(BUCKET)
     return made
-
-
-def put(
-    store: ObjectStore,
-    name: str,
-    content: bytes = b"x",
-    conditions: Conditions | None = None,
-    draft: Draft | None = None,
-) -> ObjectRecord:
-    staged = store.stage()
-    try:
-        staged.write(content)
-        return store.commit(
-            ObjectRef(BUCKET, name, conditions=conditions or Conditions()), staged, draft or Draft()
-        )
-    finally:
-        staged.discard()
-
-
-def get(store: ObjectStore, name: str) -> bytes:
-    opened = store.open_object(ObjectRef(BUCKET, name))
-    try:
-        return os.pread(opened.fd, 1 << 20, 0)
-    finally:
-        opened.close()
 
 
 def names(store: ObjectStore, query: Query | None = None) -> list[str]:
@@ -114,22 +89,21 @@ def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
 
 
 def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> None:
-    put(store, "n", b"0")
+    """Nor do creations: of those who begin at once one makes the object."""
     barrier = threading.Barrier(6)
 
     def add(_: int) -> int:
         barrier.wait()
         done = 0
         for _try in range(400):
-            record = store.read_record(ObjectRef(BUCKET, "n"))
-            opened = store.open_object(ObjectRef(BUCKET, "n"))
-            value = int(os.pread(opened.fd, 20, 0))
-            opened.close()
-            if opened.record.generation != record.generation:
-                continue
             try:
-                held = Conditions(generation_match=record.generation)
-                put(store, "n", str(value + 1).encode(), held)
+                opened = store.open_object(ObjectRef(BUCKET, "n"))
+                value, held = int(os.pread(opened.fd, 20, 0)), opened.record.generation
+                opened.close()
+            except NotFound:
+                value, held = 0, 0
+            try:
+                put(store, "n", str(value + 1).encode(), Conditions(generation_match=held))
             except PreconditionFailed:
                 continue
             done += 1

@@ -30,7 +30,7 @@ class Written(ServiceLog):
 
     async def has(self, count: int) -> None:
         """Wait until so many lines were written."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(map(len, self.batches)) < count:
                 await self._news.wait()
                 self._news.clear()

@@ -51,7 +51,7 @@ def test_a_cancelled_operation_is_not_computed_again() -> None:
         notices = Notices()
         suggesting = StudyOperations(store.studies, advisor, notices, lambda: CREATED, 0)
         suggesting.wake(subject.uid)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     advisor = Cancelling()

@@ -5,10 +5,9 @@ import json
 
 import pytest
 
-from tests.unit.specs_requests import FakeRuntimes, container, custom_job
+from tests.unit.specs_requests import FakeRuntimes, container, custom_job, refused
 from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
-from trainshed.core.errors import InvalidRequest
 from trainshed.core.names import Api, JobName, ReplicaId
 from trainshed.core.secrets import (
     MAX_VALUE_BYTES,
@@ -43,9 +42,7 @@ def planned(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str,
 
 
 def violations(env: dict[str, str], *args: str) -> dict[str, str]:
-    with pytest.raises(InvalidRequest) as refused:
-        parsed(env, *args)
-    return {violation.field: violation.description for violation in refused.value.violations}
+    return refused(lambda: parsed(env, *args))
 
 
 def test_a_plan_names_the_secret_and_the_program_gets_its_value() -> None:

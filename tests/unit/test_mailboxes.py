@@ -49,7 +49,7 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
 
     with caplog.at_level(logging.WARNING):
         Mailboxes(apply).wake(UID)
-        await asyncio.wait_for(stored.wait(), 10)
+        await asyncio.wait_for(stored.wait(), 60)
     (record,) = caplog.records
     assert record.getMessage().startswith("job 1: the job store could not write: database or disk")
     assert not record.exc_info
@@ -69,6 +69,6 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
     subject = Mailboxes(apply)
     for event in lost:
         subject.add(UID, event)
-    await asyncio.wait_for(all_taken.wait(), 10)
+    await asyncio.wait_for(all_taken.wait(), 60)
     assert [event for part in taken for event in part] == lost
     assert max(map(len, taken)) <= 50

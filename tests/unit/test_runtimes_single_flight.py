@@ -52,7 +52,7 @@ class Ear:
         self._news.set()
 
     async def heard(self, line: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while line not in self.lines:
                 await self._news.wait()
                 self._news.clear()

@@ -65,7 +65,7 @@ async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
         monkeypatch.setattr(children, "PAUSE", 0.01)
         keeper = BucketKeeper(setup, Listeners.opened(setup))
         keeper.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with call(setup):
                 while not spawning.spawned:
                     spawning.asked.clear()
@@ -87,7 +87,7 @@ async def test_callers_are_turned_away_while_it_waits_long_and_the_keeper_ends_a
     monkeypatch.setattr(children, "PAUSE", 3600.0)
     keeper = BucketKeeper(setup, Listeners.opened(setup))
     keeper.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for _ in range(2):
             with call(setup) as connection:
                 connection.settimeout(20)

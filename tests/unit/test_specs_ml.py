@@ -12,8 +12,8 @@ from tests.unit.specs_requests import (
     FakeRuntimes,
     Request,
     ml_job,
+    refused,
 )
-from trainshed.core.errors import InvalidRequest
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.warnings import without_gpus
@@ -30,11 +30,7 @@ def spec_of(request: Request) -> JobSpec:
 
 
 def violations(request: Request) -> dict[str, str]:
-    with pytest.raises(InvalidRequest) as refusal:
-        parse(request)
-    faults = refusal.value.violations
-    assert all(v.description.strip() for v in faults)
-    return {v.field: v.description for v in faults}
+    return refused(lambda: parse(request))
 
 
 def custom(**training: Any) -> Request:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.specs_requests import FakeRuntimes, Request, ml_job
-from trainshed.core.errors import InvalidRequest
+from tests.unit.specs_requests import FakeRuntimes, Request, ml_job, refused
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.study.spec import (
     Algorithm,
@@ -43,11 +42,8 @@ def tuning_of(request: Request) -> TuningSpec:
     return tuning
 
 
-def violations(request: Request, max_trials: int = 0) -> list[str]:
-    with pytest.raises(InvalidRequest) as refusal:
-        parse(request, max_trials)
-    assert all(v.description.strip() for v in refusal.value.violations)
-    return [v.field for v in refusal.value.violations]
+def violations(request: Request, max_trials: int = 0) -> dict[str, str]:
+    return refused(lambda: parse(request, max_trials))
 
 
 def rate(**changes: Any) -> Request:
@@ -99,7 +95,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 def test_refusal_names_the_field(case: str) -> None:
     """spec/submit#refusals, facts/tuning#ml: each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
-    assert violations(request) == [field]
+    assert list(violations(request)) == [field]
 
 
 def test_violations_of_job_and_parameters_come_together() -> None:
@@ -158,4 +154,4 @@ def test_what_hyperparameters_become() -> None:
 
 def test_limit_of_the_service() -> None:
     """spec/tuning#trials: the public limit of trials is a setting."""
-    assert violations(tuned(maxTrials=5), 4) == ["hyperparameters.max_trials"]
+    assert list(violations(tuned(maxTrials=5), 4)) == ["hyperparameters.max_trials"]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.specs_requests import refused
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.specs.study import parse_study
 from trainshed.core.study.spec import (
@@ -63,11 +64,7 @@ def parse(request: Request) -> StudySpec:
 
 
 def violations(request: Request) -> dict[str, str]:
-    with pytest.raises(InvalidRequest) as refusal:
-        parse(request)
-    faults = refusal.value.violations
-    assert all(v.description.strip() for v in faults)
-    return {v.field: v.description for v in faults}
+    return refused(lambda: parse(request))
 
 
 def with_default(parameter: Request, default: Any) -> Request:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.processes import wait_until_gone
 from tests.sim.tuning_jobs import METRIC, study_spec
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, ParameterType, StudySpec
@@ -128,17 +129,9 @@ async def test_it_ends_with_its_parent_however_that_died() -> None:
         )
         assert made.stdout is not None
         child = int(await made.stdout.readline())
-        watched = os.pidfd_open(child)
-        try:
-            made.kill()
-            await made.wait()
-            ended = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            loop.add_reader(watched, ended.set)
-            await ended.wait()
-            loop.remove_reader(watched)
-        finally:
-            os.close(watched)
+        made.kill()
+        await made.wait()
+        await asyncio.to_thread(wait_until_gone, [child])
 
     async with asyncio.timeout(60):
         await story()

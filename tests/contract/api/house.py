@@ -336,7 +336,7 @@ class Lines:
     async def next(self) -> Any:
         """The next line's value; None at the end of the stream."""
         while not self._left:
-            chunk = await asyncio.wait_for(self._arrived.get(), 5)
+            chunk = await asyncio.wait_for(self._arrived.get(), 60)
             if chunk is None:
                 return None
             self._left = [json.loads(line) for line in chunk.splitlines() if line]

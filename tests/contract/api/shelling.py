@@ -138,7 +138,7 @@ class Socket:
 
     async def next(self) -> Any:
         """The next message: bytes, or what a text says; None when it is closed."""
-        message = await asyncio.wait_for(self._came.get(), 5)
+        message = await asyncio.wait_for(self._came.get(), 60)
         if message["type"] == "websocket.close":
             self.close_code = message["code"]
             return None
@@ -167,7 +167,7 @@ class Shelled(House):
             yield socket
         finally:
             socket.hang_up()
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 60)
 
     async def run(self, name: str) -> Job:
         """Bring a job to RUNNING."""

@@ -282,7 +282,7 @@ async def test_a_stream_that_is_woken_for_nothing_gives_signs_of_life(
     """Another replica's lines, or lines where only states are shown, are news at every moment."""
     monkeypatch.setattr(streams, "_KEEP_ALIVE", 0.05)
     await created(house)
-    async with asyncio.timeout(5), house.stream(f"{JOB}/{path}") as lines:
+    async with asyncio.timeout(60), house.stream(f"{JOB}/{path}") as lines:
         while lines.signs_of_life < 2:
             house.notices.publish(JobUid(1000))
             await asyncio.sleep(0)

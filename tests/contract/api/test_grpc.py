@@ -164,12 +164,12 @@ async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) ->
     ).SerializeToString()
     metadata = (("authorization", f"Bearer {house.token}"),)
     call = house.channel.unary_unary(CREATE)(request, metadata=metadata)
-    await asyncio.wait_for(reached.wait(), 10)
+    await asyncio.wait_for(reached.wait(), 60)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     go_on.set()
-    await asyncio.wait_for(woken.wait(), 10)
+    await asyncio.wait_for(woken.wait(), 60)
     listed = await house.ask(f"{JOBS}.ListCustomJobs", {"parent": PARENT})
     assert [job.name for job in listed.custom_jobs] == [f"{PARENT}/customJobs/1000"]
 

@@ -97,7 +97,7 @@ async def test_closing_ends_connections_and_leaves_no_sockets(
     metadata = (("authorization", f"Bearer {fronted.house.token}"),)
     await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
     assert sockets(tmp_path) == ["grpc-tls.sock", "grpc.sock"]
-    await asyncio.wait_for(fronted.front.close(1), 10)
+    await asyncio.wait_for(fronted.front.close(1), 60)
     assert sockets(tmp_path) == []
     with pytest.raises(grpc.aio.AioRpcError) as gone:
         await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=5)
@@ -150,7 +150,7 @@ async def test_an_end_of_the_stream_goes_on_and_the_answer_still_comes_back(tmp_
     reader, writer = await running.open()
     writer.write(b"abc")
     writer.write_eof()
-    assert await asyncio.wait_for(reader.read(), 10) == b"cba"
+    assert await asyncio.wait_for(reader.read(), 60) == b"cba"
     writer.close()
     running.relay.refuse()
 
@@ -170,12 +170,12 @@ async def test_nobody_calls_for_clients_that_have_gone_meanwhile(tmp_path: Path)
     clients = [await relay.open() for _ in range(20)]
     for reader, _ in clients[:-2]:
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
     ready.set()
     for reader, writer in clients[-2:]:
         writer.write(b"still here")
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 10) == b"still here"
+        assert await asyncio.wait_for(reader.read(), 60) == b"still here"
     assert called == 2
     relay.relay.abort()
 
@@ -218,7 +218,7 @@ async def test_a_target_that_fails_closes_the_connection_and_is_tried_again() ->
     for _ in range(2):
         reader, writer = await asyncio.open_connection(*door.getsockname())
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
     assert tries == 2
     relay.refuse()

@@ -108,7 +108,7 @@ async def test_a_wait_ends_with_the_job(house: House) -> None:
     await asyncio.sleep(0)
     await house.become(name, state=JobState.SUCCEEDED)
     house.notices.publish(house.woken[0])
-    assert (await asyncio.wait_for(waiting, 10))["state"] == "SUCCEEDED"
+    assert (await asyncio.wait_for(waiting, 60))["state"] == "SUCCEEDED"
 
 
 async def test_an_agent_has_the_rights_of_its_token_and_is_in_the_audit(house: House) -> None:

@@ -105,9 +105,9 @@ async def test_wait_answers_as_soon_as_the_operation_is_done(
     monkeypatch.setattr(house.notices, "wait_beyond", told)
     await begun(house, ASKED)
     waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait?timeout=60s"))
-    await asyncio.wait_for(waits.wait(), 10)
+    await asyncio.wait_for(waits.wait(), 60)
     await suggested(house)
-    answer = await asyncio.wait_for(waiting, 10)
+    answer = await asyncio.wait_for(waiting, 60)
     assert answer.json["done"] is True
 
 
@@ -119,7 +119,7 @@ async def test_wait_answers_what_there_is_when_the_time_is_up_or_the_service_sto
     assert "done" not in answer
     waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait"))
     house.services.closing.set()
-    assert "done" not in (await asyncio.wait_for(waiting, 10)).json
+    assert "done" not in (await asyncio.wait_for(waiting, 60)).json
 
 
 async def test_cancel_ends_what_runs_and_is_too_late_for_the_rest(house: House) -> None:

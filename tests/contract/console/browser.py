@@ -78,7 +78,7 @@ class Events(Lines):
                 event, _, self._text = self._text.partition(b"\n\n")
                 if event.startswith(f"event: {name}\n".encode()):
                     return json.loads(event.partition(b"data: ")[2])
-            chunk = await asyncio.wait_for(self._arrived.get(), 10)
+            chunk = await asyncio.wait_for(self._arrived.get(), 60)
             assert chunk is not None, "the stream has ended"
             self._text += chunk
             self.seen += chunk

@@ -5,13 +5,13 @@ import json
 import os
 import sys
 import tempfile
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.processes import new_mark
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
@@ -268,20 +268,6 @@ async def house(data: Path, request: pytest.FixtureRequest) -> AsyncIterator[Hou
     await house.close()
 
 
-def processes_marked(mark: str) -> list[int]:
-    """Processes of this machine that carry `mark` in their command line."""
-    processes: list[int] = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                command = Path(entry.path, "cmdline").read_bytes()
-            except OSError:
-                continue
-            if mark.encode() in command:
-                processes.append(int(entry.name))
-    return processes
-
-
 @pytest.fixture
 def common_place() -> Iterator[Path]:
     """A directory that programs of all users may write to if it is shown to them."""
@@ -293,5 +279,4 @@ def common_place() -> Iterator[Path]:
 
 @pytest.fixture
 def mark() -> str:
-    """A word that no other process carries."""
-    return f"mark-{uuid.uuid4().hex}"
+    return new_mark()

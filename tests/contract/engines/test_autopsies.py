@@ -2,13 +2,13 @@
 
 import asyncio
 import io
-import os
 import tarfile
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House, processes_marked
+from tests.contract.engines.conftest import PRIMARY, House
 from tests.contract.engines.test_terminals import shown
+from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest
 from trainshed.engines.local.autopsies import Keeping
@@ -93,34 +93,16 @@ async def test_a_terminal_begins_with_what_one_sees(house: House) -> None:
 
 
 async def test_nothing_runs_on_when_the_shell_is_left(house: House, mark: str) -> None:
-    if not hasattr(os, "pidfd_open"):
-        pytest.skip("only Linux tells when a process that is not ours ends")
     await keeping(house)
     uid = await failed(house, "exit 1")
     terminal = await look(house, uid)
     script = f"trap '' HUP; sh -c ': {mark}; echo on; sleep 100; :' &\n"
     await terminal.write(script.encode())
     assert b"on" in await terminal.read()
-    left = processes_marked(mark)
+    left = commands(mark)
     assert left
     terminal.close()
-    for process in left:
-        await gone(process)
-
-
-async def gone(process: int) -> None:
-    """Wait until a process of somebody else's has ended."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(handle, ended.set)
-    try:
-        await asyncio.wait_for(ended.wait(), 20)
-    finally:
-        asyncio.get_running_loop().remove_reader(handle)
-        os.close(handle)
+    await asyncio.to_thread(wait_until_gone, left)
 
 
 async def test_the_archive_holds_what_was_left_and_nothing_of_ours(house: House) -> None:

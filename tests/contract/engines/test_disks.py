@@ -1,13 +1,12 @@
 """A disk that is full of a replica's files is noted by the engine (spec/machines#disk)."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.contract.engines.conftest import PYTHON, House
-from tests.contract.runtimes.rootfs import with_programs
-from trainshed.core.launch import ImageRoot, Limits, Software
+from tests.contract.runtimes.rootfs import image_root
+from trainshed.core.launch import Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.replica.observe.disk import EXCEEDED, FULL
@@ -45,13 +44,9 @@ async def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
 ) -> None:
     if not house.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
-    root = tmp_path / "root"
-    root.mkdir()
-    with_programs(tmp_path / "root.tar")
-    shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
-    (root / "large").write_bytes(bytes(11 << 20))
+    image = image_root(tmp_path / "root")
+    (tmp_path / "root" / "large").write_bytes(bytes(11 << 20))
     await house.restart(usage_every=0.05)
-    image = ImageRoot(str(root))
     reads, writes = [
         await house.run(
             "sh", "-c", program, software=Software(image=image), limits=Limits(disk=_LIMIT)

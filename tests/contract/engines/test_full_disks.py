@@ -60,7 +60,7 @@ class Ear(logging.Handler):
 
 
 async def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house: House) -> None:
-    await house.restart(lease=0.6)
+    await house.restart(lease=3)
     uid, ear = house.job(), Ear()
     await house.allocate(uid)
     plan = house.plan(uid, "echo", "ran")
@@ -69,8 +69,8 @@ async def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house
     hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
     with full(house.data.parent):
         await house.engine.launch([plan])
-        await asyncio.wait_for(ear.heard.wait(), 20)
-        await asyncio.sleep(1.5)  # Longer than a lease: it is not silent, it waits.
+        await asyncio.wait_for(ear.heard.wait(), 60)
+        await asyncio.sleep(4)  # Longer than a lease: it is not silent, it waits.
         assert not house.ends(uid)
     assert (await house.exit(uid)).exit.exit_code == 0
     assert house.texts(uid) == ["ran"]

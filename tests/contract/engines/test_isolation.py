@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -13,10 +12,10 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.contract.ordinary_user import NOBODY
-from tests.contract.runtimes.rootfs import with_programs
+from tests.contract.runtimes.rootfs import image_root
 from tests.e2e.hostile.yard import common_ground
 from tests.ports import free_port
-from trainshed.core.launch import ImageRoot, Software
+from trainshed.core.launch import Software
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
 from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
@@ -160,16 +159,13 @@ async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
     """The same for a program in a container image, which sees nothing else of the machine."""
     if not house.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
-    root, shown = tmp_path / "root", house.data.parent
-    root.mkdir()
-    with_programs(tmp_path / "root.tar")
-    shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
+    image, shown = image_root(tmp_path / "root"), house.data.parent
     (shown / "lent").write_text("of use")
     await house.restart(hidden=(house.data,), visible=(shown,))
     secret = house.data / "trainshed.db"
     secret.write_text("a secret")
     program = f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
-    uid = await house.run("sh", "-c", program, software=Software(image=ImageRoot(str(root))))
+    uid = await house.run("sh", "-c", program, software=Software(image=image))
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
     assert house.texts(uid) == ["of use", "hidden"]
 

@@ -3,16 +3,16 @@
 
 import asyncio
 import os
-import select
 import signal
 
-from tests.contract.engines.conftest import PRIMARY, House, processes_marked
+from tests.contract.engines.conftest import PRIMARY, House
 from tests.contract.engines.test_stock import stocked
+from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.port import NodeChanged
 
-LEASE = 2.0
-GONE = "its shim did not answer for 2 s; it was killed, and its program with it"
+LEASE = 4.0
+GONE = "its shim did not answer for 4 s; it was killed, and its program with it"
 
 
 async def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(
@@ -26,7 +26,7 @@ async def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(
     os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
     assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, GONE)
     assert asyncio.get_running_loop().time() - begin >= LEASE
-    assert not processes_marked(mark)
+    assert not commands(mark)
     # The only node is the one that the service is on.
     assert not any(isinstance(event, NodeChanged) for event in house.events)
     await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
@@ -36,24 +36,17 @@ async def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(
 
 async def test_a_start_that_nobody_takes_up_within_its_lease_is_lost_for_good(house: House) -> None:
     """What wakes up with it after that finds that it is over."""
-    await house.restart(lease=2.0)
+    await house.restart(lease=LEASE)
     idle = [shim for shim, _ in await stocked(house)][:1]
     for shim in idle:
         os.kill(shim, signal.SIGSTOP)
     uid = await house.run("echo", "first")
     end = await house.end(uid)
     assert isinstance(end, ReplicaLost)
-    assert end.cause == "no shim came up for it within 2 s"
-    handles = [os.pidfd_open(shim) for shim in idle]
+    assert end.cause == "no shim came up for it within 4 s"
     for shim in idle:
         os.kill(shim, signal.SIGCONT)
-    for handle in handles:
-        await asyncio.to_thread(_wait_for_end, handle)
+    await asyncio.to_thread(wait_until_gone, idle)
     await house.engine.launch([house.plan(uid, "echo", "second", incarnation=2)])
     assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
     assert house.texts(uid) == ["second"]
-
-
-def _wait_for_end(process: int) -> None:
-    assert select.select([process], [], [], 20)[0]
-    os.close(process)

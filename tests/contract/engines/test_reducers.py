@@ -1,12 +1,11 @@
 """What replicas of a job with a Reduction Server find beside their programs (spec/reduction#reducers)."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House
-from tests.contract.runtimes.rootfs import with_programs
+from tests.contract.runtimes.rootfs import image_root
 from trainshed.core import reduction
 from trainshed.core.launch import REDUCTION_PACKAGES, ImageRoot, Limits, ReductionPart, Software
 
@@ -34,13 +33,10 @@ async def test_programs_of_an_image_find_the_package_at_a_fixed_place(
     """spec/reduction: custom containers use the reducers as well."""
     if not house.engine.capabilities().images:
         pytest.skip("container images need namespaces")
-    root = tmp_path / "image"
-    with_programs(tmp_path / "image.tar")
-    shutil.unpack_archive(tmp_path / "image.tar", root, filter="tar")
     uid = house.job()
     await house.allocate(uid, [PRIMARY])
     plan = house.plan(
-        uid, "cat", f"{REDUCTION_PACKAGES}/mine", **part(package, ImageRoot(str(root)))
+        uid, "cat", f"{REDUCTION_PACKAGES}/mine", **part(package, image_root(tmp_path / "image"))
     )
     await house.engine.launch([plan])
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)

@@ -1,7 +1,6 @@
 """Whom programs believe that know no variables: the service's roots lie where systems keep theirs
 (docs/security.md)."""
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import pytest
 
 from tests.commands import execute
 from tests.contract.engines.conftest import House
-from tests.contract.runtimes.rootfs import with_programs
-from trainshed.core.launch import ImageRoot, Software
+from tests.contract.runtimes.rootfs import image_root
+from trainshed.core.launch import Software
 from trainshed.engines.port import ServiceAccess
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.replica.system.roots import PLACE, PLACES
@@ -81,11 +80,7 @@ async def test_an_image_keeps_its_own_roots_and_gets_ours(
     for number, files in enumerate(
         ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
     ):
-        root = tmp_path / f"root{number}"
-        root.mkdir()
-        with_programs(tmp_path / "root.tar", files=files)
-        shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
-        image = ImageRoot(str(root))
+        image = image_root(tmp_path / f"root{number}", files=files)
         uid = await house.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         words = [text for text in house.texts(uid) if text in ("OURS", "THEIRS")]

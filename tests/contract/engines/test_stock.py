@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import os
-import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.contract.engines.conftest import House
+from tests.e2e.processes import wait_until_gone
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import POOL
 from trainshed.replica import protocol
@@ -40,7 +40,7 @@ def shims(zygote: int) -> list[int]:
 
 async def until(true: Callable[[], bool]) -> None:
     """Look again and again: nobody else needs to know, so no signal tells of it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if true():
                 return
@@ -51,15 +51,6 @@ async def stocked(house: House) -> list[tuple[int, int]]:
     """Idle shims and their main processes, once there are some."""
     await until(lambda: len(shims(house.zygote())) >= POOL)
     return [(shim, programs(shim)[0]) for shim in shims(house.zygote())]
-
-
-async def gone(pid: int) -> None:
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    await asyncio.to_thread(select.select, [handle], [], [], 20)
-    os.close(handle)
 
 
 async def test_programs_are_started_by_idle_shims_and_by_others(house: House) -> None:
@@ -77,7 +68,7 @@ async def test_programs_are_started_by_idle_shims_and_by_others(house: House) ->
 async def test_idle_shims_that_were_killed_are_passed_over(house: House) -> None:
     for shim, program in await stocked(house):
         os.kill(shim, signal.SIGKILL)
-        await gone(program)
+        await asyncio.to_thread(wait_until_gone, [program])
     uid = await house.run("true")
     assert (await house.exit(uid)).exit.exit_code == 0
 
@@ -87,7 +78,7 @@ async def test_idle_shims_end_with_the_zygote(house: House) -> None:
     os.kill(house.zygote(), signal.SIGKILL)
     for pair in idle:
         for pid in pair:
-            await gone(pid)
+            await asyncio.to_thread(wait_until_gone, [pid])
 
 
 async def test_a_hosts_file_changes_under_running_programs(house: House) -> None:

@@ -28,7 +28,7 @@ async def shown(terminal: Terminal, typed: bytes = b"") -> str:
         await terminal.write(typed)
         await terminal.end_input()
     parts: list[bytes] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while data := await terminal.read():
             parts.append(data)
     terminal.close()
@@ -38,7 +38,7 @@ async def shown(terminal: Terminal, typed: bytes = b"") -> str:
 async def until(terminal: Terminal, wanted: str) -> str:
     """What is shown up to and with `wanted`."""
     text = ""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while wanted not in text:
             data = await terminal.read()
             assert data, text
@@ -98,7 +98,7 @@ async def test_who_hangs_up_takes_the_shell_along(house: House, mark: str) -> No
     # It is counted twice while a fork of it becomes `sleep`.
     assert "0" not in (await shown(other, count)).split()
     terminal.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "0" not in (await shown(await opened(house, uid, **PLAIN), count)).split():
             pass
     assert not house.ends(uid)

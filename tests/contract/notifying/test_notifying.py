@@ -98,7 +98,7 @@ async def failed(house: House, outbox: OutboxWorker, **labels: str) -> str:
 
 async def until(house: House, uid: str, kind: str) -> str:
     """The message of the timeline's entry of this kind, when it is there."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             for entry in await house.store.reader.timeline(int(uid)):  # pyright: ignore[reportArgumentType] # a uid
                 if entry.kind == kind:
@@ -107,7 +107,7 @@ async def until(house: House, uid: str, kind: str) -> str:
 
 
 async def until_tried(house: House, tries: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             (waiting,) = await house.store.notifications.waiting(2)
             if waiting.tries == tries:
@@ -117,7 +117,7 @@ async def until_tried(house: House, tries: int) -> None:
 
 async def until_forgotten(house: House) -> None:
     """It is told first, and forgotten then: who dies in between tells it once more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if await house.store.notifications.count() == (0, 0):
                 return
@@ -255,7 +255,7 @@ async def test_a_budget_is_heard_of_once_also_by_a_service_that_starts_again(
         async with at_work(outbox):
             for used in amounts:
                 outbox.budgets_reached((replace(budget, used=used),), month)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     if len(ops.taken) > amounts.index(amounts[-1]):
                         break

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.replica.relays import NOW, PATIENCE, Behind
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import cgroups
+from trainshed.serve import certificates
 
 PYTHON = sys.executable
-PATIENCE = 20.0
 SECOND = 10**9
 LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
 
@@ -186,3 +187,16 @@ def place(
     place = Place(root, zygote, request.param)
     yield place
     assert journal.expel(str(place.slot), 10**6, "the test is over")
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[Behind]:
+    made = Behind(tmp_path / "behind")
+    yield made
+    made.server.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
+    """The certificates of an endpoint that stands in for Google's hosts."""
+    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), NOW, {})

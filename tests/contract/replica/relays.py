@@ -9,10 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.contract.replica.conftest import PATIENCE
 from trainshed.replica.endpoint import relay
 
+PATIENCE = 20.0
 IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
+
+
+NOW = 1_760_000_000.0
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def heard(connection: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes, unless the connection ends before."""
+    received = b""
+    while len(received) < size and (block := connection.recv(size - len(received))):
+        received += block
+    return received
 
 
 class Behind:

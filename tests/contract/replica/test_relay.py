@@ -1,21 +1,10 @@
 """A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.contract.replica.conftest import Place
 from tests.contract.replica.relays import IDENTITY, Behind
 from trainshed.replica import protocol
-
-
-@pytest.fixture
-def behind(tmp_path: Path) -> Iterator[Behind]:
-    made = Behind(tmp_path / "behind")
-    yield made
-    made.server.close()
-
 
 PRINTS = """
 import socket

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE
-from tests.contract.replica.relays import Behind, running
+from tests.contract.replica.relays import OK, Behind, heard, running
 from trainshed.serve import certificates
 
-NOW = 1_760_000_000.0
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"
 
 
@@ -37,11 +35,6 @@ class Endpoint:
         return trust.wrap_socket(raw, server_hostname=host)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
-    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), NOW, {})
-
-
 @pytest.fixture
 def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpoint]:
     behind = [Behind(tmp_path / name) for name in ("buckets", "rest", "grpc")]
@@ -56,13 +49,6 @@ def taken(behind: Behind) -> socket.socket:
     connection, _ = behind.server.accept()
     connection.settimeout(PATIENCE)
     return connection
-
-
-def heard(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size and (block := connection.recv(size - len(received))):
-        received += block
-    return received
 
 
 @pytest.mark.parametrize(

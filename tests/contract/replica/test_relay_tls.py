@@ -8,17 +8,14 @@ import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.contract.replica.conftest import PATIENCE
-from tests.contract.replica.relays import IDENTITY, Behind, running
+from tests.contract.replica.relays import IDENTITY, OK, Behind, heard, running
 from trainshed.serve import certificates
 
-NOW = 1_760_000_000.0
 HOST = "storage.googleapis.com"
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 @dataclass(frozen=True)
@@ -35,30 +32,10 @@ class Secure:
 
 
 @pytest.fixture
-def behind(tmp_path: Path) -> Iterator[Behind]:
-    made = Behind(tmp_path / "behind")
-    yield made
-    made.server.close()
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
-    return certificates.prepare_interception(tmp_path_factory.mktemp("service"), NOW, {})
-
-
-@pytest.fixture
 def secure(behind: Behind, files: certificates.Interception) -> Iterator[Secure]:
     with running(behind.path, files.certificate) as relaying:
         trust = ssl.create_default_context(cafile=str(files.trust))
         yield Secure(relaying.port, relaying.secure_port, trust)
-
-
-def heard(connection: socket.socket | ssl.SSLSocket, size: int) -> bytes:
-    """Exactly so many bytes, unless the connection ends before."""
-    received = b""
-    while len(received) < size and (block := connection.recv(size - len(received))):
-        received += block
-    return received
 
 
 def test_googles_storage_hosts_are_answered_over_tls(secure: Secure, behind: Behind) -> None:

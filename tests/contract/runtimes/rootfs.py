@@ -10,6 +10,8 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from trainshed.core.launch import ImageRoot
+
 PROGRAMS = (
     *("sh", "cat", "id", "ls", "sleep", "env", "hostname", "pwd", "touch", "true", "stat"),
     *("mkdir", "rm", "cp", "bash"),
@@ -39,6 +41,14 @@ def with_programs(
             _text(archive, name, text)
         if python:
             _add_python(archive)
+
+
+def image_root(directory: Path, *, files: Mapping[str, str] | None = None) -> ImageRoot:
+    """What `with_programs` writes, unpacked to a new directory."""
+    tar = directory.with_suffix(".tar")
+    with_programs(tar, files=files)
+    shutil.unpack_archive(tar, directory, filter="tar")
+    return ImageRoot(str(directory))
 
 
 def _add_python(archive: tarfile.TarFile) -> None:

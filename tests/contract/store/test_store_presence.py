@@ -199,7 +199,7 @@ async def test_a_removal_is_noticed_without_a_write(tmp_path: Path) -> None:
     watching = asyncio.create_task(store.watch())
     await asyncio.sleep(0)
     (tmp_path / DATABASE_FILE).unlink()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (tmp_path / RESCUED).exists():  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)
     watching.cancel()

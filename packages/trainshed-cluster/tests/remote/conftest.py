@@ -96,6 +96,6 @@ class Place:
 async def place(tmp_path: Path) -> AsyncGenerator[Place]:
     made = Place(tmp_path)
     await made.hub.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         yield made
         await made.close()

@@ -94,7 +94,7 @@ Start = Callable[[Api], Awaitable[cluster.KubernetesCluster]]
 
 @pytest.fixture
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    """Starts one on an API, with which a test is done within ten seconds."""
+    """Starts one on an API, with which a test is done within a minute."""
     opened: list[cluster.KubernetesCluster] = []
     settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
 
@@ -106,7 +106,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await here.start()
         return here
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         yield started
         for here in opened:
             await here.close()

@@ -135,7 +135,7 @@ async def started(
     here = KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
     try:
         await here.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield here
     finally:
         await here.close()

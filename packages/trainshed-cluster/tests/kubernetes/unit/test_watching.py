@@ -88,7 +88,7 @@ async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tu
     pods = Followed(client, PODS, Pod, tell)
     await pods.list()
     following = asyncio.create_task(pods.follow())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await api.idle.wait()
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
