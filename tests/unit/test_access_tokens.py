@@ -2,16 +2,22 @@
 
 import json
 import random
+import sys
+import time
+import timeit
+from collections.abc import Callable
 
 import pytest
 
 from tests.people import known, owned
+from trainshed.access.authorization import authorize
 from trainshed.access.book import (
     AccessBook,
     AccessFile,
     AccountKey,
     Project,
     ServiceAccount,
+    Token,
     book_of,
     changes,
     documents,
@@ -136,3 +142,42 @@ def test_a_policy_lists_roles_and_members_in_order() -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_the_owner_holds_what_every_role_holds(role: str) -> None:
     assert ROLES[role] <= ROLES[OWNER]
+
+
+def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten() -> None:
+    """Of somebody with a role in each project: in calls, which are the same each time, and in time of the
+    processor, of which the least counts."""
+
+    def submits(people: int, projects: int) -> Callable[[], object]:
+        emails = [f"person{number}@corp.example" for number in range(people)]
+        authority, _ = owned(lambda: 0)
+        places = [(email, f"p{number % projects}") for number, email in enumerate(emails)]
+        places += [(emails[3], f"p{number}") for number in range(projects)]
+        authority.replace(
+            AccessBook(
+                {digest_of(email): Token(digest_of(email), email, 0) for email in emails},
+                Policy(Grant(at, "roles/aiplatform.user", f"user:{who}") for who, at in places),
+                {f"p{number}": Project(f"p{number}", 0) for number in range(projects)},
+            )
+        )
+
+        def submit() -> None:
+            principal = authority.authenticate(f"Bearer {emails[3]}")
+            authorize(principal, "google.cloud.aiplatform.v1.JobService.CreateCustomJob", ("p3",))
+
+        return submit
+
+    few, many = submits(10, 10), submits(10_000, 1_000)
+    counts = dict[Callable[[], object], int]()
+    for submit in (few, many) * 2:
+        events: list[str] = []
+        sys.setprofile(lambda _, event, __, events=events: events.append(event))
+        submit()
+        sys.setprofile(None)
+        counts[submit] = len(events)
+    assert counts[many] == counts[few] > 10
+    took = [
+        min(timeit.repeat(submit, number=20, repeat=50, timer=time.process_time))
+        for submit in (few, many)
+    ]
+    assert took[1] < took[0] * 1.5

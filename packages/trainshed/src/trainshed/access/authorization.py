@@ -60,15 +60,9 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     if projects is None or method in _OF_NO_PROJECT:
         return
     unique = dict.fromkeys(projects)
-    own = {
-        name
-        for project, held in rights.projects.items()
-        if permission in held
-        for name in (project, str(project_number(project)))
-    }
-    foreign = [project for project in unique if project not in own]
+    foreign = [project for project in unique if permission not in _within(principal, project)]
     if foreign or not unique:
-        mine = ", ".join(project for project in rights.projects if project in own)
+        mine = ", ".join(rights.where(permission))
         where = foreign[0] if foreign and foreign[0] != "-" else "PROJECT"
         what = f"names {', '.join(foreign)}" if foreign else "names no project"
         advice = (
@@ -80,6 +74,14 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
             f"{principal.email} has the permission {permission} in the project {mine} only, and the request "
             f"{what}: {advice}"
         )
+
+
+def _within(principal: Principal, project: str) -> frozenset[str]:
+    """Return what is held in a project by its id or number."""
+    held = principal.rights.projects
+    if project.isdecimal() and project not in held:
+        project = next((name for name in held if str(project_number(name)) == project), project)
+    return held.get(project, frozenset())
 
 
 def _advice(principal: Principal, permission: str, project: str) -> str:
