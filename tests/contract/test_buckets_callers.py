@@ -510,3 +510,21 @@ def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:
     service.publish()
     assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 200
     assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
+
+
+def test_who_guesses_at_the_port_waits_and_nobody_else_does(service: Service) -> None:
+    """As at the main port: tokens, keys of addresses, and tokens to exchange."""
+
+    def took(token: str, method: str, target: str, body: bytes = b"") -> tuple[int, bool]:
+        began = time.monotonic()
+        headers = {"Authorization": f"Bearer {token}"}
+        status, _, _ = plain(service.port, method, target, body, headers)
+        return status, time.monotonic() - began >= 1
+
+    target = "/storage/v1/b/bucket-p/o/x"
+    for _ in range(30):
+        took("guessed", "GET", target)
+    form = b"grant_type=refresh_token&refresh_token=guessed"
+    assert took("guessed", "POST", "/oauth2/token", form) == (401, True)
+    assert took("guessed", "GET", f"/with/{'k' * 32}{target}") == (401, True)
+    assert took(service.token, "GET", target) == (200, False)

@@ -32,8 +32,8 @@ def test_a_token_is_exchanged_for_itself() -> None:
 
 def test_what_nobody_knows_is_exchanged_for_nothing() -> None:
     bad = b"grant_type=refresh_token&refresh_token=bad"
-    assert asyncio.run(exchanged(bad, is_good))[0] == 400
-    assert asyncio.run(exchanged(b"grant_type=refresh_token", is_good))[0] == 400
+    assert asyncio.run(exchanged(bad, is_good))[0] == 401
+    assert asyncio.run(exchanged(b"grant_type=refresh_token", is_good))[0] == 401
     other = b"grant_type=authorization_code&code=x"
     status, answer = asyncio.run(exchanged(other, is_good))
     assert (status, answer["error"]) == (400, "unsupported_grant_type")

@@ -3,6 +3,7 @@ the record of who did what."""
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.shelling import Shelled
 from tests.people import known
 from tests.unit.specs_requests import custom_job
-from trainshed.api.calls import strangers
+from trainshed.access import strangers
+from trainshed.api.calls.call import tell_of_stranger
 from trainshed.store.audit import chained
 
 HOUSE = Shelled
@@ -235,7 +237,7 @@ async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_u
 
 
 async def test_who_guesses_from_a_network_of_addresses_is_one(house: Shelled) -> None:
-    known = strangers.Strangers(house.keeper, house.now)
+    known = strangers.Strangers(partial(tell_of_stranger, house.services))
     counts = [known.count(f"2001:db8:0:7:{number:x}::1") for number in range(3)]
     others = [known.count(address) for address in ("2001:db8:0:8::1", "::ffff:10.0.0.1")]
     assert (counts, others) == ([1, 2, 3], [1, 1])

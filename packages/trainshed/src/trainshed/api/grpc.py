@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -24,12 +25,12 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from msgspec import Struct
 
-from trainshed.api.calls.call import Call, permitted
+from trainshed.access.strangers import Strangers
+from trainshed.api.calls.call import Call, permitted, tell_of_stranger
 from trainshed.api.calls.checks import completed
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
 from trainshed.api.calls.http import LARGE, most_of, read_aside
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.api.registry import CHECKS, handlers
@@ -83,7 +84,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         self._handlers = handlers()
         self._services = services
         self._authenticate = authenticate
-        self._strangers = Strangers(services.access, services.now)
+        self._strangers = Strangers(partial(tell_of_stranger, services))
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:

@@ -23,8 +23,9 @@ from urllib.parse import parse_qsl
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
+from trainshed.access.strangers import Strangers
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.call import Call, HandCall, HandHandler, permitted
+from trainshed.api.calls.call import Call, HandCall, HandHandler, permitted, tell_of_stranger
 from trainshed.api.calls.checks import completed
 from trainshed.api.calls.http import (
     LARGE,
@@ -37,7 +38,6 @@ from trainshed.api.calls.http import (
     refusal_answer,
 )
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
@@ -112,7 +112,7 @@ class ApiApplication:
         self._mounts = mounts or {}
         self._hosts = hosts
         self._front = Front(self)
-        self._strangers = Strangers(services.access, services.now)
+        self._strangers = Strangers(partial(tell_of_stranger, services))
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
         self._rest = RestSurface(services, authenticate)

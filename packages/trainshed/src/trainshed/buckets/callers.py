@@ -213,7 +213,8 @@ async def exchanged(
         return 400, {"error": "unsupported_grant_type"}
     token = form.get("refresh_token", [""])[0]
     if not token or not await is_known(token):
-        return 400, {
+        # A 401, as every other answer to an unknown token: those are slowed.
+        return 401, {
             "error": "invalid_grant",
             "error_description": "This token is not known here. `trainshed env` gives the one of today.",
         }

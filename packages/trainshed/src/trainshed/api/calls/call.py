@@ -5,6 +5,7 @@ A request names its project in its own text fields (`name`, `parent`, ...), as `
 name of the resource that it carries. Only Logging also lists bare projects, and entries that name their logs.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
@@ -21,7 +22,7 @@ from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
-from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
+from trainshed.core.errors import InvalidRequest, PermissionDenied, Unavailable, Violation
 from trainshed.core.names import ids_by_number
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
 from trainshed.wire import json as wire_json
@@ -350,3 +351,11 @@ async def audited(
         answered = await answer
         await services.access.record()
     return answered
+
+
+async def tell_of_stranger(services: Services, source: str, detail: Mapping[str, object]) -> None:
+    """Have it recorded that an address has shown unknown credentials again and again."""
+    method = "trainshed.v1.Tokens.Refused"
+    record = AuditRecord("", method, source, source=source, detail=detail)
+    with recording(RecordedCall(services.now(), record)), contextlib.suppress(Unavailable):
+        await services.access.record()

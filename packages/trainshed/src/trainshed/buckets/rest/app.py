@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 import msgspec
 
+from trainshed.access.strangers import Strangers
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, Liveness, listener_of
@@ -84,6 +86,7 @@ class BucketsApp:
         self._liveness = liveness
         self._front = Front(self)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
+        self._strangers = Strangers(_tell_of_stranger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -95,10 +98,13 @@ class BucketsApp:
                 message = {**message, "headers": [*message.get("headers", ()), *GUARDS]}
             await send(message)
 
+        answered: Send = guarded
+        if listener_of(scope.get("state", {})) is Listener.PORT:
+            answered = self._strangers.slows((scope.get("client") or ("",))[0], guarded)
         if fault := self._hosts.fault(scope):
-            await refuse(scope, guarded, fault)
+            await refuse(scope, answered, fault)
         else:
-            await self._front(scope, receive, guarded)
+            await self._front(scope, receive, answered)
 
     def begin(self, request: Request) -> Call:
         """Returns the call that a request is."""
@@ -249,6 +255,10 @@ class BucketsApp:
         part = self.begin(Request(scope, receive))
         part.is_part, part.caller = True, call.caller
         return part
+
+
+async def _tell_of_stranger(source: str, detail: Mapping[str, object]) -> None:
+    _log.warning("unknown tokens or keys again and again, from %s: %s", source, detail)
 
 
 def _fault(call: Call, error: Exception) -> BucketsError:

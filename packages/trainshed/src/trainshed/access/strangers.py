@@ -1,21 +1,16 @@
-"""Slows those who show unknown credentials again and again, by their address, and has the audit tell of it.
+"""Slows those who show unknown credentials again and again, by their address, and tells of it.
 
 A token has 256 random bits, so guessing leads nowhere; this keeps it from being cheap, and lets an operator
 see it. Known credentials never wait: many people may have one address.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Final
 
-from trainshed.api.calls.services import AccessKeeper
-from trainshed.core.errors import Unavailable
-from trainshed.core.units import Nanos
 from trainshed.httpd.messages import Message, Send
-from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 _FREE: Final = 30
 """Refusals of one address within `_SPAN` that cost it nothing."""
@@ -28,11 +23,10 @@ _MOST: Final = 10_000
 
 
 class Strangers:
-    """The refusals of one service."""
+    """The refusals of one port. `tell`: called with an address that has to wait from now on, and why."""
 
-    def __init__(self, access: AccessKeeper, now: Callable[[], Nanos]) -> None:
-        self._access = access
-        self._now = now
+    def __init__(self, tell: Callable[[str, Mapping[str, object]], Awaitable[None]]) -> None:
+        self._tell = tell
         #: When the span of an address began, and its refusals since.
         self._refusals: dict[str, tuple[float, int]] = {}
 
@@ -67,9 +61,5 @@ class Strangers:
         if count <= _FREE:
             return
         if count == _FREE + 1:
-            detail = {"refusals": count, "seconds": _SPAN}
-            method = "trainshed.v1.Tokens.Refused"
-            record = AuditRecord("", method, source, source=source, detail=detail)
-            with recording(RecordedCall(self._now(), record)), contextlib.suppress(Unavailable):
-                await self._access.record()
+            await self._tell(source, {"refusals": count, "seconds": _SPAN})
         await asyncio.sleep(_DELAY)
