@@ -46,6 +46,9 @@ class ScriptedIssuer:
             "userinfo_endpoint": f"{self.address}/userinfo",
         }
 
+    def jwks(self) -> dict[str, Any]:
+        return {"keys": [key.as_dict(private=False) for key in self.keys]}
+
     def signs_in(self, location: str) -> str:
         """A person signs in at the address to which a browser was sent; return the code that it brings
         back."""
@@ -79,8 +82,7 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
                 case "/.well-known/openid-configuration":
                     self._answer(200, issuer.published())
                 case "/keys":
-                    keys = [key.as_dict(private=False) for key in issuer.keys]
-                    self._answer(200, {"keys": keys})
+                    self._answer(200, issuer.jwks())
                 case "/userinfo":
                     is_known = self.headers["authorization"] == "Bearer x"
                     self._answer(200 if is_known else 401, issuer.userinfo or {})

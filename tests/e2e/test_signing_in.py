@@ -9,9 +9,12 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from google.auth import identity_pool
+from google.auth.transport.requests import Request
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM
@@ -19,6 +22,7 @@ from tests.e2e.conftest import NODE
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import (
     CUSTOM_JOBS,
+    PROJECT,
     Service,
     container_job,
     environment,
@@ -30,6 +34,7 @@ from tests.issuer import CLIENT, ScriptedIssuer, issuing
 from trainshed.access.account_tokens import SKEW
 
 pytestmark = pytest.mark.e2e
+ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,10 @@ def service(tmp_path_factory: pytest.TempPathFactory, issuer: ScriptedIssuer) ->
 def trusting(issuer: str, data: Path) -> Generator[Service]:
     """A service at which people of an issuer sign in."""
     config = data / "corp.toml"
-    config.write_text(f'[[oidc]]\nname = "Corp"\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n')
+    config.write_text(
+        f'[[oidc]]\nname = "Corp"\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n'
+        f'[oidc.accounts]\n"repo:corp/vision:ref:*" = "{ROBOT}"\n'
+    )
     with running(data, "--config", str(config)) as started:
         yield started
 
@@ -119,7 +127,7 @@ def test_a_certified_provider_signs_a_person_in(
             expect(page.locator("aside")).to_contain_text("bo@corp.example")
             token = provider.stdout.readline().strip()
             me = service.ask("GET", "/trainshed/v1/whoami", token=token).json
-            assert me == {"email": "bo@corp.example", "grants": [], "issuer": "Corp"}
+            assert (me["email"], me["grants"]) == ("bo@corp.example", [])
     with running(tmp_path) as service:
         assert service.ask("GET", "/trainshed/v1/whoami", token=token).status == 401
 
@@ -144,6 +152,27 @@ def test_gcloud_shows_an_id_token_as_it_is(
     assert not [view for view in hers(3).watch(job) if "SUCCEEDED" in view["state"]]
     assert time.monotonic() - began < 60
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel")
+
+
+def test_google_s_library_exchanges_the_id_token_of_a_machine(
+    service: Service, issuer: ScriptedIssuer, tmp_path: Path
+) -> None:
+    """By a file of Workload Identity Federation that names the service."""
+    service.call("POST", f"/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "nightly"})
+    token, pool = tmp_path / "token", "//iam.googleapis.com/projects/1/locations/global"
+    token.write_text(issuer.id_token(sub="repo:corp/vision:ref:refs/heads/main"))
+    info = {
+        "type": "external_account",
+        "audience": f"{pool}/workloadIdentityPools/ci/providers/ci",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{service.rest}/token",
+        "credential_source": {"file": str(token)},
+    }
+    library: Any = identity_pool.Credentials
+    credentials = library.from_info(info, scopes=["cloud-platform"])
+    credentials.refresh(Request())
+    me = service.ask("GET", "/trainshed/v1/whoami", token=credentials.token).json
+    assert (me["email"], credentials.expired) == (ROBOT, False)
 
 
 def led_to(address: str) -> str:

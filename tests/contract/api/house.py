@@ -125,6 +125,7 @@ class House:
         self.keeper = AccessKeeper(self.store.access, self.tokens, owner, directory, self.now)
         back = "http://trainshed.example/login/back"
         self.signing_in = SigningIn(issuers, self.keeper, b"a key", lambda: back, self.now)
+        self.tokens.issuers = self.signing_in.marks
         self.services = Services(
             intake=self.store.intake,
             reader=self.store.reader,

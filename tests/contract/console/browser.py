@@ -36,7 +36,12 @@ class ConsoleHouse(House):
 
     def new_console(self, address: str = ADDRESS) -> ConsoleApplication:
         """As a service has one that begins."""
-        self.sessions = Sessions(self.directory / "sessions.json", lambda: self.tokens, self.now)
+        self.sessions = Sessions(
+            self.directory / "sessions.json",
+            self.signing_in.authenticate,
+            self.tokens.known,
+            self.now,
+        )
         console = ConsoleApplication(
             self.sessions,
             InsideCaller(self.services),

@@ -94,6 +94,14 @@ def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
 
 def check(bearer: Bearer, book: AccessBook) -> None:
     """Raise Unauthenticated if the book does not hold any more what a token was made by."""
+    out = book.signed_out.get(bearer.email)
+    if bearer.issuer and out is not None and bearer.issued <= out.at / 1e9 + SKEW:
+        raise Unauthenticated(
+            f"The tokens of {bearer.email} were revoked after this ID token was issued: get a new one, "
+            f"{SKEW} s after that at the earliest."
+        )
+    if bearer.issuer and not bearer.by:
+        return
     account = book.accounts.get(bearer.email)
     if account is None or account.disabled:
         state = "was deleted" if account is None else "is disabled"
@@ -103,7 +111,8 @@ def check(bearer: Bearer, book: AccessBook) -> None:
             f"The key of {bearer.email} by which this token was obtained was deleted."
         )
     rights = book.policy.rights(bearer.by).within(account.project)
-    if bearer.by and bearer.by != OWNER_EMAIL and GET_ACCESS_TOKEN not in rights:
+    is_impersonated = bearer.by not in ("", OWNER_EMAIL) and not bearer.issuer
+    if is_impersonated and GET_ACCESS_TOKEN not in rights:
         raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
 
 

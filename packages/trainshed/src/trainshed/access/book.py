@@ -27,7 +27,7 @@ class Token(Struct, frozen=True):
     expires: Nanos | None = None
     #: What its maker wrote about it.
     note: str = ""
-    #: The name of the issuer by which its holder signed in; "" = somebody made it.
+    #: The mark of the issuer by which its holder signed in; "" = somebody made it.
     issuer: str = ""
     #: The groups of which the issuer said that the holder is a member.
     groups: tuple[str, ...] = ()

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trainshed.access.account_tokens import OWNER_EMAIL, SKEW, check_claims
-from trainshed.access.policy import GROUP, USER, member_fault, member_of
+from trainshed.access.policy import GROUP, SERVICE_ACCOUNT, USER, member_fault, member_of
+from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
 """None of them signs with a key that others have, too."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 _DOMAIN: Final = re.compile(r"[a-z0-9.-]{1,255}")
+_SUBJECT: Final = re.compile(r"[^*]+|[^*:/]+[:/][^*]+[:/]\*")
 _MOST_GROUPS: Final = 500
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -30,15 +32,24 @@ class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     #: Its address, as its ID tokens have it in `iss`.
     issuer: str
-    client_id: str
+    #: As which client the service is registered there; "" = nobody signs in by it in a browser.
+    client_id: str = ""
     #: The environment variable that holds the client's secret; "" = it has none.
     secret_env: str = ""
-    #: Further clients whose ID tokens are taken, such as that of gcloud.
+    #: Further clients whose ID tokens are taken, such as that of gcloud; of machines what `aud` says.
     audiences: tuple[str, ...] = ()
     #: Domains of the addresses that it is trusted to know; () = any.
     domains: tuple[str, ...] = ()
     #: The claim that lists the groups of a person.
     groups_claim: str = "groups"
+    #: The service accounts for which ID tokens of machines speak, by the subject (`sub`), or by its beginning
+    #: and a `*`.
+    accounts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def mark(self) -> str:
+        """What it is known by where it has signed somebody in; with another address or client, another."""
+        return f"{self.issuer}#{self.client_id}"
 
 
 class Person(Struct, frozen=True):
@@ -51,7 +62,8 @@ class Person(Struct, frozen=True):
 class SignedIn(Struct, frozen=True):
     """The end of a sign-in that a browser began."""
 
-    token: str
+    #: The digest of the token that was stored for it.
+    shown: str
     #: Where the browser wanted to go.
     following: str
     #: What the browser knows this sign-in by.
@@ -70,10 +82,10 @@ def read_issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
             continue
         wrong += [f"oidc[{number}].{fault}" for fault in _faults(issuer)]
         issuers.append(issuer)
-    for field in ("name", "issuer"):
-        values = [getattr(issuer, field) for issuer in issuers]
+    for name in ("name", "issuer"):
+        values = [getattr(issuer, name) for issuer in issuers]
         twice = dict.fromkeys(value for value in values if values.count(value) > 1)
-        wrong += [f"oidc: {field} {value!r} has two tables" for value in twice]
+        wrong += [f"oidc: {name} {value!r} has two tables" for value in twice]
     if wrong:
         raise ValueError("\n".join(wrong))
     return tuple(issuers)
@@ -94,15 +106,23 @@ def _faults(issuer: Issuer) -> Iterator[str]:
         yield f"name: {issuer.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
     if not is_safe(issuer.issuer) or "?" in issuer.issuer or "#" in issuer.issuer:
         yield f"issuer: {issuer.issuer!r} is no https address such as https://accounts.google.com"
-    if not issuer.client_id:
+    if not (issuer.client_id or issuer.audiences):
         yield "client_id: register the service with the issuer, and write the client's id here"
+    for subject, email in issuer.accounts.items():
+        if not _SUBJECT.fullmatch(subject):
+            yield (
+                f"accounts: {subject!r} is no whole subject, nor the beginning of one that names somebody, "
+                "such as repo:corp/vision:ref:refs/heads/*"
+            )
+        if member_fault(SERVICE_ACCOUNT + email):
+            yield f"accounts: {email!r} is no address of a service account"
     for domain in issuer.domains:
         if not _DOMAIN.fullmatch(domain):
             yield f"domains: {domain!r} is no domain in lower case such as corp.example"
 
 
 def verified(
-    token: str, keys: "KeySet | None", issuer: Issuer, now: int, nonce: str | None = None
+    token: str, keys: "KeySet", issuer: Issuer, now: int, nonce: str | None = None
 ) -> Mapping[str, Any]:
     """Return what an ID token says. `keys`: the issuer's. `now`: seconds since the epoch. `nonce`: what a
     sign-in that was begun here has sent; None = another client began it.
@@ -114,7 +134,7 @@ def verified(
         claims, now, SKEW, iss={"essential": True, "value": issuer.issuer}, aud={"essential": True}
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
-    known = {issuer.client_id} if nonce is not None else {issuer.client_id, *issuer.audiences}
+    known = {issuer.client_id, *(issuer.audiences if nonce is None else ())} - {""}
     # A token for several clients says which of them asked for it (OpenID Connect Core 3.1.3.7).
     party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
@@ -131,6 +151,30 @@ def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Person:
     return Person(_email(claims, issuer), _groups(claims.get(issuer.groups_claim)))
 
 
+def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
+    """Return for whom an ID token speaks: the service account of its subject, else a person. Raises as
+    `verified`."""
+    claims = verified(token, keys, issuer, now)
+    subject = str(claims.get("sub", ""))
+    fitting = [known for known in issuer.accounts if _fits(known, subject)]
+    if issuer.accounts and not fitting and "email" not in claims:
+        raise Unauthenticated(
+            f"{issuer.name} has no account for the subject {subject[:200]!r}: give it one in `accounts` of "
+            "its table [[oidc]]."
+        )
+    if fitting:
+        by = max(fitting, key=lambda known: (known == subject, len(known)))
+        person, by = Person(issuer.accounts[by]), subject[:200]
+    else:
+        person, by = person_of(claims, issuer), ""
+    ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
+    return Bearer(person.email, "", by, ends, issuer.mark, person.groups, issued)
+
+
+def _fits(known: str, subject: str) -> bool:
+    return subject.startswith(known[:-1]) if known.endswith("*") else subject == known
+
+
 class UnknownKey(Exception):
     """No known key of the issuer signed the token: it may have a new one."""
 
@@ -145,28 +189,26 @@ def issuer_of(token: str) -> str:
         raise Unauthenticated("That is no ID token: get one of the issuer.") from None
 
 
-def signing_keys(published: Mapping[str, Any]) -> "KeySet | None":
-    """Return those keys of an issuer that sign, as it publishes them (RFC 7517); None if there are none that
-    can be read. Takes a tenth of a millisecond for each, so it is not done for each token."""
-    from joserfc.errors import JoseError
-    from joserfc.jwk import KeySet
+def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...]]:
+    """Return those keys of an issuer that sign, as it publishes them (RFC 7517), and what is wrong with those
+    that cannot be read. Takes a tenth of a millisecond for each, so it is not done for each token."""
+    from joserfc.jwk import KeySet, import_key
 
-    usable = [
-        key
-        for key in published.get("keys", ())
-        if key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
-    ]
-    try:
-        return KeySet.import_key_set({"keys": usable}) if usable else None
-    except (JoseError, ValueError):
-        return None
+    keys: list[Any] = []
+    faults: list[str] = []
+    entries: object = published.get("keys")
+    for entry in cast("list[Any]", entries) if isinstance(entries, list) else []:
+        try:
+            if entry.get("use", "sig") == "sig":
+                keys.append(import_key(entry))
+        except Exception as error:  # Whatever the issuer wrote.
+            faults.append(f"{str(entry)[:100]} ({error})")
+    return KeySet(keys), tuple(faults)
 
 
-def _claims(token: str, keys: "KeySet | None") -> Mapping[str, Any]:
+def _claims(token: str, keys: "KeySet") -> Mapping[str, Any]:
     from joserfc import jwt
 
-    if keys is None:
-        raise UnknownKey("The issuer publishes no key that signs.")
     try:
         return jwt.decode(token, keys, algorithms=_ALGORITHMS).claims
     except Exception:

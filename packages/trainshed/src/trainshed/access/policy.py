@@ -76,7 +76,7 @@ class Policy:
         """What somebody in these groups may do; nothing for somebody whom nobody gave a role."""
         rights = self._rights.get((email, groups))
         if rights is None:
-            rights = _rights(self.grants_of(email, groups))
+            rights = rights_of(self.grants_of(email, groups))
             self._rights[email, groups] = rights
         return rights
 
@@ -86,6 +86,10 @@ class Policy:
         return tuple(
             grant for member in members for grant in sorted(self._by_member.get(member, ()))
         )
+
+    def named(self, groups: Iterable[str]) -> tuple[str, ...]:
+        """Those of the groups that have a role somewhere."""
+        return tuple(group for group in groups if self._by_member.get(GROUP + group))
 
     def of_project(self, project: str) -> frozenset[Grant]:
         """The grants of a project; those of the whole service for ""."""
@@ -103,7 +107,8 @@ def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, froz
     return {key: frozenset(members) for key, members in sets.items()}
 
 
-def _rights(grants: Iterable[Grant]) -> Rights:
+def rights_of(grants: Iterable[Grant]) -> Rights:
+    """Return what grants let somebody do who has them all."""
     everywhere: frozenset[str] = frozenset()
     projects: dict[str, frozenset[str]] = {}
     for grant in grants:

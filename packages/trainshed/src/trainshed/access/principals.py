@@ -36,19 +36,25 @@ class Rights(Struct, frozen=True):
 
 
 class Bearer(Struct, frozen=True):
-    """For which service account a token speaks, and who vouches for it."""
+    """For whom a token speaks that is stored nowhere, and who vouches for it."""
 
     email: str
     #: The id of the account's key that signed; "" = somebody else obtained the token for the account.
     key: str = ""
-    #: The address of that somebody.
+    #: The address of that somebody, or what an issuer calls the machine that has its ID token.
     by: str = ""
     #: When the token ends (seconds since the epoch); 0 = there is none yet.
     expires: int = 0
+    #: The mark of the issuer of whose ID token this is; "" = this service or the account's key signed.
+    issuer: str = ""
+    #: The groups of the person of whom the ID token is.
+    groups: tuple[str, ...] = ()
+    #: When the ID token was issued (seconds since the epoch).
+    issued: int = 0
 
 
 Shown = str | Bearer
-"""The digest of a token, or what a token of a service account says."""
+"""The digest of a token, or what a token says that is stored nowhere."""
 
 
 class Principal(Struct, frozen=True):

@@ -8,17 +8,16 @@ again after a restart. Links, and what a page hands to a command line, are kept 
 import asyncio
 import base64
 import hashlib
-import json
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
-from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority
+from trainshed.access.principals import Principal, Shown
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -41,18 +40,25 @@ class Session(Struct, frozen=True):
 
 
 class _Row(Struct, frozen=True):
-    """A session as the file keeps it."""
+    """A session as the file keeps it, or a link."""
 
-    #: SHA-256 of the token that the session stands for.
-    token: bytes
-    #: Nanoseconds since the epoch.
+    #: SHA-256 of its password, in hexadecimal digits.
+    sha256: str
+    #: What was shown for it.
+    shown: Shown = field(name="token")
     expires: Nanos
+
+
+class _File(Struct, frozen=True):
+    format: int
+    sessions: list[_Row]
 
 
 class _Offer(Struct, frozen=True):
     """A token for a command line."""
 
     token: str
+    shown: Shown
     #: Of what only the command line knows (RFC 7636, S256).
     challenge: str
     expires: Nanos
@@ -63,57 +69,65 @@ class Sessions:
     another one."""
 
     def __init__(
-        self, path: Path, tokens: Callable[[], TokenAuthority], now: Callable[[], int]
+        self,
+        path: Path,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        known: Callable[[Shown], Principal | None],
+        now: Callable[[], int],
     ) -> None:
-        """A file that is not there, or cannot be read, means that nobody is signed in."""
+        """A file that is not there, or cannot be read, means that nobody is signed in. `authenticate`: as
+        `serve.signing_in` does. `known`: returns who has shown something, as of now."""
         self._path = path
-        self._tokens = tokens
+        self._authenticate = authenticate
+        self._known = known
         self._now = now
         self._rows = _read(path)
-        self._links: dict[bytes, _Row] = {}
-        self._offers: dict[bytes, _Offer] = {}
+        self._links: dict[str, _Row] = {}
+        self._offers: dict[str, _Offer] = {}
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
-        """Sign a person in with a token, and return the session's password. Raises Unauthenticated."""
-        principal = self._tokens().authenticate(f"Bearer {token}")
-        if principal.program is not None:
+        """Sign somebody in with a token, and return the session's password. Raises as `shown_by`."""
+        return await self._begin(await self.shown_by(token))
+
+    async def shown_by(self, token: str) -> Shown:
+        """Return what somebody shows who signs in with a token. Raises Unauthenticated, Unavailable."""
+        principal = await self._authenticate(f"Bearer {token}")
+        if principal.shown is None:
             raise Unauthenticated(
                 "This is the token of a program of a job: sign in with one of a person's, such as the one in "
                 "owner.token of the service's data directory."
             )
-        return await self._begin(_digest(token))
+        return principal.shown
 
-    def link_code(self, token: str) -> str:
-        """Returns a code that signs in once with the token's rights. Raises Unauthenticated."""
-        principal = self._tokens().authenticate(f"Bearer {token}")
-        if principal.program is not None:
-            raise Unauthenticated("Programs of jobs sign in nowhere: use the token of a person.")
+    def link_code(self, shown: Shown) -> str:
+        """Returns a code that signs in once, with the rights of who has shown this."""
         code = secrets.token_urlsafe(24)
-        self._links[_digest(code)] = _Row(_digest(token), self._now() + LINK_LIFETIME)
+        self._links[_hex(code)] = _Row(_hex(code), shown, self._now() + LINK_LIFETIME)
         self._shorten(self._links)
         return code
 
     async def by_code(self, code: str) -> str:
         """Sign in with a code, and return the session's password. Raises Unauthenticated."""
-        row = self._links.pop(_digest(code), None)
-        if row is None or row.expires <= self._now() or self._holder(row) is None:
+        row = self._links.pop(_hex(code), None)
+        if row is None or row.expires <= self._now() or self._known(row.shown) is None:
             raise Unauthenticated(
                 "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
             )
-        return await self._begin(row.token)
+        return await self._begin(row.shown)
 
     def offer(self, token: str, challenge: str) -> str:
         """Return a code for which the command line that sent `challenge` gets the token, once."""
         code = secrets.token_urlsafe(24)
-        self._offers[_digest(code)] = _Offer(token, challenge, self._now() + LINK_LIFETIME)
+        offer = _Offer(token, _hex(token), challenge, self._now() + LINK_LIFETIME)
+        self._offers[_hex(code)] = offer
         self._shorten(self._offers)
         return code
 
     def redeem(self, code: str, verifier: str) -> str:
         """Return the token that was offered. A code that is shown without its verifier is good for nothing
         any more. Raises Unauthenticated."""
-        offer = self._offers.pop(_digest(code), None)
+        offer = self._offers.pop(_hex(code), None)
         challenge = base64.urlsafe_b64encode(_digest(verifier)).rstrip(b"=")
         if offer is None or offer.expires <= self._now() or offer.challenge.encode() != challenge:
             raise Unauthenticated(
@@ -124,64 +138,51 @@ class Sessions:
 
     def find(self, value: str) -> Session | None:
         """Returns the session of a password; None if there is none, or it has ended."""
-        digest = _digest(value).hex()
-        row = self._rows.get(digest)
-        if row is None or row.expires <= self._now():
-            return None
-        principal = self._holder(row)
-        return Session(principal, digest) if principal is not None else None
+        row = self._rows.get(_hex(value))
+        principal = self._known(row.shown) if row and row.expires > self._now() else None
+        return Session(principal, _hex(value)) if principal is not None else None
 
     async def end(self, session: Session, *, everywhere: bool = False) -> None:
         """Sign the browser out; `everywhere`: all browsers in which this person is signed in."""
         for digest, row in list(self._rows.items()):
-            holder = self._holder(row) if everywhere else None
+            holder = self._known(row.shown) if everywhere else None
             if digest == session.digest or (holder and holder.email == session.principal.email):
                 del self._rows[digest]
         await self._write()
 
-    def _holder(self, row: _Row) -> Principal | None:
-        return self._tokens().holder(row.token.hex())
-
-    async def _begin(self, token: bytes) -> str:
+    async def _begin(self, shown: Shown) -> str:
         value = secrets.token_urlsafe(32)
         now = self._now()
         self._rows = {key: row for key, row in self._rows.items() if row.expires > now}
-        self._rows[_digest(value).hex()] = _Row(token, now + LIFETIME)
+        self._rows[_hex(value)] = _Row(_hex(value), shown, now + LIFETIME)
         self._shorten(self._rows)
         await self._write()
         return value
 
-    def _shorten(self, kept: dict[Any, Any]) -> None:
+    def _shorten(self, kept: dict[str, Any]) -> None:
         while len(kept) > _MOST:
-            whose = {key: self._email(row.token) for key, row in kept.items()}
-            most, _ = Counter(whose.values()).most_common(1)[0]
-            del kept[next(key for key, email in whose.items() if email == most)]
-
-    def _email(self, token: bytes | str) -> str:
-        digest = _digest(token) if isinstance(token, str) else token
-        known = self._tokens().book.tokens.get(digest.hex())
-        return known.email if known else ""
+            whose = {key: self._known(row.shown) for key, row in kept.items()}
+            emails = {key: holder.email if holder else "" for key, holder in whose.items()}
+            most, _ = Counter(emails.values()).most_common(1)[0]
+            del kept[next(key for key, email in emails.items() if email == most)]
 
     async def _write(self) -> None:
         async with self._writing:
-            rows = [
-                {"sha256": digest, "token": row.token.hex(), "expires": row.expires}
-                for digest, row in self._rows.items()
-            ]
-            text = json.dumps({"format": _FORMAT, "sessions": rows}, indent=1)
-            await asyncio.to_thread(durable.write, str(self._path), text)
+            content = msgspec.json.encode(_File(_FORMAT, list(self._rows.values())))
+            await asyncio.to_thread(durable.write, str(self._path), content.decode())
 
 
 def _read(path: Path) -> dict[str, _Row]:
     try:
-        stored: dict[str, Any] = json.loads(path.read_bytes())
-        return {
-            str(row["sha256"]): _Row(bytes.fromhex(row["token"]), int(row["expires"]))
-            for row in stored["sessions"]
-        }
-    except (OSError, ValueError, KeyError, TypeError):
+        rows = msgspec.json.decode(path.read_bytes(), type=_File).sessions
+    except (OSError, ValueError):
         return {}
+    return {row.sha256: row for row in rows}
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _hex(text: str) -> str:
+    return _digest(text).hex()

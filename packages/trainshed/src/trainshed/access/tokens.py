@@ -2,13 +2,12 @@
 
 A person's token is 256 random bits, stored as its SHA-256: it cannot be guessed, so a plain hash is enough,
 and a slow password hash would cost more than the request (ADR 7). Tokens of programs and the short-lived ones
-of service accounts are signed and stored nowhere (`job_tokens`). An ID token that was taken is in the book
-like any other (`serve.signing_in`).
+of service accounts are signed and stored nowhere (`job_tokens`), nor are ID tokens (`serve.signing_in`).
 """
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from trainshed.access import account_tokens
@@ -45,6 +44,8 @@ class TokenAuthority:
         self._is_over: Callable[[JobClaims], bool] = lambda _: False
         #: Whoever shows no token that is known is taken for the owner.
         self.is_open = False
+        #: The marks of the issuers whose ID tokens are taken.
+        self.issuers: Collection[str] = ()
         #: Called with the digest of each token of the book that is shown.
         self.used: Callable[[str], object] = lambda _: None
         self.replace(book)
@@ -76,7 +77,7 @@ class TokenAuthority:
             return principal
         if self._jobs is not None and account_tokens.is_json_web_token(token):
             secret, seconds = self._jobs.account_secret, self._now() // 10**9
-            return self._account(account_tokens.read(token, secret, self.book, seconds))
+            return self.recognise(account_tokens.read(token, secret, self.book, seconds))
         raise Unauthenticated(f"The access token is not known here: {_HOW}.")
 
     def holder(self, digest: str) -> Principal | None:
@@ -97,7 +98,7 @@ class TokenAuthority:
         if shown.expires <= self._now() // 10**9:
             return None
         try:
-            return self._account(shown)
+            return self.recognise(shown)
         except Unauthenticated:
             return None
 
@@ -127,9 +128,13 @@ class TokenAuthority:
         """The SHA-256 of every token, in hexadecimal digits."""
         return [self._owner, *self.book.tokens]
 
-    def _account(self, bearer: Bearer) -> Principal:
+    def recognise(self, bearer: Bearer) -> Principal:
+        """Return who a bearer is now. Raises Unauthenticated if what vouched for it does not any more."""
+        if bearer.issuer and bearer.issuer not in self.issuers:
+            raise Unauthenticated(f"{bearer.issuer} signs nobody in here any more.")
         account_tokens.check(bearer, self.book)
-        return Principal(bearer.email, self.book.policy.rights(bearer.email), bearer)
+        rights = self.book.policy.rights(bearer.email, bearer.groups)
+        return Principal(bearer.email, rights, bearer)
 
     def _program(self, jobs: JobTokens, token: str) -> Principal:
         claims = jobs.read(token)

@@ -218,13 +218,18 @@ async def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any
 
 async def _signed_in(services: Services, id_token: str) -> tuple[int, dict[str, Any]]:
     try:
-        token = await services.signing_in.exchange(id_token)
+        seconds = await services.signing_in.exchange(id_token)
     except Unauthenticated as error:
         return 400, {"error": "invalid_request", "error_description": str(error)}
     except Unavailable as error:
         return 503, {"error": "temporarily_unavailable", "error_description": str(error)}
     kind = "urn:ietf:params:oauth:token-type:access_token"
-    return 200, {"access_token": token, "issued_token_type": kind, "token_type": "Bearer"}
+    return 200, {
+        "access_token": id_token,
+        "issued_token_type": kind,
+        "token_type": "Bearer",
+        "expires_in": seconds,
+    }
 
 
 _ACCOUNTS: Final = "/v1/projects/{project}/serviceAccounts"

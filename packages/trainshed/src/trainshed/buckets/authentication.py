@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from trainshed.access.account_tokens import is_json_web_token
 from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobTokens
+from trainshed.access.policy import Grant, rights_of
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, token_in
 from trainshed.buckets.callers import (
@@ -38,6 +39,7 @@ from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
+from trainshed.wire.trainshed_v1.access import Identity
 
 LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
@@ -213,9 +215,13 @@ class TokenFile:
         except UnknownToken:
             if self._liveness is None or not is_json_web_token(token_in(authorization)):
                 raise
-        # It may be an ID token that the service has not seen yet, and puts into the file now.
-        await self._liveness.require(authorization, "-")
-        return self.read().authenticate(authorization)
+        # It may be an ID token, which the service knows.
+        holder = await self._liveness.holder(authorization)
+        grants = (
+            Grant("" if grant.project == "-" else grant.project, grant.role, grant.member)
+            for grant in holder.grants
+        )
+        return Principal(holder.email, rights_of(grants))
 
     def _now_there(self) -> tuple[int, int]:
         status = self._path.stat()
@@ -224,7 +230,7 @@ class TokenFile:
 
 _PATIENCE: Final = 10.0
 """Seconds to wait for the answer: a starting service accepts connections before it answers."""
-_LONGEST_ANSWER: Final = 1 << 16
+_LONGEST_ANSWER: Final = 1 << 24
 _OVER: Final = "The access token is that of a program that is over: use a token of your own."
 _SILENT: Final = (
     "The service is restarting and does not say whether this token is good: try again soon."
@@ -245,25 +251,25 @@ class Liveness:
         """`service`: the Unix socket at which the API process listens for programs."""
         self._service = service
 
-    async def require(self, authorization: str, project: str) -> None:
-        """Raises Unauthenticated, with the service's message, for a token that it refuses; Unavailable if it
-        does not answer."""
+    async def holder(self, authorization: str) -> Identity:
+        """Return whose a token is. Raises Unauthenticated, with the service's message, for a token that it
+        refuses; Unavailable if it does not answer."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                answer = await self._ask(authorization, project)
+                answer = await self._ask(authorization)
         except (OSError, TimeoutError) as failure:
             raise Unavailable(_SILENT) from failure
         head, _, body = answer.partition(b"\r\n\r\n")
         status = _STATUS.match(head)
-        if status is None or status[1].startswith(b"5"):
-            raise Unavailable(_message(body, _SILENT))
-        if status[1] == b"401":
+        if status is not None and status[1] == b"401":
             raise Unauthenticated(_message(body, _OVER))
+        if status is None or status[1] != b"200":
+            raise Unavailable(_message(body, _SILENT))
+        return msgspec.json.decode(body, type=Identity)
 
-    async def _ask(self, authorization: str, project: str) -> bytes:
-        # The cheapest method that needs a token of the project.
+    async def _ask(self, authorization: str) -> bytes:
         question = (
-            f"GET /v1/projects/{project} HTTP/1.1\r\nHost: localhost\r\n"
+            f"GET /trainshed/v1/whoami HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: {authorization}\r\nConnection: close\r\n\r\n"
         )
         with reachable(str(self._service)) as short:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from trainshed.access.principals import Shown
 from trainshed.access.sessions import Session, Sessions
 from trainshed.console import feeds, live
 from trainshed.console.backend import Backend, Buckets, Facts, SigningIn
@@ -305,7 +306,7 @@ class ConsoleApplication:
                 cause = call.query.get("error_description") or call.query.get("error") or "nothing"
                 raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
             made = await self._signing_in.finish(call.query.get("state", ""), call.query["code"])
-            code = self._sessions.link_code(made.token)
+            code = self._sessions.link_code(made.shown)
         except (Unauthenticated, Unavailable) as wrong:
             return self._not_signed_in(call, wrong)
         query = urlencode({"code": code, "next": made.following, "mark": made.mark})
@@ -370,7 +371,7 @@ class ConsoleApplication:
         if scheme.lower() != "bearer":
             raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
         try:
-            uri = self.link(token.strip())
+            uri = self.link(await self._sessions.shown_by(token.strip()))
         except Unauthenticated as wrong:
             raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
         return self._json({"uri": uri})
@@ -399,10 +400,9 @@ class ConsoleApplication:
             raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
         return self._json({"token": token})
 
-    def link(self, token: str) -> str:
-        """Return an address that signs a browser in once, with the rights of `token`. Raises
-        Unauthenticated."""
-        return self._facts.login_link(self._sessions.link_code(token))
+    def link(self, shown: Shown) -> str:
+        """Return an address that signs a browser in once, with the rights of who has shown this."""
+        return self._facts.login_link(self._sessions.link_code(shown))
 
     def _json(self, value: Mapping[str, str]) -> Response:
         return self._guarded(sized(encode_text(value), b"application/json", more=[_FRESH]))

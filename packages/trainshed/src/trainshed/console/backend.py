@@ -53,7 +53,7 @@ class SigningIn(Protocol):
         ...
 
     async def finish(self, state: str, code: str) -> SignedIn:
-        """Return the token of somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
+        """Sign in somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
         ...
 
 

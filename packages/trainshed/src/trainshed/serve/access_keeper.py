@@ -39,7 +39,7 @@ class AccessKeeper:
         reads."""
         self._store = store
         self._authority = authority
-        self.authenticate = authority.authenticate
+        self.authenticate, self.recognise = authority.authenticate, authority.recognise
         self._owner = owner
         self._file = data / FILE
         self._now = now

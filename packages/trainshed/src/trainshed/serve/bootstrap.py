@@ -114,6 +114,7 @@ class Bootstrap:
             lambda: f"{browsers_address(settings, self.listener.getsockname()[1])}/login/back",
             clock.now,
         )
+        self.tokens.issuers = self.signing_in.marks
 
     @property
     def ports(self) -> tuple[int, ...]:

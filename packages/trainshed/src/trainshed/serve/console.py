@@ -82,7 +82,12 @@ def build_console(
     """Build the console. `closing`: set when the service stops."""
     settings = bootstrap.settings
     return ConsoleApplication(
-        Sessions(settings.data / SESSIONS, lambda: bootstrap.tokens, clock.now),
+        Sessions(
+            settings.data / SESSIONS,
+            bootstrap.signing_in.authenticate,
+            bootstrap.tokens.known,
+            clock.now,
+        ),
         InsideCaller(services),
         GatewayBuckets(bootstrap.gateway_socket),
         signing_in=bootstrap.signing_in,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.tokens import digest_of
 from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
@@ -236,7 +237,8 @@ class Service:
             roots, token = document["ca_bundle"], self._bootstrap.token
             boto = boto_document(plain, address, roots, token, settings.project)
             write_private_text(settings.data / BOTO_FILE, boto)
-        link = self._console.link(self._bootstrap.token) if self._console is not None else ""
+        shown = digest_of(self._bootstrap.token)
+        link = self._console.link(shown) if self._console is not None else ""
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
         self._announce({**document, "console": link, "taken_over": taken})
         settle()

@@ -16,26 +16,29 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainshed.access.account_tokens import OWNER_EMAIL, SKEW, is_json_web_token
+from trainshed.access.account_tokens import OWNER_EMAIL, is_json_web_token
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.issuers import (
     Issuer,
     Person,
     SignedIn,
     UnknownKey,
+    bearer_of,
     is_safe,
     issuer_of,
     person_of,
     signing_keys,
     verified,
 )
-from trainshed.access.principals import Principal
+from trainshed.access.principals import Bearer, Principal
 from trainshed.access.tokens import digest_of, new_token, token_in
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
@@ -45,6 +48,7 @@ from trainshed.store.audit import AuditRecord, RecordedCall, recording
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LIFETIME: Final = 12 * 3600
@@ -53,6 +57,8 @@ _BEGUN: Final = 600
 """Seconds within which a sign-in is finished at the issuer."""
 _MOST: Final = 20
 """Sign-ins of one person at a time; the oldest make place for new ones."""
+_MOST_KNOWN: Final = 4_096
+"""ID tokens of an issuer that are not verified each time that they are shown."""
 _FRESH: Final = 3600.0
 """Seconds after which an issuer's facts and keys are read again."""
 _ANEW: Final = 30.0
@@ -65,13 +71,15 @@ _GOOGLE: Final = "https://accounts.google.com"
 
 
 class _Facts(Struct, frozen=True):
-    """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock)."""
+    """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock). An address
+    that it does not have is ""."""
 
     authorization: str
     token: str
-    #: "" = it has none.
     userinfo: str
-    keys: "KeySet | None"
+    keys: "KeySet"
+    #: Returns for whom an ID token speaks, as `bearer_of`. Those that speak for nobody are not remembered.
+    bearer: Callable[[str], Bearer]
     at: float
 
 
@@ -97,20 +105,16 @@ class SigningIn:
         #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        self._taking = asyncio.Lock()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the issuers."""
-        return tuple(self._issuers)
+        self.names = tuple(issuer.name for issuer in issuers if issuer.client_id)
+        self.marks = frozenset(issuer.mark for issuer in issuers)
 
     async def begin(self, name: str, following: str, mark: str) -> str:
         """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
         such issuer), Unavailable."""
         issuer = self._issuers.get(name)
-        if issuer is None:
+        facts = await self._read(issuer) if issuer is not None else None
+        if issuer is None or facts is None or not (issuer.client_id and facts.authorization):
             raise Unauthenticated("There is no such issuer.")
-        facts = await self._read(issuer)
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
         is_asked = issuer.groups_claim == "groups" and issuer.issuer != _GOOGLE
         id_ = secrets.token_urlsafe(16)
@@ -138,7 +142,7 @@ class SigningIn:
         )
 
     async def finish(self, state: str, code: str) -> SignedIn:
-        """Return the token of somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
+        """Sign in somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
         begun = self._read_state(state)
         issuer = self._issuers.get(str(begun["iss"]))
         if issuer is None:
@@ -157,21 +161,26 @@ class SigningIn:
             form["client_secret"] = secret
         answer = await _fetched(issuer, facts.token, urlencode(form).encode())
         nonce = self._derived(id_, "nonce")
-        claimed = await self._verified(str(answer.get("id_token", "")), issuer, nonce)
+        id_token, now = str(answer.get("id_token", "")), self._seconds()
+        claimed = await self._by_keys(
+            issuer, lambda facts: verified(id_token, facts.keys, issuer, now, nonce)
+        )
         person = person_of(await self._completed(claimed, issuer, answer), issuer)
-        token = await self._token_of(person, issuer, new_token(), LIFETIME)
-        return SignedIn(token, str(begun["next"]), str(begun["mark"]))
+        shown = await self._store(person, issuer)
+        return SignedIn(shown, str(begun["next"]), str(begun["mark"]))
 
-    async def exchange(self, id_token: str) -> str:
-        """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
+    async def exchange(self, id_token: str) -> int:
+        """Return the seconds for which an ID token is a token here. Raises Unauthenticated, Unavailable."""
         url = issuer_of(id_token)
         if url not in self._by_url:
             raise Unauthenticated(f"{url[:200]!r} signs nobody in here.")
-        return await self._taken(id_token, self._by_url[url], new_token(), LIFETIME)
+        bearer = await self._bearer(id_token, self._by_url[url])
+        self._keeper.recognise(bearer)
+        return bearer.expires - self._seconds()
 
     async def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header. An ID token is taken as it is, and from then on
-        known like a token of this service. Raises Unauthenticated, Unavailable."""
+        """Return the principal of an `Authorization` header. An ID token is taken as it is. Raises
+        Unauthenticated, Unavailable."""
         try:
             return self._keeper.authenticate(header)
         except Unauthenticated:
@@ -179,38 +188,32 @@ class SigningIn:
             issuer = self._by_url.get(issuer_of(token)) if is_json_web_token(token) else None
             if issuer is None:
                 raise
-        await self._taken(token, issuer, token)
-        return self._keeper.authenticate(header)
+        return self._keeper.recognise(await self._bearer(token, issuer))
 
     async def forget(self) -> None:
         """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""
         tokens = self._keeper.book.tokens
-        gone = [key for key, token in tokens.items() if token.issuer not in ("", *self._issuers)]
+        gone = [key for key, token in tokens.items() if token.issuer not in ("", *self.marks)]
         if gone:
             record = AuditRecord(OWNER_EMAIL, "trainshed.v1.Tokens.Revoke")
             with recording(RecordedCall(self._now(), record)):
                 await self._keeper.change(lambda book: book.without_tokens(gone), "", "[[oidc]]")
 
-    async def _taken(self, id_token: str, issuer: Issuer, token: str, seconds: int = 0) -> str:
-        """Make `token` speak for whom an ID token names, for `seconds`; 0 = as long as that is valid."""
-        claims = await self._verified(id_token, issuer, None)
-        seconds = seconds or int(min(claims["exp"] + SKEW - self._seconds(), LIFETIME))
-        person = person_of(claims, issuer)
-        async with self._taking:
-            # Requests that show it for the first time come side by side.
-            if self._keeper.known(digest_of(token)) is not None:
-                return token
-            return await self._token_of(person, issuer, token, seconds, claims["iat"])
+    async def _bearer(self, id_token: str, issuer: Issuer) -> Bearer:
+        bearer = await self._by_keys(issuer, lambda facts: facts.bearer(id_token))
+        if bearer.expires <= self._seconds():
+            raise Unauthenticated("The ID token has expired: get a new one of the issuer.")
+        # Links hold the bearer: what says nothing here would make them long.
+        return replace(bearer, groups=self._keeper.book.policy.named(bearer.groups))
 
-    async def _verified(self, token: str, issuer: Issuer, nonce: str | None) -> Mapping[str, Any]:
-        """Return what an ID token says. It may be signed by a key that was not there when they were read."""
-        facts = await self._read(issuer)
+    async def _by_keys(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
+        """Return what is read with the keys of an issuer, which has new ones now and then."""
         try:
-            return verified(token, facts.keys, issuer, self._seconds(), nonce)
+            return read(await self._read(issuer))
         except UnknownKey:
             facts = await self._read(issuer, _ANEW)
         try:
-            return verified(token, facts.keys, issuer, self._seconds(), nonce)
+            return read(facts)
         except UnknownKey as error:
             raise Unauthenticated(str(error)) from None
 
@@ -232,29 +235,20 @@ class SigningIn:
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
-    async def _token_of(
-        self, person: Person, issuer: Issuer, token: str, seconds: int, issued: float | None = None
-    ) -> str:
-        """Store that `token` speaks for somebody, and return it. `issued`: when the issuer said who it is;
-        None = just now."""
+    async def _store(self, person: Person, issuer: Issuer) -> str:
+        """Store a token for somebody whom an issuer has just signed in, and return its digest."""
         now = self._now()
         made = Token(
-            digest_of(token),
+            digest_of(new_token()),
             person.email,
             now,
-            now + seconds * 10**9,
-            f"{'signed in' if issued is None else 'ID token'} by {issuer.name}",
-            issuer.name,
+            now + LIFETIME * 10**9,
+            f"signed in by {issuer.name}",
+            issuer.mark,
             person.groups,
         )
 
         def signed_in(book: AccessBook) -> AccessBook:
-            out = book.signed_out.get(person.email)
-            if issued is not None and out is not None and issued <= out.at / 1e9 + SKEW:
-                raise Unauthenticated(
-                    f"The tokens of {person.email} were revoked after this ID token was issued: get a new "
-                    f"one, {SKEW} s after that at the earliest."
-                )
             of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
             over = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
             like = [entry for entry in of_issuers if entry.note == made.note and entry not in over]
@@ -266,15 +260,18 @@ class SigningIn:
         record = AuditRecord(person.email, "trainshed.v1.Tokens.SignIn")
         with recording(RecordedCall(now, record)):
             await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
-        return token
+        return made.digest
 
     async def _read(self, issuer: Issuer, age: float = _FRESH) -> _Facts:
         """Return an issuer's facts, read at most `age` seconds ago; older ones if it does not answer. Raises
         Unavailable."""
-        # Anybody can have one read for an unknown key: whoever shows a known one does not wait for that.
-        if self._is_fresh(issuer, age):
+        # Anybody can have one read for an unknown key: whoever shows a known one does not wait for that, nor
+        # for old facts that somebody else has read again.
+        reading = self._reading[issuer.name]
+        is_old = age == _FRESH and issuer.name in self._facts and reading.locked()
+        if self._is_fresh(issuer, age) or is_old:
             return self._facts[issuer.name]
-        async with self._reading[issuer.name]:
+        async with reading:
             if self._is_fresh(issuer, age):
                 return self._facts[issuer.name]
             known, now = self._facts.get(issuer.name), time.monotonic()
@@ -282,7 +279,7 @@ class SigningIn:
             failure = self._failures.get(issuer.name)
             if failure is None or now - failure[0] >= _ANEW:
                 try:
-                    self._facts[issuer.name] = read = await _read(issuer)
+                    self._facts[issuer.name] = read = await _read(issuer, self._seconds)
                     return read
                 except Unavailable as error:
                     log.warning("%s", error)
@@ -328,22 +325,27 @@ def _text(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-async def _read(issuer: Issuer) -> _Facts:
+async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     published = await _fetched(
         issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
     )
-    names = ("authorization_endpoint", "token_endpoint", "jwks_uri")
-    addresses = [str(published.get(name, "")) for name in names]
-    if published.get("issuer") != issuer.issuer or not all(map(is_safe, addresses)):
+    names = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
+    addresses = (str(published.get(name, "")) for name in names)
+    authorization, token, userinfo, jwks = (text if is_safe(text) else "" for text in addresses)
+    if published.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
             f"{issuer.name} publishes no facts of the issuer {issuer.issuer}: see the table [[oidc]] in the "
             "settings."
         )
-    authorization, token, keys = addresses
-    userinfo = str(published.get("userinfo_endpoint", ""))
-    userinfo = userinfo if is_safe(userinfo) else ""
-    known = signing_keys(await _fetched(issuer, keys))
-    return _Facts(authorization, token, userinfo, known, time.monotonic())
+    keys, faults = signing_keys(await _fetched(issuer, jwks))
+    if faults:
+        log.warning("%s publishes keys that cannot be read: %s", issuer.name, "; ".join(faults))
+
+    @lru_cache(_MOST_KNOWN)
+    def bearer(id_token: str) -> Bearer:
+        return bearer_of(id_token, keys, issuer, now())
+
+    return _Facts(authorization, token, userinfo, keys, bearer, time.monotonic())
 
 
 async def _fetched(

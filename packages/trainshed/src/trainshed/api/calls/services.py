@@ -1,7 +1,7 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -289,12 +289,12 @@ class SigningIn(Protocol):
     """Signs in whom an issuer of OpenID Connect recognises."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the issuers."""
+    def marks(self) -> Collection[str]:
+        """What the issuers are known by."""
         ...
 
-    async def exchange(self, id_token: str) -> str:
-        """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
+    async def exchange(self, id_token: str) -> int:
+        """Return the seconds for which an ID token is a token here. Raises Unauthenticated, Unavailable."""
         ...
 
 

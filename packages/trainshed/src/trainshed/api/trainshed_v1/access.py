@@ -6,7 +6,7 @@ from msgspec.structs import asdict, replace
 
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.policy import USER, Grant, member_fault, member_of, role_fault
+from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.calls.timestamps import text_micros
@@ -37,7 +37,8 @@ async def who_am_i(call: JsonCall) -> records.Identity:
         )
         return records.Identity(email=principal.email, grants=own)
     book = call.services.access.book
-    token = book.tokens.get(principal.shown) if isinstance(principal.shown, str) else None
+    shown = principal.shown
+    token = book.tokens.get(shown) if isinstance(shown, str) else shown
     groups, issuer = (token.groups, token.issuer) if token is not None else ((), "")
     grants = sorted(book.policy.grants_of(principal.email, groups))
     return records.Identity(
@@ -131,9 +132,10 @@ async def revoke_token(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its id, or all of a person by an e-mail
     address. In force when this returns. Raises NotFound."""
     target = call.target
-    # Somebody may have ID tokens that were never shown here.
-    may_be = _REVOKE in call.principal.rights.everywhere and not member_fault(USER + target)
-    unseen = {target.lower()} if may_be and call.services.signing_in.names else set[str]()
+    # ID tokens are stored nowhere.
+    may = _REVOKE in call.principal.rights.everywhere or target == call.principal.email
+    is_somebody = call.services.signing_in.marks and not member_fault(member_of(target))
+    unseen = {target.lower()} if may and is_somebody else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
         gone = [token for token in _revocable(call, book) if target in (token.id, token.email)]

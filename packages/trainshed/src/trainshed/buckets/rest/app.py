@@ -142,7 +142,7 @@ class BucketsApp:
             return ANONYMOUS
         caller = await self._authenticator.caller(authorization, key)
         if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
-            await self._liveness.require(authorization, caller.project)
+            await self._liveness.holder(authorization)
         return caller
 
     def _told(self, call: Call) -> Response | None:

@@ -81,7 +81,7 @@ class Identity(Record, frozen=True):
     email: str = ""
     #: The roles of theirs; a program of a job has none.
     grants: tuple[Grant, ...] = ()
-    #: The name of the issuer at which they signed in; "" = they have a token that somebody made.
+    #: The mark of the issuer at which they signed in; "" = they have a token that somebody made.
     issuer: str = ""
 
 
