@@ -43,7 +43,7 @@ def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service
     status, text = read()
     assert status == 401
     assert b"which is over" in text
-    assert exchange() == 400
+    assert exchange() == 401
 
 
 _STORAGE = """

@@ -186,30 +186,3 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     }
     service.call("POST", f"/v1/{name}:cancel")
     service.call("POST", f"/trainshed/v1/jobs/{first}:cancel", {})
-
-
-def test_a_hard_budget_stops_what_runs_at_the_moment_it_is_used_up(service: Service) -> None:
-    """And lets it go on when it is raised."""
-    metric, project = "cpu_hours_per_month_hard", "walk-budget"
-    program = (
-        f"import signal\nsignal.signal(15, lambda *_: exit(print('stops', flush=True)))\n{TALKS}"
-    )
-    jobs = JOBS.replace(PROJECT, project)
-    name = service.call("POST", jobs, container_job(program))["name"]
-    job = name.rpartition("/")[2]
-    log = service.follow(job)
-    assert next(log) == "talks"
-    [row] = service.call("GET", f"/trainshed/v1/usage?project={project}&by=project")["rows"]
-    # Some three seconds of four processors more.
-    limit = f"{row['cpuHours'] + 0.003:.6f}"
-    trainshed("quotas", "set", metric, limit, "--project", project, data=service.data)
-    assert next(log) == "stops"
-    waits = next(view for view in service.watch(job) if view.get("waiting"))
-    spent = f"project {project} has used"
-    assert waits["waiting"]["message"].startswith(spent), "and so says trainshed explain"
-    assert waits["retries"] == {"budget_used_up": 1}
-    trainshed("quotas", "set", metric, "unlimited", "--project", project, data=service.data)
-    assert next(log) == "talks"
-    timeline = json.dumps(service.call("GET", f"/trainshed/v1/jobs/{job}/timeline"))
-    assert spent in timeline and f"of {float(limit):g} CPU-hours of this month's budget" in timeline
-    service.call("POST", f"/v1/{name}:cancel")

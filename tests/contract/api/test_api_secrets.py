@@ -11,7 +11,6 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, House
 from tests.unit.specs_requests import container, custom_job, package
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.access.roles import PROGRAM
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
 
@@ -64,10 +63,6 @@ async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
         assert VALUE.encode() not in body and b"first value" not in body
     house.close()
     assert stored_in(tmp_path) == []
-
-
-def test_a_programs_own_token_cannot_ask_for_secrets() -> None:
-    assert not any("secrets" in permission for permission in PROGRAM)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION
 from tests.contract.api.mortal import Mortal
-from tests.contract.api.test_metadata import CONTEXTS, STORES
+from tests.contract.api.test_metadata import STORES
 from tests.unit.test_specs_pipeline import MODEL
 
 KILLS = 6
@@ -36,22 +36,6 @@ class Deed(ABC):
 
     @abstractmethod
     def state(self, service: Mortal, key: str) -> Any: ...
-
-
-class NewContext(Deed):
-    again = (409,)
-
-    def prepare(self, service: Mortal, key: str) -> None:
-        pass
-
-    def request(self, key: str) -> Request:
-        body: dict[str, Any] = {"metadata": {"_params": {}, "note": None}, "labels": {"a": "b"}}
-        return "POST", f"{CONTEXTS}?contextId={key}", body
-
-    def state(self, service: Mortal, key: str) -> Any:
-        answer = service.ask("GET", f"{CONTEXTS}/{key}")
-        assert answer is not None
-        return answer.json["metadata"] if answer.status == 200 else answer.status
 
 
 class PointsWritten(Deed):
@@ -124,17 +108,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
         yield mortal
 
 
-DEEDS = ("context", "points", "model")
+DEEDS = ("points", "model")
 
 
 def deed_of(name: str, service: Mortal) -> Deed:
-    match name:
-        case "context":
-            return NewContext()
-        case "points":
-            return PointsWritten(service)
-        case _:
-            return ModelUploaded()
+    return PointsWritten(service) if name == "points" else ModelUploaded()
 
 
 @pytest.mark.parametrize("name", DEEDS)

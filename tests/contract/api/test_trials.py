@@ -362,18 +362,6 @@ async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(ho
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
 
 
-async def test_list_goes_from_page_to_page_newest_first(house: House) -> None:
-    names = [await created(house, f"tune {number}") for number in range(5)]
-    seen: list[str] = []
-    token = ""
-    for _ in range(3):
-        page = await house.result("GET", f"{STUDIES}?pageSize=2&pageToken={token}")
-        seen += [study["name"] for study in page["studies"]]
-        token = page.get("nextPageToken", "")
-    assert seen == names[::-1]
-    assert token == ""
-
-
 async def test_a_deleted_study_is_gone_with_its_trials_and_its_name_is_free(house: House) -> None:
     advised(house)
     name = await created(house)

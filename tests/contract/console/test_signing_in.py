@@ -417,20 +417,13 @@ async def test_a_revoked_id_token_is_good_for_nothing_any_more(
     uid = (await house.result("POST", JOBS, JOB))["name"].rpartition("/")[2]
     async with house.stream(f"/trainshed/v1/jobs/{uid}/watch", token=token) as lines:
         assert (await lines.next())["name"].endswith(uid)
-        by = token if is_own else house.token
-        assert (await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}", token=by)).status == 200
+        by, whose = (token, ANA) if is_own else (house.token, "Ana@corp.example")
+        assert (await house.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)).status == 200
         assert await lines.next() is None
     for other in (token, unseen):
         await refused(house, other, "were revoked after this ID token")
     house.clock += (later := 61) * 10**9
     assert (await house.call("GET", JOBS, token=issuer.id_token(now=NOW + later))).status == 200
-
-
-async def test_id_tokens_that_were_never_shown_are_revoked_by_the_address(
-    house: ConsoleHouse, issuer: ScriptedIssuer
-) -> None:
-    await house.result("DELETE", "/trainshed/v1/tokens/Ana@corp.example")
-    await refused(house, issuer.id_token(now=NOW), "were revoked after this ID token")
 
 
 @pytest.mark.parametrize("changed", ["nothing", "issuer", "client_id", "all"])
@@ -686,22 +679,9 @@ async def test_a_key_that_cannot_be_read_voids_no_other(
 ROBOT = "nightly@p1.iam.gserviceaccount.com"
 MAIN = "repo:corp/vision:ref:refs/heads/main"
 _MACHINES = {
-    "github": {
-        "sub": MAIN,
-        "repository": "corp/vision",
-        "ref": "refs/heads/main",
-        "event_name": "push",
-    },
-    "gitlab": {
-        "sub": "project_path:corp/vision:ref_type:tag:ref:v1.2",
-        "user_email": ANA,
-        "pipeline_source": "push",
-    },
-    "kubernetes": {
-        "sub": "system:serviceaccount:ml:trainer",
-        "aud": ["https://trainshed.example"],
-        "kubernetes.io": {"namespace": "ml", "serviceaccount": {"name": "trainer"}},
-    },
+    "github": {"sub": MAIN, "repository": "corp/vision", "event_name": "push"},
+    "gitlab": {"sub": "project_path:corp/vision:ref_type:tag:ref:v1.2", "user_email": ANA},
+    "kubernetes": {"sub": "system:serviceaccount:ml:trainer", "aud": ["https://ci.example"]},
 }
 _ACCOUNTS = {
     MAIN: ROBOT,
@@ -718,19 +698,16 @@ async def plant(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ConsoleHouse]:
     """A service that an issuer without people tells of machines."""
-    address = issuer.address
-    published = {"issuer": address, "jwks_uri": f"{address}/keys"}
+    published = {"issuer": issuer.address, "jwks_uri": f"{issuer.address}/keys"}
     monkeypatch.setattr(issuer, "published", lambda: published)
-    audience = "https://trainshed.example"
+    audience = "https://ci.example"
     issuer.claims = {"aud": audience}
     table = issuer.settings(client_id="", audiences=(audience,), accounts=_ACCOUNTS)
     house = ConsoleHouse(tmp_path, issuers=[table])
-    body = {"accountId": "nightly"}
-    assert (await house.call("POST", "/v1/projects/p1/serviceAccounts", body)).status == 200
-    grant = {"role": "roles/aiplatform.user", "project": "p1"}
-    await house.result(
-        "POST", "/trainshed/v1/access:change", {**grant, "member": f"serviceAccount:{ROBOT}"}
-    )
+    await house.result("POST", "/v1/projects/p1/serviceAccounts", {"accountId": "nightly"})
+    member, role = f"serviceAccount:{ROBOT}", "roles/aiplatform.user"
+    grant = {"role": role, "project": "p1", "member": member}
+    await house.result("POST", "/trainshed/v1/access:change", grant)
     yield house
     house.close()
 
@@ -767,12 +744,10 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
         ({"sub": f"{MAIN} "}, "nobody@p1.iam.gserviceaccount.com was deleted"),
         ({"sub": MAIN.upper()}, "no account for the subject"),
         ({"sub": "system:serviceaccount:ml:trainer2"}, "no account for the subject"),
-        ({"sub": "*"}, "no account for the subject"),
         ({"sub": ""}, "no account for the subject"),
         ({"sub": None}, "not valid"),
         ({"sub": [MAIN]}, "not valid"),
         ({"sub": MAIN, "aud": "https://other.example"}, "not for a client"),
-        ({"sub": MAIN, "aud": ""}, "not valid"),
         ({"sub": MAIN, "aud": []}, "not valid"),
         ({"sub": "7", "email": ROBOT, "email_verified": True}, "no address of a person"),
     ],
@@ -783,14 +758,16 @@ async def test_no_other_subject_speaks_for_an_account(
     await refused(plant, issuer.id_token(now=NOW, **claims), why)
 
 
-async def test_an_issuer_of_machines_signs_nobody_in_by_a_browser(plant: ConsoleHouse) -> None:
-    browser = Browser(plant)
-    assert "Corp" not in text_of(await browser.get("/login"))
-    assert "no such issuer" in text_of(await browser.get("/login/with?issuer=Corp"))
-
-
-async def test_a_person_in_a_browser_is_no_machine(tmp_path: Path, issuer: ScriptedIssuer) -> None:
-    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(accounts={"7": ROBOT})])
+async def test_in_a_browser_there_are_people_alone(
+    plant: ConsoleHouse, tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = Browser(plant)
+    assert "Corp" not in text_of(await stranger.get("/login"))
+    assert "no such issuer" in text_of(await stranger.get("/login/with?issuer=Corp"))
+    monkeypatch.undo()
+    issuer.claims = {"email": ANA, "email_verified": True}
+    table = issuer.settings(accounts={"7": ROBOT})
+    house = ConsoleHouse(tmp_path / "other", issuers=[table])
     browser = Browser(house)
     await signed_in(browser, issuer)
     assert ANA in text_of(await browser.get("/team"))
