@@ -16,6 +16,7 @@ from tests.remote.conftest import NAME, Block, Message, Place, Said
 from tests.sources import ROOT
 from trainshed_cluster.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
 from trainshed_cluster.remote.credentials import SERVER_NAME, client
+from trainshed_cluster.remote.tunnel import streams
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +50,34 @@ def cut(channel: Any) -> None:
 
 async def silent(channel: Channel[Message, Message]) -> None:
     await channel.closed()
+
+
+class Line(asyncio.Transport):
+    """Of asyncio's TLS, which cannot be aborted any more once it was closed twice."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def is_closing(self) -> bool:
+        return self.closed > 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        pass
+
+
+async def test_whoever_closes_twice_closes_the_connection_once() -> None:
+    channel: Channel[Message, Message] = Channel(Message)
+    tunnel, _, writer = streams()
+    for end, close in ((channel, channel.close), (tunnel, writer.close)):
+        end.connection_made(line := Line())
+        close()
+        close()
+        assert line.closed == 1
 
 
 async def test_messages_go_both_ways_in_order(place: Place) -> None:

@@ -136,7 +136,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
     def close(self) -> None:
         """Close it without waiting: unsent messages are still sent if the other side takes them soon. May be
         called twice."""
-        if self._transport is not None:
+        # asyncio's TLS that was closed twice cannot be aborted any more.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
         self._finish(None)
 

@@ -61,7 +61,7 @@ class FirstLine(asyncio.Protocol):
     def refuse(self, kind: str, why: str = "") -> None:
         """Refuse the agent's request, and close the connection."""
         self.say(answer(kind, why))
-        if self.transport is not None:
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
 
     def info(self, name: str) -> Any:

@@ -133,7 +133,9 @@ class Stream(asyncio.Transport):
         """Say that nothing more follows, and close once everything is written."""
         self.is_ended_here = True
         self._tunnel.say_all()
-        self._tunnel.below.close()
+        # As in `Channel.close`.
+        if not self.is_closing():
+            self._tunnel.below.close()
 
     def abort(self) -> None:
         """Drop the connection, which the other side sees as a loss."""
