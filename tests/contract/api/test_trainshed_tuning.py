@@ -101,6 +101,28 @@ async def listed(house: House, query: str) -> list[dict[str, Any]]:
     return (await house.result("GET", f"{OURS}?{query}"))["jobs"]
 
 
+async def test_a_bound_lists_tuning_jobs_by_their_best_trial_and_pipelines_by_their_job(
+    house: House,
+) -> None:
+    name = await created(house)
+    await begun(house, name, 71)
+    await measured(house, name, await trial_of(house, 1000, 1), loss(3, 0.25), over=True)
+    body = pipeline(trainingTaskInputs=inputs())
+    piped = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
+    uid = str(int(piped["name"].rpartition("/")[2]) + 1)
+    await runs(house, f"{LOCATION}/customJobs/{uid}".removeprefix("/v1/"))
+    house.write_log(int(uid), "workerpool0-0", (START, "epoch 1/3 loss: 0.5 - val_accuracy: 0.75"))
+
+    async def shown(bound: str) -> list[tuple[str, str, list[float]]]:
+        jobs = await listed(house, f"project=p1&trend=true&metric={quote(bound)}")
+        return [(job["kind"], job["trend"]["measure"], job["trend"]["values"]) for job in jobs]
+
+    best = ("tuning", "loss", [0.25])
+    assert await shown("loss<1") == [("pipeline", "loss", [0.5]), best]
+    assert await shown("loss<0.3") == [best]
+    assert await shown("val_accuracy>0.5") == [("pipeline", "accuracy", [0.75])]
+
+
 async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house: House) -> None:
     name = await created(house)
     jobs = await begun(house, name, 71, 72, 73)

@@ -12,6 +12,7 @@ from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
+from tests.contract.console.test_submit import fault
 from tests.people import known
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
@@ -78,6 +79,9 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
     assert await names("since=1h") == ["aardvark", "zoo"]
     assert await names("sort=name") == ["aardvark", "big", "zoo"]
     assert await names("sort=-machine") == ["big", "aardvark", "zoo"]
+    mistyped = await browser.get("/?project=p1&metric=loss%3Cone")
+    assert mistyped.status == 400 and "No job matches" in text_of(mistyped)
+    assert "&#39;loss&lt;one&#39; is no bound" in fault(mistyped.body.decode(), "metric")
     assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
     monkeypatch.setattr("trainshed.console.pages.jobs._SORTED", 2)
     assert await names("sort=name") == ["aardvark", "zoo"]

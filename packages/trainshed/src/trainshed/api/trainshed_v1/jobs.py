@@ -197,7 +197,9 @@ async def list_(call: JsonCall) -> records.JobList:
         clock = asyncio.get_running_loop().time
         until = clock() + _READING
         shown = [
-            structs.replace(view, trend=await trend(call.services, job, reads=clock() < until))
+            structs.replace(
+                view, trend=await trend(call.services, job, bounds, reads=clock() < until)
+            )
             for view, (job, _) in zip(shown, page.jobs, strict=True)
         ]
     counts = UNSET

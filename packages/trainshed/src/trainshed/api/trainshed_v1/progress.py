@@ -1,20 +1,22 @@
 """Tells how far a job is, for how long it will still run, and in one line what it does at the moment."""
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from trainshed.api.calls.services import Services
 from trainshed.api.trainshed_v1.curves import number
 from trainshed.api.trainshed_v1.describing import seen, waits_of
+from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, rank, split_name
 from trainshed.core.progress import Estimate
-from trainshed.core.tensorboards import last_point
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
@@ -83,45 +85,68 @@ async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
     )
 
 
-async def trend(services: Services, work: Work, *, reads: bool) -> records.Trend | UnsetType:
-    """Return what a work measures: what its program prints, else what it logs in event files. `reads`: also
-    of a job that nobody has asked about before."""
-    if not isinstance(work, Job) or not work.started:
-        return UNSET
-    if not reads and not services.trends.knows(work):
-        return UNSET
+class _Measured(Struct, frozen=True):
+    """What a work measures under one name."""
+
+    name: str
+    #: Of the data, if the name has none.
+    part: str
+    #: The last is the newest; None = no finite number.
+    values: tuple[float | None, ...]
+    is_logged: bool = False
+
+    def is_within(self, bound: Bound) -> bool:
+        return bound.admits(self.name, self.part, self.values[-1])
+
+
+async def _measured(services: Services, work: Work, *, reads: bool = True) -> list[_Measured]:
+    """Return what a job prints and logs in event files; a pipeline's job; the best trial of a tuning job.
+    Reads a bounded part of a log, and with `reads` also of a job that nobody has asked about before."""
+    if isinstance(work, Pipeline):
+        with contextlib.suppress(NotFound):
+            child, _ = await services.reader.job_by_uid(work.job)
+            return await _measured(services, child, reads=reads)
+        return []
+    if isinstance(work, TuningJob):
+        best = work.best and (await services.studies.trial(work.study, work.best)).trial.final
+        return [_Measured(name, "", (value,)) for name, value in best.metrics] if best else []
+    if not work.started or not (reads or services.trends.knows(work)):
+        return []
     known = await services.trends.look(services.logs, work)
-    if printed := known.taker.series:
-        shown = min(printed, key=lambda series: (rank(series.measure), series.part))
-        values = tuple([number(point.value) for point in shown.points])
-        return records.Trend(measure=shown.measure, values=values)
-    if logged := await services.curves.series(work.uid):
-        curve = min(logged, key=lambda curve: (rank(split_name(curve.tag)[0]), curve.run))
-        last = number(last_point(curve).value)
-        return records.Trend(measure=curve.tag[:_LONGEST], values=(last,))
-    return UNSET
+    printed = [
+        _Measured(series.measure, series.part, tuple([point.value for point in series.points]))
+        for series in known.taker.series
+    ]
+    logged = await services.curves.series(work.uid)
+    return printed + [
+        _Measured(curve.tag, split_name(curve.run)[1], (curve.value,), True) for curve in logged
+    ]
+
+
+async def trend(
+    services: Services, work: Work, bounds: Sequence[Bound], *, reads: bool
+) -> records.Trend | UnsetType:
+    """Return what a work measures: what is within the first bound, else what its program prints, else what it
+    logs in event files. `reads`: as of `_measured`."""
+    measured = await _measured(services, work, reads=reads)
+    if not measured:
+        return UNSET
+    wanted = [known for known in measured for bound in bounds[:1] if known.is_within(bound)]
+    shown = min(
+        wanted or measured,
+        key=lambda known: (known.is_logged, rank(split_name(known.name)[0]), known.part),
+    )
+    values = tuple([number(math.nan if value is None else value) for value in shown.values])
+    return records.Trend(measure=shown.name[:_LONGEST], values=values)
 
 
 async def meets(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
-    """Whether the last values of what a job logs in event files or prints are within all bounds. Reads
-    a bounded part of its log."""
-    if not isinstance(work, Job) or not work.started:
-        return False
-    logged = await services.curves.series(work.uid)
-    known = await services.trends.look(services.logs, work)
-    printed = [
-        (series.measure, series.part, series.points[-1].value) for series in known.taker.series
-    ]
-
-    def within() -> bool:
-        values = [
-            *printed,
-            *((curve.tag, split_name(curve.run)[1], curve.value) for curve in logged),
-        ]
-        return all(any(bound.admits(*value) for value in values) for bound in bounds)
-
+    """Whether the last values of what a work measures are within all bounds."""
+    measured = await _measured(services, work)
     # It may have logged a thousand.
-    return await asyncio.to_thread(within)
+    return await asyncio.to_thread(
+        lambda: all(any(known.is_within(bound) for known in measured) for bound in bounds)
+    )
 
 
 def _of_trials(work: TuningJob, waits: str) -> records.Glance:

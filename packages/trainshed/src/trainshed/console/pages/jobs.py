@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import Part, View, Visit
+from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
 
 _PAGE: Final = 30
@@ -42,18 +43,27 @@ async def page(visit: Visit) -> View:
     column = order.removeprefix("-") if order.removeprefix("-") in _COLUMNS else ""
     narrowing = {name: visit.query(name) for name in NARROWING if visit.query(name)}
     rows_shown = str(_SORTED if column else _PAGE if token else _shown(visit.query("rows")))
-    listed = await visit.get(
-        JobList,
-        "jobs",
-        **narrowing
-        | {"project": visit.project, "search": visit.query("search")[:200], "since": since(visit)},
-        state=visit.query("state"),
-        glance="true",
-        trend="true",
-        counts="" if token or narrowing.keys() - {"project"} else "true",
-        limit=rows_shown,
-        pageToken=token,
-    )
+    listed, fault = JobList(), ""
+    try:
+        listed = await visit.get(
+            JobList,
+            "jobs",
+            **narrowing
+            | {"project": visit.project, "search": visit.query("search")[:200]}
+            | {"since": since(visit)},
+            state=visit.query("state"),
+            glance="true",
+            trend="true",
+            counts="" if token or narrowing.keys() - {"project"} else "true",
+            limit=rows_shown,
+            pageToken=token,
+        )
+    except Refused as refused:
+        fault = next(
+            (wrong.description for wrong in refused.violations if wrong.field == "metric"), ""
+        )
+        if not fault:
+            raise
     jobs: Sequence[JobSummary] = listed.jobs
     if column:
         jobs = ordered(jobs, _COLUMNS[column], descends=order.startswith("-"))
@@ -71,6 +81,7 @@ async def page(visit: Visit) -> View:
             "jobs": listed.jobs,
             "filters": [(value, label, _counted(listed, value)) for value, label in FILTERS],
             "narrowing": narrowing,
+            "fault": fault,
             "ages": AGES,
             "order": order if column else "",
             "is_cut": bool(column and listed.next_page_token),
@@ -85,6 +96,7 @@ async def page(visit: Visit) -> View:
         whole=frozenset({"jobs"}) if column or not listed.next_page_token else frozenset[str](),
         lives=not token,
         place="jobs",
+        status=400 if fault else 200,
     )
 
 
