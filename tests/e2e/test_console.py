@@ -27,6 +27,7 @@ LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"
 TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
   frame => frame.scrollWidth - frame.clientWidth).filter(n => n > 0)"""
 """By how many pixels tables are wider than what shows them."""
+BAR = "Math.max(...[...document.querySelectorAll('.bar nav')].map(n => n.scrollWidth - n.clientWidth), 0)"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 WRITER = (PROGRAMS / "event_writer.py").read_text()
 JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
@@ -346,7 +347,7 @@ def test_every_page_lets_everybody_in(
             picture(page, name, "light")
         page.evaluate(AXE)
         result = page.evaluate(LOOK, RULES)
-        wide = {"screen": too_wide(page)}
+        wide = {"screen": too_wide(page) + page.evaluate(BAR)}
         page.emulate_media(color_scheme="dark")
         if SOAKS:
             picture(page, name, "dark")
@@ -412,3 +413,20 @@ def test_ranges_of_axes_narrow_the_trials(
     for axis in (rate, loss):
         axis.press("Escape")
     expect(kept).to_be_empty()
+
+
+def test_somebody_looks_where_the_tuner_is_unsure(
+    service: Service, enter: Callable[..., Page], pages: dict[str, str]
+) -> None:
+    page = enter()
+    page.goto(service.rest + pages["study"])
+    says, box = page.locator("[data-outlook-says]"), page.locator("[data-outlook-box]")
+    page.get_by_label("Over").select_option("rate")
+    expect(says).to_contain_text("The least sure", timeout=30_000)
+    expect(box.locator(".uplot")).to_be_visible()
+    page.get_by_label("and", exact=True).select_option("kind")
+    expect(box.locator("canvas")).to_have_count(2)
+    box.press("ArrowRight")
+    expect(says).to_have_text(re.compile(r"loss \S+ ± \S+ at rate \S+, kind \w+"))
+    page.evaluate(AXE)
+    assert page.evaluate(LOOK, RULES) == []

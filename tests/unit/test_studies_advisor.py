@@ -20,7 +20,7 @@ from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, Para
 from trainshed.studies import advisor_client as client
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
-from trainshed.studies.gp.bandit import GaussianProcessBandit
+from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
 from trainshed.studies.port import AdvisorFailed, Curve, Seen
 from trainshed.studies.random_search import GridSearch, RandomSearch
 
@@ -68,6 +68,8 @@ async def test_it_answers_what_the_algorithm_says(advisor: ProcessAdvisor) -> No
     assert verdict.should_stop
     assert verdict.why
     assert not other.should_stop
+    expected = await advisor.outlook(spec(Algorithm.DEFAULT), SEEN, ["x"])
+    assert expected == outlook(spec(Algorithm.DEFAULT), SEEN, ["x"]) and "so far" in expected.reason
 
 
 async def test_several_at_once_are_answered_one_after_the_other(advisor: ProcessAdvisor) -> None:

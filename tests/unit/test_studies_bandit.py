@@ -25,6 +25,7 @@ from tests.contract.studies.trees import (
     best,
     bowl,
     cube,
+    double,
     legal,
     mixed_loss,
     over,
@@ -34,15 +35,17 @@ from tests.contract.studies.trees import (
 from trainshed.core.study.progress import optimal_trials
 from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import (
+    Algorithm,
     Goal,
     Metric,
     Noise,
     Parameter,
     ParameterType,
+    Scale,
     StudySpec,
     Value,
 )
-from trainshed.studies.gp.bandit import GaussianProcessBandit
+from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
 from trainshed.studies.port import Seen
 from trainshed.studies.random_search import RandomSearch
 
@@ -264,7 +267,7 @@ TIMED = """
 import time
 from tests.contract.studies.trees import LOSS, bowl, cube, over
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.gp.bandit import GaussianProcessBandit
+from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
 from trainshed.studies.random_search import RandomSearch
 spec = StudySpec(cube(10), (LOSS,))
 points = RandomSearch().suggest(spec, [], 20000, 3).parameters
@@ -304,3 +307,90 @@ def test_a_deleted_trial_does_no_harm() -> None:
     del trials[4]
     again = [replace(trial) for trial in trials]
     assert BANDIT.suggest(FLAT, again, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)
+
+
+RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
+
+
+def rates(*tried: float, goal: Goal = Goal.MINIMIZE) -> list[Seen]:
+    """Trials that measure how far their rate is from 1e-3, in powers of ten."""
+    sign = 1 if goal is Goal.MINIMIZE else -1
+    return [
+        over(number, (("rate", rate),), sign * abs(np.log10(rate) + 3.0))
+        for number, rate in enumerate(tried, 1)
+    ]
+
+
+def test_an_outlook_is_sure_at_trials_and_unsure_far_from_them() -> None:
+    trials = rates(1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    drawn = outlook(RATE, trials, ("rate",))
+    (axis,) = drawn.axes
+    steps = np.diff(np.log([float(place) for place in axis.values]))
+    assert axis.is_log and (axis.values[0], axis.values[-1]) == (1e-4, 1.0)
+    assert steps.max() == pytest.approx(steps.min())
+    assert drawn.points == tuple(
+        (dict(t.parameters)["rate"], t.final and t.final.value("loss")) for t in trials
+    )
+    low, middle, high = map(np.array, (drawn.low, drawn.expected, drawn.high))
+    assert (low <= middle).all() and (middle <= high).all()
+    for rate, value in drawn.points:
+        near = int(np.argmin(np.abs(np.log(np.array(axis.values) / rate))))
+        assert middle[near] == pytest.approx(value, abs=0.2)
+        assert high[near] - low[near] < 0.2 * (high[-1] - low[-1])
+
+
+def test_an_outlook_of_what_is_maximized_is_the_other_one_upside_down() -> None:
+    down = outlook(RATE, rates(1e-4, 1e-3, 1e-2), ("rate",))
+    spec = replace(RATE, metrics=(Metric("loss", Goal.MAXIMIZE),))
+    up = outlook(spec, rates(1e-4, 1e-3, 1e-2, goal=Goal.MAXIMIZE), ("rate",))
+    assert [-value for value in up.high] == list(down.low)
+    assert [-value for value in up.expected] == list(down.expected)
+
+
+def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() -> None:
+    trials = play(RandomSearch(), TREE, mixed_loss, 40)
+    (top,) = (trial for trial in trials if best([trial]) == best(trials))
+    drawn = outlook(TREE, trials, ("kind", "rate"))
+    kinds, many = drawn.axes
+    assert kinds.values == ("tree", "net", "line") and not kinds.is_log
+    assert len(drawn.expected) == len(kinds.values) * len(many.values)
+    assert drawn.best == top.number
+    assert drawn.others == {
+        name: value for name, value in top.parameters if name not in ("kind", "rate")
+    }
+    rows = np.array(drawn.expected).reshape(3, -1)
+    assert rows[1].min() < rows[2].min(), "a net is better than a line"
+
+
+@pytest.mark.parametrize(
+    ("spec", "trials", "parameter", "words"),
+    [
+        (
+            replace(RATE, algorithm=Algorithm.RANDOM_SEARCH),
+            rates(1e-4, 1e-3, 1e-2),
+            "rate",
+            "no model",
+        ),
+        (RATE, rates(1e-4, 1e-4, 1e-2), "rate", "measured 1 so far"),
+        (RATE, [pending(1, (("rate", 0.1),))], "rate", "measured 0 so far"),
+        (
+            StudySpec(LISTED, (LOSS,)),
+            [over(n, (("kind", "a"), ("size", 1), ("alone", "only")), n) for n in (1, 2, 3)],
+            "width",
+            "best trial, 1",
+        ),
+    ],
+)
+def test_without_an_outlook_it_says_why(
+    spec: StudySpec, trials: list[Seen], parameter: str, words: str
+) -> None:
+    drawn = outlook(spec, trials, (parameter,))
+    assert words in drawn.reason and not drawn.expected
+
+
+def test_an_outlook_bears_the_largest_numbers() -> None:
+    trials = [
+        over(n, (("rate", 10.0**-n),), value)
+        for n, value in enumerate((-1e308, 1e308, 0.0, 1.0), 1)
+    ]
+    assert np.isfinite(np.array(outlook(RATE, trials, ("rate",)).expected)).all()

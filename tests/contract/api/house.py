@@ -30,6 +30,7 @@ from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid
+from trainshed.core.study.spec import StudySpec
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
@@ -40,6 +41,8 @@ from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Commit, NewWork
 from trainshed.store.sqlite.database import Store, open_database
+from trainshed.studies.port import Seen
+from trainshed.wire.trainshed_v1.jobs import Outlook
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
@@ -150,6 +153,7 @@ class House:
             wake=self.woken.append,
             create=self.create,
             suggest=self.asked.append,
+            outlook=_expected,
             operations=self.store.operations,
             exports=self.exports,
             capacity=self.capacity,
@@ -302,6 +306,13 @@ class House:
             for n, (at, text) in enumerate(lines, first):
                 file.write(json.dumps({"n": n, "t": at, "s": stream, "m": text}) + "\n")
         self.notices.publish(JobUid(uid))
+
+
+async def _expected(spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]) -> Outlook:
+    """As the service's advisor, which is another process."""
+    from trainshed.studies.gp.bandit import outlook
+
+    return outlook(spec, trials, parameters)
 
 
 def _placed(event: Event, job: Job) -> Event:

@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.studying import SPEC
+from tests.people import known
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_ml_tuning import tuned
 from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inputs
@@ -99,6 +101,23 @@ def loss(step: int, value: float) -> Measurement:
 
 async def listed(house: House, query: str) -> list[dict[str, Any]]:
     return (await house.result("GET", f"{OURS}?{query}"))["jobs"]
+
+
+async def test_an_outlook_is_of_who_searches_and_for_who_may_see_its_trials(house: House) -> None:
+    name = await created(house)
+    path = f"{OURS}/1000/outlook?parameter=x"
+    assert "measured 0 so far" in (await house.result("GET", path))["reason"]
+    jobs = await begun(house, name, 71)
+    refused = await house.call("GET", f"{OURS}/71/outlook?parameter=x")
+    assert "no tuning job" in refused.error["message"], jobs
+    study = await house.result(
+        "POST", f"{LOCATION}/studies", {"displayName": "s", "studySpec": SPEC}
+    )
+    path = f"{OURS}/{quote(study['name'], safe='')}/outlook?parameter=rate"
+    assert "measured 0 so far" in (await house.result("GET", path))["reason"]
+    for project, status in (("p1", 200), ("p2", 403)):
+        token = known(house.tokens, f"g@{project}.example", project=project)
+        assert (await house.call("GET", path, token=token)).status == status
 
 
 async def test_a_bound_lists_tuning_jobs_by_their_best_trial_and_pipelines_by_their_job(

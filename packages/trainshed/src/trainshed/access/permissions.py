@@ -182,6 +182,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Usage": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Launch": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Curves": "trainshed.jobs.get",
+    "trainshed.v1.Jobs.Outlook": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Logs": "trainshed.jobs.readLogs",
     "trainshed.v1.Jobs.LogPage": "trainshed.jobs.readLogs",
     "trainshed.v1.Jobs.Watch": "trainshed.jobs.get",

@@ -75,6 +75,8 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/log.txt"): logs.download,
     ("GET", "/buckets/{bucket}/download"): buckets.download,
     ("GET", "/compare/table.csv"): compare.table,
+    ("GET", "/jobs/{job}/trials/outlook"): studies.outlook,
+    ("GET", "/studies/{study}/outlook"): studies.outlook,
     ("GET", "/jobs/{job}/ports/{port}"): job.open_page,
 }
 """Answers that are not pages of the console: data for scripts, downloads, and ways to pages of jobs."""

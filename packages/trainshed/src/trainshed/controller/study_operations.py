@@ -11,7 +11,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from trainshed.controller.measurements import curve_of
-from trainshed.controller.tuning import seen
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.job import JobError
@@ -27,7 +26,7 @@ from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind, StoredTrial
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.port import StoppingVerdict
+from trainshed.studies.port import StoppingVerdict, seen
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.port import AdvisorFailed, Proposals, Seen
+from trainshed.studies.port import AdvisorFailed, Proposals, Seen, seen
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -210,11 +210,6 @@ class TuningReconciler:
         if machine.wanted(transition.job):
             self._wake(job.uid)  # By now more trials are wanted than were asked for.
         return begun
-
-
-def seen(trial: Trial) -> Seen:
-    """Return a trial as it is shown to algorithms."""
-    return Seen(trial.number, trial.state, trial.parameters, trial.final)
 
 
 def _moments(job: TuningJob, own: Sequence[Trial], now: Nanos) -> tuple[Deadline, ...]:

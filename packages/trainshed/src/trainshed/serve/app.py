@@ -304,6 +304,7 @@ class App:
             wake=self.controller.wake,
             create=self.controller.create,
             suggest=self.suggesting.wake,
+            outlook=self.advisor.outlook,
             operations=store.operations,
             exports=self.exports,
             capacity=self.controller,

@@ -15,7 +15,7 @@ import msgspec
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.advisor_process import HEAD, Kind, StopCall, SuggestCall, frame
+from trainshed.studies.advisor_process import HEAD, ExpectCall, Kind, StopCall, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
@@ -23,6 +23,7 @@ from trainshed.studies.port import (
     Seen,
     StoppingVerdict,
 )
+from trainshed.wire.trainshed_v1.jobs import Outlook
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ time; besides, the processors belong to the jobs."""
 _ANSWERS: Final[dict[Kind, Any]] = {
     Kind.PROPOSALS: Proposals,
     Kind.VERDICTS: tuple[StoppingVerdict, ...],
+    Kind.OUTLOOK: Outlook,
 }
 
 
@@ -81,6 +83,12 @@ class ProcessAdvisor:
         curve."""
         call = StopCall(spec, tuple(curves), tuple(numbers))
         return await self._ask(Kind.SHOULD_STOP, call)
+
+    async def outlook(
+        self, spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]
+    ) -> Outlook:
+        """Return what the study's model expects (`gp.bandit.outlook`)."""
+        return await self._ask(Kind.EXPECT, ExpectCall(spec, tuple(trials), tuple(parameters)))
 
     async def close(self) -> None:
         """End the process; calls under way fail."""

@@ -53,8 +53,10 @@ class Kind(enum.Enum):
 
     SUGGEST = b"s"
     SHOULD_STOP = b"c"
+    EXPECT = b"e"
     PROPOSALS = b"p"
     VERDICTS = b"v"
+    OUTLOOK = b"o"
     FAILED = b"f"
 
 
@@ -76,6 +78,14 @@ class StopCall(Struct, frozen=True):
     numbers: tuple[int, ...]
 
 
+class ExpectCall(Struct, frozen=True):
+    """Asks what the model of a study expects over some of its parameters."""
+
+    spec: StudySpec
+    trials: tuple[Seen, ...]
+    parameters: tuple[str, ...]
+
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -87,6 +97,7 @@ def frame(kind: Kind, content: Any) -> bytes:
 
 _suggest_calls = msgspec.json.Decoder(SuggestCall)
 _stop_calls = msgspec.json.Decoder(StopCall)
+_expect_calls = msgspec.json.Decoder(ExpectCall)
 
 
 def main() -> None:
@@ -114,6 +125,13 @@ def _answer(kind: Kind, body: bytes) -> bytes:
             algorithm = algorithm_for(call.spec.algorithm)
             proposals = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
             return frame(Kind.PROPOSALS, proposals)
+        if kind is Kind.EXPECT:
+            from trainshed.studies.gp.bandit import outlook
+
+            asked_for = _expect_calls.decode(body)
+            return frame(
+                Kind.OUTLOOK, outlook(asked_for.spec, asked_for.trials, asked_for.parameters)
+            )
         from trainshed.studies.stopping.deciding import decide_all
 
         stop_call = _stop_calls.decode(body)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trainshed.core.study.records import Measurement, Parameters, TrialState
+from trainshed.core.study.records import Measurement, Parameters, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
 
 
@@ -21,6 +21,11 @@ class Seen(Struct, frozen=True):
     parameters: Parameters
     #: Its final measurement; None while it is pending, or for good if it is infeasible.
     final: Measurement | None = None
+
+
+def seen(trial: Trial) -> Seen:
+    """Return a trial as it is shown to algorithms."""
+    return Seen(trial.number, trial.state, trial.parameters, trial.final)
 
 
 class Proposals(Struct, frozen=True):

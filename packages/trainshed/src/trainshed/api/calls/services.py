@@ -23,6 +23,7 @@ from trainshed.core.progress import Tracker
 from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
+from trainshed.core.study.spec import StudySpec
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
@@ -41,8 +42,10 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Operations, Secrets
 from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.tensorboards import Tensorboards
+from trainshed.studies.port import Seen
 from trainshed.summaries.directories import LogDirectory
 from trainshed.telemetry.meters import Meters
+from trainshed.wire.trainshed_v1.jobs import Outlook
 
 Authenticate = Callable[[str | None], Awaitable[Principal]]
 """Returns the principal of an `Authorization` header. Raises Unauthenticated, Unavailable."""
@@ -366,6 +369,9 @@ class Services(Struct, frozen=True):
     #: Tells the controller that an operation of a study waits. Its end is published as a notice of
     #: `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
+    #: Returns what the model of a study expects over some of its parameters, given its trials. Raises
+    #: AdvisorFailed.
+    outlook: Callable[[StudySpec, Sequence[Seen], Sequence[str]], Awaitable[Outlook]]
     operations: Operations
     exports: Exports
     capacity: CapacityView

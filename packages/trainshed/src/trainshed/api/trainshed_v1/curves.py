@@ -1,25 +1,34 @@
-"""The curves of a job, thinned (facts/experiments#curves): of its event files, else of what it printed."""
+"""The curves of a job, thinned (facts/experiments#curves): of its event files, else of what it printed. What
+searches are expected to measure."""
 
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from trainshed.access.authorization import authorize
+from trainshed.api.calls.call import project_in
+from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work, jobs_below
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailable, Violation
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import StudyName
 from trainshed.core.printed_measures import Measures
 from trainshed.core.tensorboards import CurveSeries, Point, last_point, log_directory, thinned
+from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.store.points import EVERYTHING, Part
+from trainshed.studies.port import AdvisorFailed, seen
 from trainshed.wire.trainshed_v1 import usage as records
+from trainshed.wire.trainshed_v1.jobs import Outlook
 
 _MOST_POINTS: Final = 1000
 """Most points of one curve."""
 _MOST_IN_ALL: Final = 100_000
 _MOST_CURVES: Final = 2000
+_TRIALS: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
 
 
 async def curves(call: JsonCall) -> records.JobCurves:
@@ -68,6 +77,31 @@ async def curves(call: JsonCall) -> records.JobCurves:
         curves=tuple(views),
         more=more,
     )
+
+
+async def outlook(call: JsonCall) -> Outlook:
+    """`GET /trainshed/v1/jobs/{job}/outlook?parameter=P&parameter=Q`: return what the model of a tuning job,
+    or of the study of that name, expects over one or two of its parameters. Computed in a second or so, by
+    the process that suggests trials."""
+    services, chosen = call.services, tuple(dict.fromkeys(call.query.get("parameter", ())))
+    if "/studies/" in call.target:
+        authorize(call.principal, _TRIALS, (project_in(call.target),))
+        study = await services.studies.study(read_name(StudyName.parse, call.target))
+        spec, uids = study.spec, (study.uid,)
+    else:
+        work, _ = await find_work(services.reader, call.target)
+        if not isinstance(work, TuningJob):
+            raise FailedPrecondition(f"{work.name} is no tuning job, and searches nothing.")
+        spec, uids = work.spec.study, (*work.spec.resumed, work.study)
+    names = sorted({parameter.id for parameter in spec.parameters})
+    if not 1 <= len(chosen) <= 2 or not set(chosen) <= set(names):
+        text = f"Name one or two of its parameters: {', '.join(names)}."
+        raise InvalidRequest((Violation("parameter", text),))
+    history = await services.studies.history(uids)
+    try:
+        return await services.outlook(spec, [seen(trial) for trial in history], chosen)
+    except AdvisorFailed as failure:
+        raise Unavailable(f"The outlook was not computed: {failure}. Ask again.") from failure
 
 
 def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCurve]:

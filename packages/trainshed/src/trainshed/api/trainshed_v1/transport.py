@@ -143,6 +143,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
     ("GET", "jobs/{job}/launch"): Method("trainshed.v1.Jobs.Launch", launches.launch),
     ("GET", "jobs/{job}/curves"): Method("trainshed.v1.Jobs.Curves", curves.curves),
+    ("GET", "jobs/{job}/outlook"): Method("trainshed.v1.Jobs.Outlook", curves.outlook),
     ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
     ("GET", "jobs/{job}/logPage"): Method("trainshed.v1.Jobs.LogPage", log_pages.page),
     ("POST", "jobs/{job}:shell"): Method(

@@ -110,6 +110,7 @@ def parts(search: Search) -> dict[str, Part]:
         "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         "front": Part("_trials_front.html", {"front": front(shown, search)}),
         "slices": Part("_trials_slices.html", {"slices": slices(shown, search)}),
+        "outlook": Part("_trials_outlook.html", {"names": parameters_of(search.trials)}),
         "curve": Part("_trials_curve.html", {"chosen": search.chosen, "curve": _curve(search)}),
         "table": Part(
             "_trials_table.html",

@@ -6,8 +6,10 @@ from typing import Any, Final
 from trainshed.console.pages.collections import vertex_page, vertex_path, vertex_table
 from trainshed.console.pages.searches import Metric, Search, parts
 from trainshed.console.rendering import id_of, number_text
-from trainshed.console.visits import View, Visit
-from trainshed.wire.trainshed_v1.jobs import Trial
+from trainshed.console.visits import View, Visit, of_job
+from trainshed.httpd.messages import Response, sized
+from trainshed.wire.trainshed_v1.jobs import Outlook, Trial
+from trainshed.wire.trainshed_v1.record import encoded
 
 _PAGE: Final = 500
 """Trials that are read at a time."""
@@ -59,6 +61,17 @@ async def study(visit: Visit) -> View:
         parts=parts(search),
         place="studies",
     )
+
+
+async def outlook(visit: Visit) -> Response:
+    """`/jobs/J/trials/outlook?parameter=P` and `/studies/S/outlook?parameter=P`: what the model expects, for
+    the script that draws it."""
+    project, region = visit.place
+    place = f"projects/{project}/locations/{region}"
+    target = visit.variables.get("job") or f"{place}/studies/{visit.variables['study']}"
+    chosen = visit.request.values.get("parameter", ())
+    answer = await visit.get(Outlook, of_job(target, "/outlook"), parameter=chosen)
+    return sized(encoded(answer), b"application/json", more=[(b"cache-control", b"no-store")])
 
 
 async def _trials(visit: Visit, below: str) -> list[Any]:

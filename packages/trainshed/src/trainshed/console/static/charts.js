@@ -14,20 +14,22 @@ const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 // One chart of several lines over common places. `lines`: [name, values].
 const POWERS = [...Array(50).keys()].map((n) => 2 ** n);
-const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, log = false, together = "" } = {}) => {
+const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, log = false, together = "", across } = {}) => {
   const colours = palette();
+  const called = (v) => (across?.names ? across.names[v] ?? "" : plain(v));
   const range = together && zoomed.get(together);
   box.uplot?.destroy();
   const axis = { stroke: ink("--soft"), grid: { stroke: ink("--rule"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   box.uplot = new uPlot({
     width: Math.max(box.clientWidth, 200), height: 160,
-    cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together }, dataIdx: nearest } : {}) },
+    cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together } } : {}), ...(together || across ? { dataIdx: nearest } : {}) },
     hooks: together ? { setSelect: [(u) => { const { left, width } = u.select; if (width) zoom(together, u.posToVal(left, "x"), u.posToVal(left + width, "x")); }] } : {},
     legend: { live: true },
-    scales: { x: { time }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
-    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
-    series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : plain(v)) },
-      ...lines.map(([name, , form], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: colours[i % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[i % colours.length] : undefined }, spanGaps: Boolean(together), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
+    bands: across ? [{ series: [3, 2], fill: `color-mix(in oklab, ${colours[0]}, transparent 85%)` }] : [],
+    scales: { x: { time, ...(across ? { distr: across.isLog ? 3 : 1, range: (u, low, high) => (across.isLog ? [low / 1.1, high * 1.1] : [low - (high - low) / 40, high + (high - low) / 40]) } : {}) }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
+    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : across ? { ...axis, size: 28, space: 70, ...(across.names ? { incrs: [1] } : {}), values: (u, all) => all.map((v) => (v == null ? "" : called(v))) } : { ...axis, size: 28, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
+    series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : called(v)) },
+      ...lines.map(([name, , form, tone], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: form === "edge" ? `color-mix(in oklab, ${colours[0]}, transparent 60%)` : colours[(tone ?? i) % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[(tone ?? i) % colours.length] : undefined }, spanGaps: Boolean(together || across), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
   }, [at, ...lines.map(([, values]) => values)], box);
   if (range) box.uplot.setScale("x", { min: range[0], max: range[1] });
   if (together) box.uplot.over.addEventListener("dblclick", () => zoom(together));
@@ -176,7 +178,109 @@ document.addEventListener("keydown", (event) => {
   brush();
 });
 
-const everything = () => { usage(); curves(); brush(); };
+// What the model of a search expects over one or two parameters. It is computed when somebody chooses them.
+let outlook = null;
+const shown = (v) => (typeof v === "number" ? plain(v) : v);
+const there = ({ metric, axes, expected, low, high }, i) => {
+  const width = axes[1]?.values.length ?? 1, at = [Math.floor(i / width), i % width];
+  return `${metric} ${plain(expected[i])} ± ${plain(Number(((high[i] - low[i]) / 2).toPrecision(2)))} at ${axes.map(({ name, values }, n) => `${name} ${shown(values[at[n]])}`).join(", ")}`;
+};
+const summary = (model) => {
+  const { expected, low, high, best, others, isMaximized } = model, doubts = high.map((v, i) => v - low[i]);
+  const kept = Object.entries(others).map(([name, v]) => `${name} ${shown(v)}`).join(", ");
+  return `The best: ${there(model, expected.indexOf((isMaximized ? Math.max : Math.min)(...expected)))}. The least sure: ${there(model, doubts.indexOf(Math.max(...doubts)))}.${kept ? ` All else as in trial ${best}, the best one: ${kept}. Dots are trials, whatever else they have.` : ""}`;
+};
+const band = (box, { metric, axes: [axis], expected, low, high, points }) => {
+  const place = (v) => (typeof v === "number" ? v : axis.values.indexOf(v));
+  const places = axis.values.map((v, i) => [place(v), expected[i], low[i], high[i]]), tried = points.map(([v, measured]) => [place(v), undefined, undefined, undefined, measured]);
+  const rows = [...places, ...tried].sort((a, b) => a[0] - b[0]), column = (n) => rows.map((row) => row[n]);
+  const names = typeof axis.values[0] === "string" && axis.values, form = names ? "points" : undefined;
+  const lines = [["expected", column(1), form], ["at least", column(2), form ?? "edge", 0], ["at most", column(3), form ?? "edge", 0], [`${metric} of trials`, column(4), "points", 1]];
+  draw(box, column(0), lines, { time: false, label: axis.name, across: { isLog: axis.isLog, names } });
+  if (outlook.at != null) box.uplot.setCursor({ left: box.uplot.valToPos(place(axis.values[outlook.at]), "x"), top: 0 });
+};
+const maps = (box, { metric, isMaximized, axes, expected, low, high, points }) => {
+  const [across, up] = axes, width = across.values.length, height = up.values.length;
+  // Places lie evenly on the scale of their parameter.
+  const spot = ({ values, isLog }, v) => {
+    const next = values.findIndex((w) => w === v || (typeof v === "number" && w > v)), far = isLog ? Math.log : Number;
+    if (values[next] === v || next < 1) return Math.max(next, 0) + 0.5;
+    return next - 0.5 + (far(v) - far(values[next - 1])) / (far(values[next]) - far(values[next - 1]));
+  };
+  for (const [title, values, colour, isLeast] of [[`Expected ${metric}`, expected, "--c5", !isMaximized], ["How unsure that is, ±", high.map((v, i) => (v - low[i]) / 2), "--c1", false]]) {
+    const figure = document.querySelector("[data-outlook] ~ template").content.firstElementChild.cloneNode(true);
+    // The best, or the least sure, is strong.
+    const [strong, pale] = [Math.max(...values), Math.min(...values)].sort((a, b) => (isLeast ? a - b : b - a)), canvas = figure.querySelector("canvas");
+    const swatch = (name) => Object.assign(document.createElement("span"), { className: `swatch ${name}` });
+    figure.querySelector("figcaption").replaceChildren(title, swatch(colour.slice(2)), plain(strong), swatch("pale"), plain(pale));
+    const texts = [up.values.at(-1), up.name, up.values[0], across.values[0], across.name, across.values.at(-1)];
+    figure.querySelectorAll(".front span").forEach((el, i) => { el.textContent = shown(texts[i]); });
+    box.append(figure);
+    const scale = devicePixelRatio, w = (canvas.width = canvas.clientWidth * scale), h = (canvas.height = canvas.clientHeight * scale), pen = canvas.getContext("2d");
+    const fill = (colour, part, ...cell) => { pen.globalAlpha = part; pen.fillStyle = ink(colour); pen.fillRect(...cell); };
+    values.forEach((v, i) => {
+      const x = Math.floor(i / height), y = height - 1 - (i % height), left = Math.floor((x * w) / width), top = Math.floor((y * h) / height);
+      const cell = [left, top, Math.ceil(((x + 1) * w) / width) - left, Math.ceil(((y + 1) * h) / height) - top];
+      fill("--raised", 1, ...cell);
+      fill(colour, strong === pale ? 0 : (v - pale) / (strong - pale), ...cell);
+    });
+    Object.assign(pen, { globalAlpha: 1, lineWidth: 1.5 * scale, fillStyle: ink("--ink"), strokeStyle: ink("--paper") });
+    for (const [a, b] of points) {
+      pen.beginPath();
+      pen.arc((spot(across, a) * w) / width, h - (spot(up, b) * h) / height, 4 * scale, 0, 7);
+      pen.fill();
+      pen.stroke();
+    }
+    if (outlook.at == null) continue;
+    pen.strokeStyle = ink("--ink");
+    pen.strokeRect((Math.floor(outlook.at / height) * w) / width, ((height - 1 - (outlook.at % height)) * h) / height, w / width, h / height);
+  }
+};
+const expects = () => {
+  const form = document.querySelector("[data-outlook]"), box = document.querySelector("[data-outlook-box]");
+  if (!form || !outlook) return;
+  const { values, model, at } = outlook, fields = form.querySelectorAll("select");
+  fields.forEach((field, i) => { field.value = values[i]; });
+  document.querySelector("[data-outlook-says]").textContent = !values.some(Boolean) ? "" : !model ? "It is being computed…" : model.reason || (at == null ? summary(model) : there(model, at));
+  box.uplot?.destroy();
+  box.uplot = null;
+  box.replaceChildren();
+  box.tabIndex = model?.expected?.length ? 0 : -1;
+  if (model?.expected?.length) (model.axes.length > 1 ? maps : band)(box, model);
+};
+document.addEventListener("change", async (event) => {
+  const form = event.target.closest("[data-outlook]");
+  if (!form) return;
+  const mine = (outlook = { values: [...form.querySelectorAll("select")].map((field) => field.value) });
+  expects();
+  if (!mine.values.some(Boolean)) return;
+  const query = [...form.elements].filter(({ value }) => value).map(({ name, value }) => [name, value]);
+  const answer = await fetch(`${form.dataset.outlook}?${new URLSearchParams(query)}`, { headers: { accept: "application/json" } });
+  const model = await answer.json();
+  mine.model = answer.ok ? model : { reason: model.error.message };
+  if (mine === outlook) expects();
+});
+document.addEventListener("keydown", (event) => {
+  const model = event.target.matches?.("[data-outlook-box]") && outlook?.model;
+  if (!model?.expected?.length) return;
+  const height = model.axes[1]?.values.length ?? 1, step = { ArrowLeft: -height, ArrowRight: height, ArrowDown: height > 1 ? -1 : 0, ArrowUp: height > 1 ? 1 : 0 }[event.key];
+  if (!step && event.key !== "Escape") return;
+  event.preventDefault();
+  const from = outlook.at ?? Math.floor(model.axes[0].values.length / 2) * height + Math.floor(height / 2), to = from + step;
+  const stays = !step || to < 0 || to >= model.expected.length || (Math.abs(step) === 1 && height > 1 && Math.floor(to / height) !== Math.floor(from / height));
+  outlook.at = !step ? null : stays ? from : to;
+  expects();
+});
+document.addEventListener("pointermove", (event) => {
+  const canvas = event.target.closest?.("[data-outlook-box] canvas"), model = canvas && outlook?.model;
+  if (!model) return;
+  const { left, top, width, height } = canvas.getBoundingClientRect(), [across, up] = model.axes.map(({ values }) => values.length);
+  const place = (part, count) => Math.min(count - 1, Math.max(0, Math.floor(part * count)));
+  const at = place((event.clientX - left) / width, across) * up + place(1 - (event.clientY - top) / height, up);
+  document.querySelector("[data-outlook-says]").textContent = there(model, at);
+});
+
+const everything = () => { usage(); curves(); brush(); expects(); };
 document.addEventListener("part", everything);
 addEventListener("theme", everything);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", everything);

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainshed.core.study.progress import score
 from trainshed.core.study.records import Parameters, TrialState
-from trainshed.core.study.spec import StudySpec
+from trainshed.core.study.spec import Algorithm, Scale, StudySpec
 from trainshed.studies.gp.acquisition import (
     Safety,
     Score,
@@ -33,6 +34,7 @@ from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
 from trainshed.studies.routines import Array
 from trainshed.studies.space import Space, starting_point
+from trainshed.wire.trainshed_v1.jobs import Outlook, OutlookAxis
 
 _SMALL = 512
 """A space with no more points than this is searched by rating them all."""
@@ -42,6 +44,12 @@ _STARTS = 64
 
 _SEEDS = 20
 """Number of best points beside which the search begins."""
+
+_FEWEST = 3
+"""Different values from which on an outlook is more than a guess."""
+
+_ALONG, _ACROSS = 61, 25
+"""Places of an outlook over one parameter, and of each of two."""
 
 _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
@@ -150,3 +158,76 @@ class _Study:
         seen = self._space.embed(np.vstack([self._done, pending]))
         apart = np.abs(seen - self._space.embed(codes)).max(axis=1)
         return bool(apart.min() > _ALL_BUT_THE_SAME)
+
+
+def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> Outlook:
+    """Return what the model expects of the first metric over the chosen parameters, one or two of the spec's,
+    with all others as in the best trial; else why it expects nothing."""
+    if spec.algorithm is not Algorithm.DEFAULT:
+        return Outlook(reason="Random and grid search have no model of what they search.")
+    metric, shown, space = spec.metrics[0], choose(spec, trials), Space(spec.parameters)
+    count = len(np.unique(shown.values[np.isfinite(shown.values[:, 0]), 0]))
+    if count < _FEWEST or not shown.is_enough(spec):
+        text = f"It needs {_FEWEST} different values of {metric.id}, and trials have measured {count} so far."
+        return Outlook(reason=text)
+    codes = space.encode([trial.parameters for trial in shown.done])
+    aim = believe(spec, space, Observed(shown.values, shown.rows, space.embed(codes)))[0]
+    top = int(aim.rows[np.argmax(aim.data.labels)])
+    best, ids = shown.done[top], [node.parameter.id for node in space.nodes]
+    active = {ids[at]: at for at in np.flatnonzero(~np.isnan(codes[top]))}
+    if idle := [name for name in chosen if name not in active]:
+        text = f"{' and '.join(idle)} has no effect in the best trial, {best.number}, whose values it keeps."
+        return Outlook(reason=text)
+    columns = [active[name] for name in chosen]
+    shares = np.linspace(0.0, 1.0, _ALONG if len(chosen) == 1 else _ACROSS)
+    places = [np.unique(space.nodes[at].placed(shares)) for at in columns]
+    grid = np.stack(np.meshgrid(*places, indexing="ij"), axis=-1).reshape(-1, len(places))
+    points = np.repeat(space.genotypes(codes[[top]]), len(grid), axis=0)
+    points[:, columns] = grid
+    mean, deviation = aim.known.predict(space.embed(space.snap(points)))
+    values, sign = shown.values[shown.rows][aim.rows, 0], score(metric, 1.0)
+    ends = [sign * _worth(mean + away, aim.data.labels, values) for away in (-deviation, deviation)]
+    tried = [dict(shown.done[int(row)].parameters) for row in aim.rows]
+    return Outlook(
+        metric=metric.id,
+        is_maximized=sign > 0,
+        best=best.number,
+        others={name: value for name, value in best.parameters if name not in chosen},
+        axes=tuple(
+            OutlookAxis(
+                name=name,
+                values=tuple(map(space.nodes[at].value, codes_of)),
+                is_log=space.nodes[at].parameter.scale is Scale.LOG,
+            )
+            for name, at, codes_of in zip(chosen, columns, places, strict=True)
+        ),
+        expected=_short(sign * _worth(mean, aim.data.labels, values)),
+        low=_short(np.minimum(*ends)),
+        high=_short(np.maximum(*ends)),
+        points=tuple(
+            (*(known[name] for name in chosen), sign * float(value))
+            for known, value in zip(tried, values, strict=True)
+            if all(name in known for name in chosen)
+        ),
+    )
+
+
+def _worth(labels: Array, known: Array, values: Array) -> Array:
+    """Return the values that labels stand for, by the `known` ones of observed values; beyond them they go on
+    as steeply as from the middle to the end."""
+    order = np.argsort(known, kind="stable")
+    at, of, middle = known[order], values[order], len(order) // 2
+    worth = np.interp(labels, at, of)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for end, beyond in (
+            (0, np.minimum(labels - at[0], 0)),
+            (-1, np.maximum(labels - at[-1], 0)),
+        ):
+            if at[end] != at[middle]:
+                worth += beyond * (of[end] - of[middle]) / (at[end] - at[middle])
+    return np.nan_to_num(worth)
+
+
+def _short(values: Array) -> tuple[float, ...]:
+    """Return the values with as many digits as a picture shows."""
+    return tuple(float(f"{value:.6g}") for value in values)

@@ -285,6 +285,35 @@ class Trial(Record, frozen=True):
     curve: tuple[tuple[int, float], ...] = ()
 
 
+class OutlookAxis(Record, frozen=True):
+    """The places of one parameter in an outlook."""
+
+    name: str = ""
+    values: tuple[float | int | str, ...] = ()
+    is_log: bool = False
+
+
+class Outlook(Record, frozen=True):
+    """What the model of a search expects of its first metric over one or two parameters."""
+
+    #: Why it has no model of them yet; "" = it has one.
+    reason: str = ""
+    metric: str = ""
+    #: Whether larger is better.
+    is_maximized: bool = False
+    #: The best trial, and its other parameters, which all places have.
+    best: int = 0
+    others: Mapping[str, float | int | str] = {}
+    axes: tuple[OutlookAxis, ...] = ()
+    #: At each place of the first axis, for all of the second: the mean, and one standard deviation to both
+    #: sides of it.
+    expected: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    #: Of trials: the values of the axes' parameters, then what was measured.
+    points: tuple[tuple[float | int | str, ...], ...] = ()
+
+
 class Pipeline(Record, frozen=True):
     """A pipeline's own facts."""
 
