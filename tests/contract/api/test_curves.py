@@ -107,6 +107,11 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     assert await shown(house, tag="loss", begin=9, end=2, means="true") == {":loss": []}
     assert (await shown(house, run=["eval", "other"])).keys() == {"eval:acc"}
     assert await shown(house, tag="nothing") == {}
+    few = (await house.result("GET", f"{CURVES}?charts=1&points=9"))["curves"]
+    assert [(curve["tag"], curve["value"], len(curve["points"]) > 1) for curve in few] == [
+        ("loss", 0.5, True),
+        ("acc", 0.5, False),
+    ]
     await logged(house, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)
     assert (await shown(house, tag="early"))[":early"] == [1.0, 2.0, 3.0, 4.0]
     refused = await house.call("GET", f"{CURVES}?points=1001")

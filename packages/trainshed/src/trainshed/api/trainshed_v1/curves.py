@@ -15,7 +15,7 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailable, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import StudyName
-from trainshed.core.printed_measures import Measures
+from trainshed.core.printed_measures import Measures, rank, split_name
 from trainshed.core.tensorboards import CurveSeries, Point, last_point, log_directory, thinned
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
@@ -28,15 +28,19 @@ _MOST_POINTS: Final = 1000
 """Most points of one curve."""
 _MOST_IN_ALL: Final = 100_000
 _MOST_CURVES: Final = 2000
+_LINES: Final = 8
+"""Most lines of a chart."""
 _TRIALS: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
 
 
 async def curves(call: JsonCall) -> records.JobCurves:
-    """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&begin=S&end=S&means=true`: return the curves,
-    of these runs and tags if any are named (both may be repeated), each by at most `points` points that have
-    its extremes, or are means (1,000 by default and at most; fewer if there are more than a hundred curves).
-    Of event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = all,
-    with the points before and after."""
+    """`GET
+    /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&charts=N&begin=S&end=S&means=true`: return the
+    curves, of these runs and tags if any are named (both may be repeated), each by at most `points` points
+    that have its extremes, or are means (1,000 by default and at most; fewer if there are more than a hundred
+    curves). `charts`: only some curves of so many measures, loss first, have points. Of event files: with one
+    point a curve, the one that was read last; steps from `begin` to `end`, 0 = all, with the points before
+    and after."""
     most = call.number("points") or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
@@ -56,18 +60,19 @@ async def curves(call: JsonCall) -> records.JobCurves:
         more = more or len(series) > left
         by_job.append((job, series[:left]))
         left -= min(left, len(series))
-    count = _MOST_CURVES - left
-    most = min(most, max(2, _MOST_IN_ALL // max(count, 1)))
+    charts = call.number("charts")
+    drawn = {job.uid: await asyncio.to_thread(_telling, series, charts) for job, series in by_job}
+    most = min(most, max(2, _MOST_IN_ALL // max(sum(map(len, drawn.values())), 1)))
     views: list[records.JobCurve] = []
     for job, series in by_job:
         if not series:
             continue
-        points = {curve.uid: [last_point(curve)] for curve in series}
+        points = {curve.uid: [last_point(curve)] for curve in drawn[job.uid]}
         if most > 1:
-            uids = [curve.uid for curve in series]
-            points = await services.points.read(job.uid, uids, Part(most, begin, end, has_means))
-        drawn = (_view(job, curve, points[curve.uid]) for curve in series)
-        views += await asyncio.to_thread(list, drawn)
+            part = Part(most, begin, end, has_means)
+            points = await services.points.read(job.uid, list(points), part)
+        shown = (_view(job, curve, points.get(curve.uid, ())) for curve in series)
+        views += await asyncio.to_thread(list, shown)
     if not views and isinstance(work, Job) and work.started:
         known = await services.measures.look(services.logs, work)
         views = [view for view in _printed(work, known.taker, most) if passes(view)]
@@ -104,6 +109,17 @@ async def outlook(call: JsonCall) -> Outlook:
         raise Unavailable(f"The outlook was not computed: {failure}. Ask again.") from failure
 
 
+def _telling(series: Sequence[CurveSeries], charts: int) -> Sequence[CurveSeries]:
+    """Return the first lines of so many measures; 0 = all curves."""
+    if not charts:
+        return series
+    lines: dict[str, list[CurveSeries]] = {}
+    for curve in series:
+        if curve.count > 1:
+            lines.setdefault(split_name(curve.tag)[0] or curve.tag, []).append(curve)
+    return [curve for name in sorted(lines, key=rank)[:charts] for curve in lines[name][:_LINES]]
+
+
 def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCurve]:
     for series in measures.series:
         part = "" if series.part == "train" else series.part
@@ -115,6 +131,7 @@ def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCur
             tag=series.measure,
             unit=series.unit,
             count=len(series.points),
+            value=number(series.points[-1].value),
             points=tuple(
                 [_point(point.step, Nanos(round(point.at * 1e9)), point.value) for point in points]
             ),
@@ -133,6 +150,7 @@ def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Job
         run=series.run,
         tag=series.tag,
         count=series.count,
+        value=number(last_point(series).value),
         points=tuple([_point(point.step, point.at, point.value) for point in points]),
     )
 

@@ -3,12 +3,12 @@
 import asyncio
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET, Struct
 
-from trainshed.console.pages.job import Chart, describe, last_values, with_points
+from trainshed.console.pages.job import Chart, describe, measured
 from trainshed.console.pages.jobs import first_line, lasted
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed.console.rendering import (
@@ -44,7 +44,7 @@ class Compared(Struct, frozen=True):
     title: str
     #: Texts by group, and in it by name; a text that is not there is not known.
     facts: Mapping[str, Mapping[str, str]]
-    #: The curve of each measure of each part of the data, with its last point.
+    #: The curve of each measure of each part of the data; those that tell most have points.
     curves: Mapping[str, JobCurve]
 
     def text(self, group: str, name: str) -> str:
@@ -55,7 +55,6 @@ class Compared(Struct, frozen=True):
 async def page(visit: Visit) -> View:
     """`/compare?job=A&job=B`: the jobs beside each other, what differs first. Raises Refused."""
     jobs = await _compared(visit)
-    charts = await _charts(visit, jobs)
     axes, lines = _parallel(jobs)
     return View(
         "Compare",
@@ -66,7 +65,7 @@ async def page(visit: Visit) -> View:
             "query": visit.request.raw_query,
         },
         parts={
-            "curves": Part("_job_curves.html", {"charts": charts}),
+            "curves": Part("_job_curves.html", {"charts": _charts(jobs)}),
             "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         },
         place="jobs",
@@ -114,12 +113,16 @@ async def _compared(visit: Visit) -> list[Compared]:
 
 async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     # Each trial of a tuning job has curves of its own.
-    curves = _by_name(await last_values(visit, job.uid) if job.tuning is UNSET else ())
+    curves: dict[str, JobCurve] = {}
+    if job.tuning is UNSET:
+        for curve in await measured(visit, job.uid, _POINTS, _CHARTS):
+            measure, part = split_name(curve.tag)
+            curves[" ".join(filter(None, (measure or curve.tag, part or curve.run)))] = curve
     launch = usage = None
     if job.replicas is not UNSET:
         launch = await visit.get(Launch, of_job(job.uid, "/launch"))
         usage = await visit.get(Usage, of_job(job.uid, "/usage"), points="0")
-    last = {name: curve.points[-1].value for name, curve in curves.items()}
+    last = {name: curve.value for name, curve in curves.items()}
     if job.tuning and job.tuning.best_value is not None:
         last = {job.tuning.metric: job.tuning.best_value}
     pool = next(iter(requested(job.resource or {}).pools), Pool("", 0, ""))
@@ -138,23 +141,15 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     return Compared(job, title, facts, curves)
 
 
-def _by_name(curves: Iterable[JobCurve]) -> Mapping[str, JobCurve]:
-    by_name: dict[str, JobCurve] = {}
-    for curve in curves:
-        measure, part = split_name(curve.tag)
-        by_name[" ".join(filter(None, (measure or curve.tag, part or curve.run)))] = curve
-    return by_name
-
-
-async def _charts(visit: Visit, jobs: Sequence[Compared]) -> list[Chart]:
-    lines: dict[str, dict[str, dict[float, float | str]]]
-    lines = {name: {} for name in _measures(jobs)[:_CHARTS]}
-    for job in jobs:
-        shown = [job.curves[name] for name in lines if name in job.curves]
-        for name, curve in _by_name(await with_points(visit, job.job.uid, shown, _POINTS)).items():
-            if name in lines:
-                lines[name][job.title] = {point.step: point.value for point in curve.points}
-    return [Chart(name, curve_data(by_job, "Step")) for name, by_job in lines.items()]
+def _charts(jobs: Sequence[Compared]) -> list[Chart]:
+    lines: dict[str, dict[str, dict[float, float | str]]] = {}
+    for name in _measures(jobs):
+        for job in jobs:
+            if name in job.curves and (points := job.curves[name].points):
+                lines.setdefault(name, {})[job.title] = {
+                    point.step: point.value for point in points
+                }
+    return [Chart(name, curve_data(by, "Step")) for name, by in list(lines.items())[:_CHARTS]]
 
 
 def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -48,8 +48,6 @@ _GIVEN: Final = (
 _POINTS: Final = 400
 """Most points of a line."""
 _CHARTS: Final = 8
-_LINES: Final = 8
-"""Most lines of a chart."""
 
 
 async def describe(visit: Visit, job: str = "") -> JobDescription:
@@ -165,53 +163,26 @@ class Chart(Struct, frozen=True):
     latest: tuple[tuple[str, float | str], ...] = ()
 
 
-async def last_values(visit: Visit, uid: str) -> Sequence[JobCurve]:
-    """Return the curves of a job, each with the point that was measured last."""
-    return (await visit.get(JobCurves, of_job(uid, "/curves"), points="1")).curves
-
-
-async def with_points(
-    visit: Visit, uid: str, curves: Sequence[JobCurve], points: int
-) -> Sequence[JobCurve]:
-    """Return some curves of a job with so many points, in the part and the form that the address names."""
-    if not curves:
-        return ()
+async def measured(visit: Visit, uid: str, points: int, charts: int) -> Sequence[JobCurve]:
+    """Return the curves of a job. Those of the measures that tell most have so many points, in the part and
+    the form that the address names."""
     form = {name: visit.query(name) for name in ("begin", "end", "means")}
-    runs, tags = ({getattr(curve, name) for curve in curves} for name in ("run", "tag"))
-    path = of_job(uid, "/curves")
-    answer = await visit.get(
-        JobCurves, path, points=str(points), run=sorted(runs), tag=sorted(tags), **form
-    )
-    return tuple([curve for curve in answer.curves if curve.points])
+    counts = {"points": str(points), "charts": str(charts)}
+    return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
 
 
 async def _curve_charts(visit: Visit, uid: str) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last."""
-    last = _by_measure(await last_values(visit, uid))
-    names = sorted(last, key=rank)[:_CHARTS]
-    drawn = {name: dict(list(last[name].items())[:_LINES]) for name in names}
-    shown = [curve for lines in drawn.values() for curve in lines.values()]
-    curves = _by_measure(await with_points(visit, uid, shown, _POINTS))
-    return tuple(
-        [_curve_chart(name, drawn[name], curves[name]) for name in names if name in curves]
-    )
-
-
-def _by_measure(curves: Iterable[JobCurve]) -> Mapping[str, Mapping[str, JobCurve]]:
-    """Return the curves with more than one point, by their measure and what of the data it was taken of."""
-    by_measure: dict[str, dict[str, JobCurve]] = {}
-    for curve in curves:
-        if curve.count > 1:
+    lines: dict[str, dict[str, JobCurve]] = {}
+    for curve in await measured(visit, uid, _POINTS, _CHARTS):
+        if curve.count > 1 and curve.points:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
-            by_measure.setdefault(measure or curve.tag, {})[where] = curve
-    return by_measure
+            lines.setdefault(measure or curve.tag, {})[where] = curve
+    return tuple([_curve_chart(name, lines[name]) for name in sorted(lines, key=rank)])
 
 
-def _curve_chart(
-    name: str, last: Mapping[str, JobCurve], measured: Mapping[str, JobCurve]
-) -> Chart:
-    lines = {where: curve for where, curve in measured.items() if where in last}
+def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
     units = {curve.unit or "step" for curve in lines.values()}
     # What one line counts in epochs and another one in steps has only the time in common.
     by_time = len(units) > 1
@@ -224,7 +195,7 @@ def _curve_chart(
         where: {place(point): point.value for point in curve.points}
         for where, curve in lines.items()
     }
-    latest = tuple((where, curve.points[-1].value) for where, curve in last.items())
+    latest = tuple((where, curve.value) for where, curve in lines.items())
     return Chart(name, curve_data(drawn, "Seconds" if by_time else units.pop().title()), latest)
 
 

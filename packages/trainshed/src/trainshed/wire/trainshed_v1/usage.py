@@ -98,6 +98,8 @@ class JobCurve(Record, frozen=True):
     unit: str = ""
     #: Number of points that were read; `points` may be fewer.
     count: int = 0
+    #: What was read last.
+    value: float | str = 0.0
     #: Ascending by step; the first and the last are always included.
     points: tuple[CurvePoint, ...] = ()
 
