@@ -273,10 +273,10 @@ def things(service: Service) -> tuple[str, str, str]:
     place = f"/v1/projects/{PROJECT}/locations/{REGION}"
     bucket = service.extra["bucket"]
     metrics = [{"metricId": metric, "goal": "MINIMIZE"} for metric in ("loss", "seconds")]
-    spec = study_spec(double("rate"), metrics=metrics)
+    spec = study_spec(double("rate"), double("decay"), metrics=metrics)
     study = service.call("POST", f"{place}/studies", {"displayName": "fast", "studySpec": spec})
     for rate in (0.2, 0.5, 0.9):
-        words = {"parameters": [{"parameterId": "rate", "value": rate}]}
+        words = {"parameters": [{"parameterId": name, "value": rate} for name in ("rate", "decay")]}
         trial = service.call("POST", f"/v1/{study['name']}/trials", words)["name"]
         values = {"loss": 1 - rate, "seconds": 10 * rate}
         metrics = [{"metricId": name, "value": value} for name, value in values.items()]
@@ -421,12 +421,13 @@ def test_somebody_looks_where_the_tuner_is_unsure(
     page = enter()
     page.goto(service.rest + pages["study"])
     says, box = page.locator("[data-outlook-says]"), page.locator("[data-outlook-box]")
-    page.get_by_label("Over").select_option("rate")
+    over, beside = page.locator("[data-outlook] select").all()
+    over.select_option("rate")
     expect(says).to_contain_text("The least sure", timeout=30_000)
     expect(box.locator(".uplot")).to_be_visible()
-    page.get_by_label("and", exact=True).select_option("kind")
+    beside.select_option("decay")
     expect(box.locator("canvas")).to_have_count(2)
     box.press("ArrowRight")
-    expect(says).to_have_text(re.compile(r"loss \S+ ± \S+ at rate \S+, kind \w+"))
+    expect(says).to_have_text(re.compile(r"loss \S+ ± \S+ at rate \S+, decay \S+"))
     page.evaluate(AXE)
     assert page.evaluate(LOOK, RULES) == []

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.console.feeds import Feeds, Line
+from trainshed.console.feeds import Feeds
+from trainshed.wire.trainshed_v1.timeline import LogLine
 
 
 def line(n: int, text: str = "") -> bytes:
@@ -53,8 +54,8 @@ class Log:
             queue.put_nowait(None)
 
 
-def row(output: Line) -> list[Any]:
-    return [output["message"]]
+def row(output: LogLine) -> list[Any]:
+    return [output.message]
 
 
 async def texts(stream: AsyncGenerator[bytes]) -> tuple[list[str], bool]:
@@ -74,7 +75,7 @@ async def test_two_who_look_are_served_by_one_read_and_each_goes_on_where_he_was
     second = feeds.follow("k", log.open, row, {}, None)
     assert await texts(second) == (["line 0", "line 1"], False)
     third = feeds.follow(
-        "k", log.open, row, {"workerpool0-0": (1, 1)}, lambda output: "2" in output["message"]
+        "k", log.open, row, {"workerpool0-0": (1, 1)}, lambda output: "2" in output.message
     )
     waiting = asyncio.ensure_future(texts(third))
     await asyncio.sleep(0)

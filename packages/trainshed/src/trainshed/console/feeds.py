@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from trainshed.eventloop.background import joined
+from trainshed.wire.trainshed_v1.timeline import LogLine
 
 BURST: Final = 400
 """Maximum lines that one window takes, and the number of last lines that a feed keeps."""
@@ -33,8 +34,6 @@ _TURN: Final = 0.002
 _BEHIND: Final = 8
 """Windows that may wait for a slow reader; then the oldest are dropped."""
 
-Line = Mapping[str, Any]
-"""A line as it stands in the API's stream."""
 Places = dict[str, tuple[int, int]]
 """(attempt, n) of the last line that was seen, by replica."""
 Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]]]
@@ -44,7 +43,7 @@ Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]
 class Window(Struct, frozen=True):
     """The lines that came within half a second."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LogLine, ...]
     #: True if lines before or between them were left out.
     skipped: bool
     #: The event for readers that have everything before it and filter nothing; b"" = no line came.
@@ -69,18 +68,18 @@ class _Reader:
         self.windows.put_nowait(window)
 
 
-def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
+def fresh(lines: Sequence[LogLine], seen: Places) -> tuple[list[LogLine], bool]:
     """Return the lines that were not seen yet, and whether lines of a replica are missing before one of
     them. Records the lines in `seen`."""
-    fresh_lines: list[Line] = []
+    fresh_lines: list[LogLine] = []
     skipped = False
     for line in lines:
-        place = (int(line["attempt"]), int(line["n"]))
-        last = seen.get(line["replica"])
+        place = (line.attempt, line.n)
+        last = seen.get(line.replica)
         if last is not None and place <= last:
             continue
         skipped = skipped or (last is not None and last[0] == place[0] and place[1] > last[1] + 1)
-        seen[line["replica"]] = place
+        seen[line.replica] = place
         fresh_lines.append(line)
     return fresh_lines, skipped
 
@@ -89,9 +88,9 @@ class _Feed(Struct, eq=False):
     """One log that is followed, and its readers."""
 
     source: Source
-    row: Callable[[Line], list[Any]]
+    row: Callable[[LogLine], list[Any]]
     readers: list[_Reader] = field(default_factory=list[_Reader])
-    recent: deque[Line] = field(default_factory=lambda: deque[Line](maxlen=BURST))
+    recent: deque[LogLine] = field(default_factory=lambda: deque[LogLine](maxlen=BURST))
     seen: Places = field(default_factory=Places)
     #: The task of `run`; None = not started yet.
     task: asyncio.Task[None] | None = None
@@ -133,7 +132,7 @@ class _Feed(Struct, eq=False):
             # The program prints faster than anybody reads: open the stream anew, at the last lines.
             await asyncio.sleep(_PAUSE)
 
-    async def _take(self, lines: list[Line], skipped: bool) -> None:
+    async def _take(self, lines: list[LogLine], skipped: bool) -> None:
         self.recent.extend(lines)
         self.has_begun = True
         data = {"lines": list(map(self.row, lines)), "skipped": skipped}
@@ -150,9 +149,9 @@ class Feeds:
         self,
         key: str,
         source: Source,
-        row: Callable[[Line], list[Any]],
+        row: Callable[[LogLine], list[Any]],
         seen: Places,
-        passes: Callable[[Line], bool] | None,
+        passes: Callable[[LogLine], bool] | None,
     ) -> AsyncGenerator[bytes]:
         """Yield events `lines`, a comment after each `SILENCE`, and `over` when the log is complete.
 
@@ -203,10 +202,10 @@ class Feeds:
 
 
 def _told(
-    lines: list[Line],
+    lines: list[LogLine],
     skipped: bool,
-    row: Callable[[Line], list[Any]],
-    passes: Callable[[Line], bool] | None,
+    row: Callable[[LogLine], list[Any]],
+    passes: Callable[[LogLine], bool] | None,
 ) -> bytes:
     shown = [row(line) for line in lines if passes is None or passes(line)]
     return event("lines", {"lines": shown, "skipped": skipped}) if shown or skipped else b""
@@ -247,13 +246,13 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
         await source.aclose()
 
 
-def _last(texts: list[bytes]) -> list[Line]:
+def _last(texts: list[bytes]) -> list[LogLine]:
     """Return the last `BURST` lines of a window. Gaps in their numbers show whether there were more."""
     lines = [line for text in texts for line in text.split(b"\n") if line]
     return list(map(_decoder.decode, lines[-BURST:]))
 
 
-_decoder: Final = msgspec.json.Decoder()
+_decoder: Final = msgspec.json.Decoder(LogLine)
 
 
 SILENCE: Final = 15.0

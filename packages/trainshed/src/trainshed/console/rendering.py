@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -233,25 +233,15 @@ def coloured(text: str) -> list[tuple[str, str]]:
     return [(clean(stretch), classes) for stretch, classes in pieces(text)]
 
 
-def moment(text: str) -> datetime | None:
-    """Return the time that a record's field gives; None for ""."""
-    if not text:
-        return None
-    head, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{head}.{(fraction or '0')[:6]:0<6}").replace(tzinfo=UTC)
-
-
 def epoch(text: str) -> float:
     """Return the time of a record's field in seconds since 1970; 0 for ""."""
-    at = moment(text)
-    return at.timestamp() if at else 0.0
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def nanos(text: str) -> int:
     """Return the time of a record's field in nanoseconds since 1970. Raises ValueError for ""."""
-    head, _, fraction = text.rstrip("Z").partition(".")
-    whole = datetime.fromisoformat(head).replace(tzinfo=UTC)
-    return int(whole.timestamp()) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return int(epoch(f"{whole}Z")) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
 
 
 def bytes_text(count: float | None) -> str:

@@ -29,10 +29,8 @@ _LONGEST: Final = 300
 async def progress_of(services: Services, work: Work) -> records.Progress | None:
     """Return the progress of a work; None if nothing is known."""
     if isinstance(work, TuningJob):
-        done, total = work.succeeded + work.infeasible, work.spec.max_trials
-        return records.Progress(
-            done=done / total if total else None, text=f"{done} of {total} trials", source="trials"
-        )
+        trials = _of_trials(work, "")
+        return records.Progress(done=trials.done, text=trials.progress, source="trials")
     if isinstance(work, Pipeline):
         return None
     if work.state is not JobState.RUNNING:

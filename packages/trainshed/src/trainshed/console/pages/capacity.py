@@ -16,7 +16,7 @@ _WAITING: Final = 50
 """Maximum jobs that are listed as waiting."""
 _RUNNING: Final = 100
 """Maximum jobs that are listed as running."""
-_HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
+HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
 """States of jobs that hold resources of nodes."""
 _MEASURED: Final = 100
 """Jobs of which nodes show what they really use."""
@@ -93,7 +93,7 @@ async def nodes(visit: Visit) -> View:
     """`/nodes`: each node's resources, what is used of them, and by which jobs."""
     node_list = await visit.get(NodeList, "nodes")
     running = await visit.get(
-        JobList, "jobs", project=visit.project, state=_HOLDING, limit=str(_NAMED)
+        JobList, "jobs", project=visit.project, state=HOLDING, limit=str(_NAMED)
     )
     names = {job.name: job.display_name or job.job_id for job in running.jobs}
     used = await _at_work(visit, node_list)
@@ -154,18 +154,11 @@ async def undrain(visit: Visit) -> Response:
 
 async def set_quota(visit: Visit) -> Response:
     """`POST /quotas`: set the limit that the form names. Raises Refused."""
-    limit = visit.form.get("limit", "").strip()
+    form, limit = visit.form, visit.form.get("limit", "").strip()
     try:
         value: float | str = float(limit)
     except ValueError:
         value = limit  # "unlimited"; anything else the API refuses, with the reason.
-    await visit.do("POST", "quotas:set", {**_quota(visit), "limit": value})
-    return _to_queue(visit)
-
-
-def _quota(visit: Visit) -> dict[str, str]:
-    return {name: visit.form.get(name, "") for name in ("project", "region", "metric", "user")}
-
-
-def _to_queue(visit: Visit) -> Response:
-    return redirect(f"/queue?{urlencode({'project': visit.form.get('project', '')})}")
+    quota = {name: form.get(name, "") for name in ("project", "region", "metric", "user")}
+    await visit.do("POST", "quotas:set", {**quota, "limit": value})
+    return redirect(f"/queue?{urlencode({'project': quota['project']})}")

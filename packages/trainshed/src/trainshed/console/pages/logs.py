@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trainshed.console.feeds import Line, Places
+from trainshed.console.feeds import Places
 from trainshed.console.pages.job import FINAL, describe, head
 from trainshed.console.pages.jobs import AGES, since
 from trainshed.console.rendering import clean, coloured, epoch, nanos
@@ -23,7 +23,7 @@ from trainshed.httpd.messages import Response, Streamed, sized
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
-from trainshed.wire.trainshed_v1.timeline import LogPage, PagedLine
+from trainshed.wire.trainshed_v1.timeline import LogLine, LogPage, PagedLine
 
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
@@ -64,20 +64,9 @@ async def read(visit: Visit, **changes: str) -> LogPage:
 
 
 def _plain(page_: LogPage) -> dict[str, Any]:
-    """Return a page of the log as the script takes it. Texts are cleaned here."""
+    """Return a page of the log as the script takes it."""
     return {
-        "lines": [
-            [
-                line.at,
-                line.task,
-                line.severity,
-                clean(line.message),
-                f"0/{line.replica}/{line.attempt}/{line.n}",
-                line.place,
-                coloured(line.message),
-            ]
-            for line in page_.lines
-        ],
+        "lines": [_row(line, line.place) for line in page_.lines],
         "earlier": page_.earlier,
         "later": page_.later,
         "more": page_.more,
@@ -122,34 +111,34 @@ def _seen(places: str) -> Places:
     return reached
 
 
-def _row(line: Line) -> list[Any]:
-    place = f"0/{line['replica']}/{line['attempt']}/{line['n']}"
+def _row(line: LogLine, place: str = "") -> list[Any]:
+    """Return a line as the script takes it. Its text is cleaned here. `place`: its place, if it is known."""
     return [
-        line["at"],
-        line["task"],
-        line["severity"],
-        clean(line["message"]),
-        place,
-        _cursor(line),
-        coloured(line["message"]),
+        line.at,
+        line.task,
+        line.severity,
+        clean(line.message),
+        f"0/{line.replica}/{line.attempt}/{line.n}",
+        place or _cursor(line),
+        coloured(line.message),
     ]
 
 
-def _cursor(line: Line) -> str:
+def _cursor(line: LogLine) -> str:
     """Return the line's place in the order of all lines, as `/lines` takes it for `before` and `after`."""
-    replica = SERVICE if line["task"] == SERVICE_TASK else ReplicaId.parse(line["replica"])
-    return str(LogCursor(nanos(line["at"]), replica, line["attempt"], line["n"]))
+    replica = SERVICE if line.task == SERVICE_TASK else ReplicaId.parse(line.replica)
+    return str(LogCursor(nanos(line.at), replica, line.attempt, line.n))
 
 
-def _filter(visit: Visit) -> Callable[[Line], bool] | None:
+def _filter(visit: Visit) -> Callable[[LogLine], bool] | None:
     """Return whether a line meets the address's severity and search; None = every line does."""
     text = visit.query("search").lower()
     worst = {"WARNING": _WARNINGS, "ERROR": _ERRORS}.get(visit.query("severity"))
     if not text and worst is None:
         return None
 
-    def passes(line: Line) -> bool:
-        return (worst is None or line["severity"] in worst) and text in line["message"].lower()
+    def passes(line: LogLine) -> bool:
+        return (worst is None or line.severity in worst) and text in line.message.lower()
 
     return passes
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.console.pages.capacity import waiting_jobs
+from trainshed.console.pages.capacity import HOLDING, waiting_jobs
 from trainshed.console.pages.jobs import first_line, row
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit
@@ -18,7 +18,6 @@ from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
 from trainshed.wire.trainshed_v1.secrets import SecretList
 
 _SHOWN: Final = 8
-_HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
 _MOST: Final = 500
 """Most jobs that are added up."""
 _DAYS: Final = 7
@@ -39,7 +38,7 @@ async def page(visit: Visit) -> View:
     week; for who may see it, the service itself."""
     day = (datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(days=1)).isoformat()
     holding, failed, waiting, nodes, status, days = await asyncio.gather(
-        _jobs(visit, state=_HOLDING, glance="true", counts="true", limit=str(_MOST)),
+        _jobs(visit, state=HOLDING, glance="true", counts="true", limit=str(_MOST)),
         _jobs(visit, state="FAILED", since=day, limit=str(_MOST)),
         waiting_jobs(visit),
         visit.get_if_allowed(NodeList, "nodes"),

@@ -162,11 +162,8 @@ async def _json_form(
     status: int = 200,
     refused: Refused | None = None,
 ) -> View:
-    project, region = _place(visit, form)
-    values = {
-        "form": {"job": form.get("job", ""), "project": project, "region": region},
-        "kinds": KINDS,
-    }
+    project, region = visit.place
+    values = {"form": {"job": "", "project": project, "region": region, **form}, "kinds": KINDS}
     draft = _read(form.get("job", ""))
     return await _shown(visit, draft, template, values, status=status, refused=refused)
 
@@ -181,7 +178,8 @@ async def _shown(
     refused: Refused | None,
 ) -> View:
     """Return the page with its faults, or the plan of the job and what other clients type for it."""
-    project, region = _place(visit, values["form"])
+    own, form = visit.place, values["form"]
+    project, region = form["project"] or own[0], form["region"] or own[1]
     plan: Explanation | None = None
     if draft.body is not None and not draft.faults:
         try:
@@ -194,12 +192,6 @@ async def _shown(
     others = _others(draft.body, project, region) if draft.body and plan else ()
     shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
     return View("New job", template, shown, place="submit", status=status)
-
-
-def _place(visit: Visit, form: Mapping[str, str]) -> tuple[str, str]:
-    """Return the project and region of a form, else those of the page."""
-    project, region = visit.place
-    return form.get("project") or project, form.get("region") or region
 
 
 def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
@@ -330,23 +322,25 @@ def _is_canonical(value: Any) -> bool:
 
 def default_form(visit: Visit) -> dict[str, str]:
     """Return the form's fields before anything is typed."""
-    return {
+    empty = (
+        "command",
+        "packages",
+        "module",
+        "args",
+        "accelerator",
+        "env",
+        "labels",
+        "output",
+        "timeout",
+    )
+    return dict.fromkeys(empty, "") | {
         "name": "first",
         "kind": "script",
         "script": _SCRIPT,
-        "command": "",
-        "packages": "",
-        "module": "",
-        "args": "",
         "image": IMAGES[0],
         "machine": MACHINES[0],
         "replicas": "1",
-        "accelerator": "",
         "accelerators": "1",
-        "env": "",
-        "labels": "",
-        "output": "",
-        "timeout": "",
         "project": visit.place[0],
         "region": visit.facts.region,
     }
