@@ -310,15 +310,13 @@ def test_a_deleted_trial_does_no_harm() -> None:
 
 
 RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
+RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 
 
-def rates(*tried: float, goal: Goal = Goal.MINIMIZE) -> list[Seen]:
+def rates(*tried: float, sign: int = 1) -> list[Seen]:
     """Trials that measure how far their rate is from 1e-3, in powers of ten."""
-    sign = 1 if goal is Goal.MINIMIZE else -1
-    return [
-        over(number, (("rate", rate),), sign * abs(np.log10(rate) + 3.0))
-        for number, rate in enumerate(tried, 1)
-    ]
+    away = [sign * abs(np.log10(rate) + 3.0) for rate in tried]
+    return [over(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
 
 
 def test_an_outlook_is_sure_at_trials_and_unsure_far_from_them() -> None:
@@ -342,7 +340,7 @@ def test_an_outlook_is_sure_at_trials_and_unsure_far_from_them() -> None:
 def test_an_outlook_of_what_is_maximized_is_the_other_one_upside_down() -> None:
     down = outlook(RATE, rates(1e-4, 1e-3, 1e-2), ("rate",))
     spec = replace(RATE, metrics=(Metric("loss", Goal.MAXIMIZE),))
-    up = outlook(spec, rates(1e-4, 1e-3, 1e-2, goal=Goal.MAXIMIZE), ("rate",))
+    up = outlook(spec, rates(1e-4, 1e-3, 1e-2, sign=-1), ("rate",))
     assert [-value for value in up.high] == list(down.low)
     assert [-value for value in up.expected] == list(down.expected)
 
@@ -355,9 +353,7 @@ def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() ->
     assert kinds.values == ("tree", "net", "line") and not kinds.is_log
     assert len(drawn.expected) == len(kinds.values) * len(many.values)
     assert drawn.best == top.number
-    assert drawn.others == {
-        name: value for name, value in top.parameters if name not in ("kind", "rate")
-    }
+    assert drawn.others == dict(top.parameters[2:])
     rows = np.array(drawn.expected).reshape(3, -1)
     assert rows[1].min() < rows[2].min(), "a net is better than a line"
 
@@ -365,12 +361,7 @@ def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() ->
 @pytest.mark.parametrize(
     ("spec", "trials", "parameter", "words"),
     [
-        (
-            replace(RATE, algorithm=Algorithm.RANDOM_SEARCH),
-            rates(1e-4, 1e-3, 1e-2),
-            "rate",
-            "no model",
-        ),
+        (RANDOM, rates(1e-4, 1e-3, 1e-2), "rate", "no model"),
         (RATE, rates(1e-4, 1e-4, 1e-2), "rate", "measured 1 so far"),
         (RATE, [pending(1, (("rate", 0.1),))], "rate", "measured 0 so far"),
         (
@@ -389,8 +380,6 @@ def test_without_an_outlook_it_says_why(
 
 
 def test_an_outlook_bears_the_largest_numbers() -> None:
-    trials = [
-        over(n, (("rate", 10.0**-n),), value)
-        for n, value in enumerate((-1e308, 1e308, 0.0, 1.0), 1)
-    ]
+    values = (-1e308, 1e308, 0.0, 1.0)
+    trials = [over(n, (("rate", 10.0**-n),), value) for n, value in enumerate(values)]
     assert np.isfinite(np.array(outlook(RATE, trials, ("rate",)).expected)).all()

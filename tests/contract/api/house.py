@@ -25,9 +25,10 @@ from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
 from trainshed.controller.exports import ModelExporter
-from trainshed.core.lifecycle.events import Event, JobAdmitted
+from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid
 from trainshed.core.study.spec import StudySpec
@@ -277,6 +278,12 @@ class House:
             self.notices.publish(uid)
         assert job is not None
         return job
+
+    async def run(self, name: str, *then: Event, at: int = 0) -> Job:
+        """Play a job whose replicas all start, `at` = 0: now, and what happens then."""
+        job = await self.happen(name, JobAdmitted(()), RuntimePrepared(1))
+        starts = (ReplicaStarted(1, replica.id, 1, at or self.clock) for replica in job.replicas)
+        return await self.happen(name, *starts, *then)
 
     async def become(
         self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any

@@ -9,16 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, SECOND, START, House
+from tests.contract.api.house import HOSTS, House
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import PROGRAM as PROGRAM_MAY
 from trainshed.api.calls.links import Links, Passes
 from trainshed.api.calls.tickets import Tickets
 from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.serve.signing_in import SigningIn
@@ -168,12 +165,6 @@ class Shelled(House):
         finally:
             socket.hang_up()
             await asyncio.wait_for(task, 60)
-
-    async def run(self, name: str) -> Job:
-        """Bring a job to RUNNING."""
-        job = await self.happen(name, JobAdmitted(()), RuntimePrepared(1))
-        starts = (ReplicaStarted(1, r.id, 1, START + SECOND) for r in job.replicas)
-        return await self.happen(name, *starts)
 
 
 def _with_program(known: SigningIn) -> Any:

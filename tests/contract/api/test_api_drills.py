@@ -11,7 +11,7 @@ from tests.contract.api.refusals import violations
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.rest import ApiApplication
-from trainshed.core.lifecycle.events import DrillLanded, JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.events import DrillLanded
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
@@ -54,13 +54,7 @@ async def created(house: House, **labels: str) -> Any:
 
 
 async def running(house: House, name: str = NAME) -> None:
-    await house.happen(
-        name,
-        JobAdmitted(()),
-        RuntimePrepared(1),
-        ReplicaStarted(1, PRIMARY, 1, START + SECOND),
-        ReplicaStarted(1, WORKER, 1, START + SECOND),
-    )
+    await house.run(name, at=START + SECOND)
 
 
 async def order(house: House, **body: Any) -> Any:

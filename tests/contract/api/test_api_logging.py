@@ -12,8 +12,7 @@ from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.logging_v2 import entries as entries_module
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import SERVICE_TASK, ReplicaId
 
 PRIMARY = ReplicaId(0, 0)
@@ -38,14 +37,9 @@ async def two_replicas(house: House, *, over: bool = True) -> None:
 
 async def end(house: House) -> None:
     """Job 1000 runs and succeeds."""
-    await house.happen(
-        f"{LOCATION}/customJobs/1000"[4:],
-        JobAdmitted(()),
-        RuntimePrepared(1),
-        ReplicaStarted(1, PRIMARY, 1, START),
-        ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock)),
-        ReplicaExited(1, ReplicaId(1, 0), 1, exited(0, ended=house.clock)),
-    )
+    both = (PRIMARY, ReplicaId(1, 0))
+    ends = [ReplicaExited(1, replica, 1, exited(0, ended=house.clock)) for replica in both]
+    await house.run(f"{LOCATION}/customJobs/1000"[4:], *ends, at=START)
 
 
 def texts(answer: Answer) -> list[str]:

@@ -11,10 +11,8 @@ from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
-    JobAdmitted,
-    RuntimePrepared,
 )
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import ReplicaId
 
 JOBS = "/v1/projects/p1/jobs"
@@ -67,13 +65,8 @@ async def test_every_violation_is_named_in_the_public_form(house: House) -> None
 async def test_a_finished_job_tells_its_units(house: House) -> None:
     await created(house)
     house.clock = START + 900 * SECOND
-    await house.happen(
-        "projects/p1/jobs/job_1",
-        JobAdmitted(()),
-        RuntimePrepared(1),
-        ReplicaStarted(1, PRIMARY, 1, START),
-        ReplicaExited(1, PRIMARY, 1, exited(1, ended=house.clock)),
-    )
+    over = ReplicaExited(1, PRIMARY, 1, exited(1, ended=house.clock))
+    await house.run("projects/p1/jobs/job_1", over, at=START)
     view = await house.result("GET", f"{JOBS}/job_1")
     assert view["state"] == "FAILED"
     assert view["errorMessage"].startswith(

@@ -11,9 +11,9 @@ from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
 from trainshed.api.rest import ApiApplication
 from trainshed.core import reduction
-from trainshed.core.lifecycle.events import JobAdmitted, PauseOver, RuntimePrepared
+from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaNoted, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import Api, JobName, ReplicaId
 
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
@@ -31,15 +31,7 @@ async def house(house: House) -> House:
     house.services = replace(house.services, runtimes=ReducingRuntimes())
     house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
     await house.result("POST", f"{LOCATION}/customJobs", reduced())
-    await house.happen(
-        NAME,
-        JobAdmitted(()),
-        RuntimePrepared(1),
-        *(
-            ReplicaStarted(1, replica, 1, START + SECOND)
-            for replica in (PRIMARY, WORKER, FIRST, SECOND_ONE)
-        ),
-    )
+    await house.run(NAME, at=START + SECOND)
     return house
 
 

@@ -14,10 +14,8 @@ from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.api.trainshed_v1 import curves, jobs
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.core.tensorboards import CurveSeries, Point
 
 UID = JobUid(1000)
@@ -51,9 +49,7 @@ async def shown(house: House, **query: Any) -> dict[str, list[Any]]:
 async def test_what_is_printed_is_drawn_as_long_as_nothing_is_logged(house: House) -> None:
     """spec: by epochs, with what was measured on other data as runs."""
     name = await created(house)
-    await house.happen(
-        name, JobAdmitted(()), RuntimePrepared(1), ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-    )
+    await house.run(name)
     lines = [f"epoch {n}/3 loss: {1 / n} - val_loss: nan" for n in (1, 2, 3)]
     house.write_log(
         1000, "workerpool0-0", *((START + n * SECOND, line) for n, line in enumerate(lines))
@@ -124,8 +120,7 @@ async def test_jobs_are_listed_by_what_they_measured_last(
     """spec: by event files and by what programs print, with other filters and page by page."""
     for number in range(4):
         name = await created(house)
-        events = JobAdmitted(()), RuntimePrepared(1), ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-        await house.happen(name, *events)
+        await house.run(name)
         uid = int(name.rpartition("/")[2])
         line = f"epoch 1/3 loss: {number} - val_accuracy: {number / 4}"
         house.write_log(uid, "workerpool0-0", (START, line))

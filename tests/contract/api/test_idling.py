@@ -7,10 +7,8 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job
 from trainshed.controller.idling import IdleWatch
 from trainshed.core.idling import IdlePolicy
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 
 UID = JobUid(1000)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
@@ -18,8 +16,7 @@ NAME = "projects/p1/locations/us-central1/customJobs/1000"
 
 async def running(house: House) -> Job:
     await house.call("POST", f"{LOCATION}/customJobs", custom_job())
-    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-    return await house.happen(NAME, JobAdmitted(()), RuntimePrepared(1), started)
+    return await house.run(NAME)
 
 
 def used(house: House, seconds: int, busy: float) -> None:

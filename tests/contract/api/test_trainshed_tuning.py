@@ -17,9 +17,7 @@ from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inpu
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.job import JobError
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Outcome
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
@@ -55,11 +53,6 @@ async def begun(house: House, name: str, *uids: int) -> list[str]:
         running=result.job.running,
     )
     return [str(trial.job.name) for trial in made]
-
-
-async def runs(house: House, job: str) -> None:
-    started = ReplicaStarted(1, PRIMARY, 1, house.clock)
-    await house.happen(job, JobAdmitted(()), RuntimePrepared(1), started)
 
 
 async def measured(
@@ -129,7 +122,7 @@ async def test_a_bound_lists_tuning_jobs_by_their_best_trial_and_pipelines_by_th
     body = pipeline(trainingTaskInputs=inputs())
     piped = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
     uid = str(int(piped["name"].rpartition("/")[2]) + 1)
-    await runs(house, f"{LOCATION}/customJobs/{uid}".removeprefix("/v1/"))
+    await house.run(f"{LOCATION}/customJobs/{uid}".removeprefix("/v1/"))
     house.write_log(int(uid), "workerpool0-0", (START, "epoch 1/3 loss: 0.5 - val_accuracy: 0.75"))
 
     async def shown(bound: str) -> list[tuple[str, str, list[float]]]:
@@ -176,7 +169,7 @@ async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house
 async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
     name = await created(house, labels={"team": "a"})
     first, second = await begun(house, name, 71, 72)
-    await runs(house, first)
+    await house.run(first)
     house.clock = START + 9 * SECOND
     curve = [loss(step, 1 / step) for step in range(1, 101)]
     await measured(house, name, await trial_of(house, 1000, 1), *curve, over=True)
@@ -234,7 +227,7 @@ async def test_describe_says_what_the_first_trial_waits_for(house: House) -> Non
         "Waiting for the next trial suggestion."
     ]
     first, _ = await begun(house, name, 71, 72)
-    await runs(house, first)
+    await house.run(first)
     reason = Waiting(WaitReason.QUOTA, "needs 8 CPUs", "try 4")
     house.capacity.reasons[JobUid(72)] = reason
     view = await house.result("GET", f"{OURS}/1000")
@@ -295,7 +288,7 @@ async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: Hou
         view = await lines.next()
         assert [trial["jobState"] for trial in view["trials"]] == ["QUEUED"]
         # The trial's job moves on, and nothing of the tuning job itself is committed.
-        await runs(house, job)
+        await house.run(job)
         while view["trials"][0]["jobState"] != "RUNNING":
             view = await lines.next()
         trial = await trial_of(house, 1000, 1)
@@ -427,7 +420,7 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
         assert view["child"]["name"] == job
         assert view["child"]["parent"] == made
         assert "resource" not in view["child"]
-        await runs(house, job)
+        await house.run(job)
         while view["pipeline"]["jobState"] != "RUNNING":
             view = await lines.next()
         assert [replica["state"] for replica in view["child"]["replicas"]] == ["RUNNING"]

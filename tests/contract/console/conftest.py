@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.console.browser import Browser, ConsoleHouse
+from tests.people import known
 
 
 @pytest.fixture
@@ -21,4 +22,12 @@ async def browser(house: ConsoleHouse) -> Browser:
     made = Browser(house)
     answer = await made.sign_in(token=house.token)
     assert answer.status == 200, answer.body
+    return made
+
+
+@pytest.fixture
+async def guest(house: ConsoleHouse) -> Browser:
+    """Of somebody who has a role in the project p2 alone."""
+    made = Browser(house)
+    await made.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     return made

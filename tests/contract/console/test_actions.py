@@ -5,7 +5,6 @@ import pytest
 from tests.contract.api.house import START
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
-from tests.people import known
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import DrillKind
@@ -143,10 +142,8 @@ async def test_a_node_is_drained_and_takes_work_again(
     assert (await browser.post("/nodes/nowhere/drain")).status == 404
 
 
-async def test_who_may_not_is_told_so(house: ConsoleHouse) -> None:
+async def test_who_may_not_is_told_so(house: ConsoleHouse, guest: Browser) -> None:
     uid = await submit(house)
-    guest = Browser(house)
-    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
         assert (await guest.post(path, kind="kill")).status == 403, path
     for action in ("cancel", "delete", "retry"):

@@ -11,10 +11,6 @@ from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import EVIL, submit
 from tests.contract.console.test_sessions import JOB
-from tests.people import known
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
-from trainshed.core.names import ReplicaId
 
 
 async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str) -> str:
@@ -23,9 +19,7 @@ async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str)
     container = spec["workerPoolSpecs"][0]["containerSpec"]
     container |= {"args": args, "env": [{"name": "SEED", "value": "=1+1"}]}
     uid = await submit(house, displayName=name, jobSpec=spec)
-    full = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-    await house.happen(full, JobAdmitted(()), RuntimePrepared(1), started)
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     lines = [(START + n, f"epoch {n} loss: {loss}") for n, loss in enumerate(losses, 1)]
     house.write_log(int(uid), "workerpool0-0", *lines)
     return uid
@@ -59,7 +53,7 @@ async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: B
 
 
 async def test_two_to_twenty_jobs_that_one_may_see_are_compared(
-    house: ConsoleHouse, browser: Browser
+    house: ConsoleHouse, guest: Browser, browser: Browser
 ) -> None:
     uids = [await submit(house, displayName=EVIL[:100]) for _ in range(21)]
     assert (await browser.get(f"/compare?job={uids[0]}")).status == 400
@@ -70,8 +64,6 @@ async def test_two_to_twenty_jobs_that_one_may_see_are_compared(
     theirs = (
         await house.call("POST", "/v1/projects/p2/locations/us-central1/customJobs", JOB)
     ).json
-    guest = Browser(house)
-    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     mixed = f"job={uids[0]}&job={theirs['name'].rpartition('/')[2]}"
     for path in ("/compare", "/compare/table.csv"):
         assert (await guest.get(f"{path}?{mixed}")).status == 403, path

@@ -8,18 +8,12 @@ import pytest
 from tests.contract.api.house import SECOND
 from tests.contract.console.browser import HTML, Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import EVIL, submit
-from tests.people import known
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
-from trainshed.core.names import ReplicaId
 
 
 async def printed(house: ConsoleHouse, name: str, *lines: str, stream: str = "o") -> str:
     """The uid of a job that runs and has printed these lines, one a second."""
     uid = await submit(house, displayName=name)
-    full = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    started = ReplicaStarted(1, ReplicaId(0, 0), 1, house.clock)
-    await house.happen(full, JobAdmitted(()), RuntimePrepared(1), started)
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     entries = [(house.clock + n, line) for n, line in enumerate(lines)]
     house.write_log(int(uid), "workerpool0-0", *entries, stream=stream)
     return uid
@@ -107,15 +101,15 @@ async def test_a_page_of_long_lines_has_fewer_and_none_is_left_out(
     assert [f"line {n}" for n in range(100)] == re.findall("line [0-9]+", whole)
 
 
-async def test_nothing_of_logs_that_one_may_not_read_is_shown(house: ConsoleHouse) -> None:
+async def test_nothing_of_logs_that_one_may_not_read_is_shown(
+    house: ConsoleHouse, guest: Browser
+) -> None:
     await printed(house, EVIL[:100], f"secret {EVIL}")
     house.clock += 10 * SECOND
     owner = Browser(house)
     await owner.sign_in(token=house.token)
     body = (await owner.get("/logs?search=%3Cscript%3E")).body
     assert b"<mark>&lt;script&gt;</mark>" in body and b"<script>alert" not in body
-    guest = Browser(house)
-    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     for path in ("/logs?search=secret", "/logs?search=secret&project=-"):
         assert "All 0 jobs were searched" in text_of(await guest.get(path))
     assert (await guest.get("/logs?search=secret&project=p1")).status == 403

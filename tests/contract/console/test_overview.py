@@ -5,18 +5,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.contract.api.house import SECOND, START
+from tests.contract.api.house import SECOND
 from tests.contract.api.rooms import node
 from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
 from tests.contract.console.test_sessions import JOB
-from tests.people import known
 from tests.unit.jobs import exited
 from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobName, JobUid, ReplicaId
 
 HERE = "projects/p1/locations/us-central1/customJobs"
@@ -28,8 +26,7 @@ async def started(house: ConsoleHouse, name: str) -> str:
     devices = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
     spec["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-4", **devices}
     full = f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}"
-    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-    await house.happen(full, JobAdmitted(()), RuntimePrepared(1), started)
+    await house.run(full)
     return full
 
 
@@ -86,11 +83,11 @@ async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser:
     assert "0 failed in a day" in text_of(await browser.get("/overview"))
 
 
-async def test_nothing_of_other_projects_is_shown_or_counted(house: ConsoleHouse) -> None:
+async def test_nothing_of_other_projects_is_shown_or_counted(
+    house: ConsoleHouse, guest: Browser
+) -> None:
     await started(house, "secret-name")
     await house.call("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "of p2"})
-    guest = Browser(house)
-    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     for path in ("/overview", "/overview?project=p2", "/overview?project=-"):
         page = text_of(await guest.get(path))
         assert "0 running 1 waiting" in page and "of p2" in page

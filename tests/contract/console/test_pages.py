@@ -13,10 +13,8 @@ from tests.contract.api.test_curves import logged
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
 from tests.contract.console.test_submit import fault
-from tests.people import known
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.names import JobUid
 
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -50,7 +48,7 @@ async def test_the_list_is_newest_first_filtered_and_searched(
 
 
 async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
-    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    house: ConsoleHouse, guest: Browser, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is narrowed is not counted; other projects' jobs are neither counted nor shown."""
     big = json.loads(json.dumps(JOB["jobSpec"]))
@@ -69,8 +67,6 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
 
     assert "Waiting 3 " in text_of(await browser.get("/?project=p1"))
     assert "Waiting 4 " in text_of(await browser.get("/"))
-    guest = Browser(house)
-    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     seen = text_of(await guest.get("/"))
     assert "Waiting 1 " in seen and "zoo" not in seen
     assert "zoo" not in text_of(await guest.get("/?label=team&sort=name"))
@@ -101,9 +97,7 @@ async def test_a_row_shows_what_the_job_measures(
     house: ConsoleHouse, browser: Browser, printed: tuple[str, str], shown: str
 ) -> None:
     uid = await submit(house)
-    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-    await house.happen(name, JobAdmitted(()), RuntimePrepared(1), started)
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     lines = [(START + n, f"epoch {n} loss: {value}") for n, value in enumerate(printed)]
     house.write_log(int(uid), "workerpool0-0", *lines)
     page = await browser.get("/?sort=value")
@@ -155,9 +149,7 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     uid = await submit(house)
-    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
-    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    await house.happen(name, JobAdmitted(()), RuntimePrepared(1), started)
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     lines = [f"epoch {n}/9 lr 0.1 loss: {1 / n} - val_loss: {2 / n}" for n in (1, 2)]
     house.write_log(int(uid), "workerpool0-0", *((START + n, line) for n, line in enumerate(lines)))
     page = await browser.get(f"/jobs/{uid}")
