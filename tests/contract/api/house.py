@@ -35,8 +35,8 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
-from trainshed.serve.access_keeper import AccessKeeper
 from trainshed.serve.signing_in import SigningIn
+from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles

@@ -23,7 +23,6 @@ from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
-from trainshed.serve.access_keeper import AccessKeeper
 from trainshed.serve.addresses import (
     ProgramSockets,
     browsers_address,
@@ -37,6 +36,7 @@ from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.serve.signing_in import SigningIn
+from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.database import Store, open_database
 

@@ -42,7 +42,7 @@ from trainshed.access.principals import Bearer, Principal
 from trainshed.access.tokens import digest_of, new_token, token_in
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
-from trainshed.serve.access_keeper import AccessKeeper
+from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 if TYPE_CHECKING:

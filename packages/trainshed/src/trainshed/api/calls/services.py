@@ -7,8 +7,7 @@ from typing import Protocol
 from google.protobuf.message import Message
 from msgspec import Struct, field
 
-from trainshed.access.book import AccessBook
-from trainshed.access.principals import Bearer, Principal, Shown
+from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.links import Links, ViewLinks
 from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
@@ -29,7 +28,7 @@ from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
-from trainshed.store.audit import AuditRow
+from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
@@ -236,56 +235,6 @@ class Views(Struct, frozen=True):
 
     links: ViewLinks
     viewers: Viewers
-
-
-class AccessKeeper(Protocol):
-    """Keeps who is known here and what they may do."""
-
-    @property
-    def book(self) -> AccessBook:
-        """The book of the moment."""
-        ...
-
-    @property
-    def uses(self) -> Mapping[str, Nanos]:
-        """When tokens were last shown (ns), by their digests."""
-        ...
-
-    async def change(
-        self,
-        to: Callable[[AccessBook], AccessBook],
-        project: str,
-        resource: str,
-        detail: Mapping[str, object] | None = None,
-    ) -> AccessBook:
-        """Store what `to` makes of the book, and return it. It is in force when this returns. For the record:
-        `project`, the one that it concerns, "" = the whole service; `resource`, the name of what is changed;
-        `detail`, how, which `to` may fill in. What `to` raises is raised here, and then nothing has
-        happened. Raises Unavailable."""
-        ...
-
-    def known(self, shown: Shown) -> Principal | None:
-        """Return for whom speaks what was shown once, as of now; None if it is not good any more."""
-        ...
-
-    async def lapse(self, principal: Principal) -> None:
-        """Return when somebody has other rights than before, or what they have shown is not good any more:
-        whatever goes on for them ends then."""
-        ...
-
-    def mint(self, bearer: Bearer, lifetime: int) -> str:
-        """Return an access token of a service account that is valid for so many seconds."""
-        ...
-
-    async def record(self) -> None:
-        """Store the record of the call under way, which has changed nothing. Raises Unavailable."""
-        ...
-
-    async def audited(
-        self, project: str | None, before: int | None, limit: int
-    ) -> tuple[AuditRow, ...]:
-        """Return records, newest first, as `store.sqlite.access.Access.audited`."""
-        ...
 
 
 class SigningIn(Protocol):

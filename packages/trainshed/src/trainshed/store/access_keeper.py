@@ -25,7 +25,7 @@ _USES_EVERY = 60.0
 
 
 class AccessKeeper:
-    """Implements `api.calls.services.AccessKeeper`. All methods are called on the event loop."""
+    """Keeps who is known here and what they may do. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -53,11 +53,12 @@ class AccessKeeper:
 
     @property
     def book(self) -> AccessBook:
+        """The book of the moment."""
         return self._authority.book
 
     @property
     def uses(self) -> Mapping[str, Nanos]:
-        """When tokens were last shown to this process, by their digests."""
+        """When tokens were last shown to this process (ns), by their digests."""
         return self._uses
 
     async def change(
@@ -67,6 +68,10 @@ class AccessKeeper:
         resource: str,
         detail: Mapping[str, object] | None = None,
     ) -> AccessBook:
+        """Store what `to` makes of the book, and return it. It is in force when this returns. For the record:
+        `project`, the one that it concerns, "" = the whole service; `resource`, the name of what is changed;
+        `detail`, how, which `to` may fill in. What `to` raises is raised here, and then nothing has
+        happened. Raises Unavailable."""
         async with self._changing:
             book = to(self.book)
             put, removed = changes(self.book, book)
@@ -95,9 +100,12 @@ class AccessKeeper:
         durable.write(str(self._file), text)
 
     def known(self, shown: Shown) -> Principal | None:
+        """Return for whom speaks what was shown once, as of now; None if it is not good any more."""
         return self._authority.known(shown)
 
     async def lapse(self, principal: Principal) -> None:
+        """Return when somebody has other rights than before, or what they have shown is not good any more:
+        whatever goes on for them ends then."""
         while self._authority.vouches(principal):
             ends = self._authority.ends(principal)
             left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
@@ -105,14 +113,17 @@ class AccessKeeper:
                 await asyncio.wait_for(self._changed.wait(), left)
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
+        """Return an access token of a service account that is valid for so many seconds."""
         return self._authority.mint(bearer, lifetime)
 
     async def audited(
         self, project: str | None, before: int | None, limit: int
     ) -> tuple[AuditRow, ...]:
+        """Return records, newest first, as `Access.audited`."""
         return await self._store.audited(project, before, limit)
 
     async def record(self) -> None:
+        """Store the record of the call under way, which has changed nothing. Raises Unavailable."""
         if audit.under_way() is not None:
             await self._store.change({}, ())
 
