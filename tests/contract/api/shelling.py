@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from tests.contract.api.house import HOSTS, House
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import PROGRAM as PROGRAM_MAY
-from trainshed.api.calls.links import Links, Passes
-from trainshed.api.calls.tickets import Tickets
+from trainshed.api.calls.links import Links, Passes, Tickets
 from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
 from trainshed.core.names import JobUid, ReplicaId

@@ -14,8 +14,7 @@ from tests.unit.specs_requests import container, custom_job, ml_job, package, po
 from trainshed.access.book import AccessBook
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import Links, Passes
-from trainshed.api.calls.tickets import LIFETIME, Ticket
+from trainshed.api.calls.links import TICKET_LIFETIME, Links, Passes, Ticket
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
@@ -151,7 +150,7 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     async with house.connected() as socket:
         socket.say(token=used)
         await socket.next()
-    house.clock += LIFETIME
+    house.clock += TICKET_LIFETIME
     for token in (used, late, "guessed", ""):
         async with house.connected() as socket:
             socket.say(token=token)

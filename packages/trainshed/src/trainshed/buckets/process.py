@@ -29,9 +29,8 @@ from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import joined
 from trainshed.httpd import connections
-from trainshed.httpd.protocol import ConnectionGroups
+from trainshed.httpd.protocol import ConnectionGroups, server_config
 from trainshed.httpd.secure import Acceptor, Certificate, SecureServer, TlsListener
-from trainshed.httpd.server import server_config
 
 if TYPE_CHECKING:
     from uvicorn.config import Config

@@ -1,14 +1,17 @@
 """uvicorn's HTTP protocol with limits: httptools itself accepts heads, trailers and pipelines of any length.
 
 It counts bytes as they arrive, before anything is kept of them. It knows no path and no application.
+`server_config` is the same for all servers of the service's processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import httptools
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -16,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from trainshed.httpd.connections import Connections, Limits, Reason
-from trainshed.httpd.messages import JSON, error_body
+from trainshed.httpd.messages import JSON, Application, error_body
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
@@ -365,3 +368,46 @@ class Joined:
     def is_closing(self) -> bool:
         """Whether the connection is closed or being closed."""
         return self._transport.is_closing()
+
+
+_KEEP_ALIVE: Final = 75
+"""Seconds without a request after which a connection is closed."""
+_MOST_MESSAGE: Final = 1 << 20
+"""Bytes that a WebSocket message may have."""
+
+
+def server_config(
+    application: Application,
+    protocol: type[GuardedProtocol],
+    *,
+    grace: int,
+    websockets: ConnectionGroups | None = None,
+) -> Config:
+    """Returns uvicorn's configuration. `grace`: seconds that requests have to finish when the server stops.
+    `websockets`: the counters of WebSockets; None = they are not served."""
+    return Config(
+        cast("Any", application),
+        http=protocol,
+        ws=cast("Any", _counted(websockets)) if websockets is not None else "none",
+        ws_max_size=_MOST_MESSAGE,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=grace,
+    )
+
+
+def _counted(groups: ConnectionGroups) -> Callable[..., asyncio.Protocol]:
+    """Returns uvicorn's protocol for WebSockets. Their library is loaded with the first connection: most
+    services never have one."""
+
+    def made(**options: Any) -> asyncio.Protocol:
+        from trainshed.httpd.sockets import CountedWebSocket
+
+        return CountedWebSocket(groups, **options)
+
+    return made

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from trainshed.api.calls.links import Links, Passes, ViewLinks
+from trainshed.api.calls.links import Links, Passes, Tickets, ViewLinks
 from trainshed.api.calls.services import ApiSettings, Services, Views
-from trainshed.api.calls.tickets import Tickets
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores

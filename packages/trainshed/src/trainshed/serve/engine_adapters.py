@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
-from trainshed.api.calls.links import Links
-from trainshed.api.calls.tickets import Tickets
+from trainshed.api.calls.links import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef

@@ -31,9 +31,8 @@ from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import connections
 from trainshed.httpd.front import Front
 from trainshed.httpd.messages import Application
-from trainshed.httpd.protocol import ConnectionGroups, guarded
+from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
-from trainshed.httpd.server import server_config
 from trainshed.replica import protocol
 from trainshed.serve import clock
 from trainshed.serve.addresses import (

@@ -2,22 +2,27 @@
 
 A link opens for whoever has it, as long as they for whom it was made may open the same. Its key stands behind
 the `#`, so that no server is sent it with the page. The page exchanges it: for a ticket to a shell
-(`tickets`), or for a mark of a view in TensorBoard, a secret part of the view's path. Unlike a cookie, that
+(`Tickets`), or for a mark of a view in TensorBoard, a secret part of the view's path. Unlike a cookie, that
 is sent to this host and port alone.
 
 Pages of jobs have host names of their own, and a mark in a cookie. Such a cookie reaches other ports of that
 name, so the name has a part that programs cannot know.
+
+A ticket is held in memory for a minute, and good once: whoever may open the shell fetches it and uses it at
+once. In an address it stands only where a browser opens a job's page, which makes it void.
 """
 
 import base64
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal, Shown
@@ -222,3 +227,54 @@ class ViewLinks:
 
 def _text(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+TICKET_LIFETIME: Final = 60 * 10**9
+"""Nanoseconds that a ticket is good for."""
+_MOST: Final = 1000
+"""Most tickets that wait to be used; beyond that the oldest one is void."""
+
+
+class Ticket(Struct, frozen=True):
+    """The right to open one shell."""
+
+    job_uid: JobUid
+    replica: ReplicaId
+    #: Who asked for it, for the job's timeline.
+    who: str
+    #: Whose rights it needs.
+    principal: Principal
+    #: The attempt whose autopsy is meant; 0 = the replica that runs.
+    autopsy: int = 0
+    #: What it leads to in place of a shell (`TerminalRequest.port`); "" = a shell.
+    port: str = ""
+    #: By which name the port was asked for.
+    name: str = ""
+
+
+class Tickets:
+    """Issues tickets and redeems each once. `now`: nanoseconds since the epoch."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._waiting: dict[bytes, tuple[Ticket, int]] = {}
+
+    def issue(self, ticket: Ticket) -> tuple[str, int]:
+        """Return a token for a ticket, and until when it is good (ns)."""
+        now = self._now()
+        for old in [key for key, (_, until) in self._waiting.items() if until <= now]:
+            del self._waiting[old]
+        while len(self._waiting) >= _MOST:
+            del self._waiting[next(iter(self._waiting))]
+        token = secrets.token_urlsafe(32)
+        self._waiting[_digest(token)] = (ticket, now + TICKET_LIFETIME)
+        return token, now + TICKET_LIFETIME
+
+    def redeem(self, token: str) -> Ticket | None:
+        """Return the ticket of a token, which is void afterwards; None if it is not good."""
+        waiting = self._waiting.pop(_digest(token), None)
+        return waiting[0] if waiting is not None and waiting[1] > self._now() else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -9,9 +9,8 @@ from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
-from trainshed.api.calls.links import Links, ViewLinks
+from trainshed.api.calls.links import Links, Tickets, ViewLinks
 from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
-from trainshed.api.calls.tickets import Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.job import JobSpec

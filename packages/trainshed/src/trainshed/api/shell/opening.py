@@ -3,8 +3,8 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Services, Shells
-from trainshed.api.calls.tickets import Ticket
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica

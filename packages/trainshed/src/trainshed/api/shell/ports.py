@@ -13,9 +13,8 @@ from html import escape
 from typing import Final
 
 from trainshed.api.calls.errors import internal_refusal, refusal
-from trainshed.api.calls.links import holder
+from trainshed.api.calls.links import Ticket, holder
 from trainshed.api.calls.services import Services, Shells
-from trainshed.api.calls.tickets import Ticket
 from trainshed.api.resources.web_access import OPEN as OPEN_SHELL
 from trainshed.api.shell.opening import open_port, tell_of_port
 from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unavailable

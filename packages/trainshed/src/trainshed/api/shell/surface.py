@@ -25,9 +25,8 @@ from typing import Any, Final, cast
 from trainshed.api.calls.call import audited
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
-from trainshed.api.calls.links import holder
+from trainshed.api.calls.links import Ticket, holder
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.tickets import Ticket
 from trainshed.api.resources.web_access import OPEN
 from trainshed.api.shell.opening import (
     live_replica,

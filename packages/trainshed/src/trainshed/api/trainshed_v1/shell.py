@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncGenerator
 
+from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Shells
-from trainshed.api.calls.tickets import Ticket
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.shell.opening import live_replica, shells_of

@@ -1,1 +1,0 @@
-"""The family of the gsutil that jobs call: its lock, its smoke test, and its launcher."""
