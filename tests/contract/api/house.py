@@ -185,6 +185,11 @@ class House:
     def close(self) -> None:
         self.store.close()
 
+    def serve(self, **services: Any) -> None:
+        """Serve with other services than before."""
+        self.services = replace(self.services, **services)
+        self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
+
     async def call(
         self,
         method: str,

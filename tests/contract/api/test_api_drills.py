@@ -4,13 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
-from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
+from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, pool
-from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import DrillLanded
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
@@ -28,8 +25,7 @@ class Drilled(House):
         super().__init__(directory)
         self.takes_up = True
         self._tasks: set[asyncio.Task[None]] = set()
-        services = replace(self.services, wake=self._wake)
-        self.app = ApiApplication(services, self.signing_in.authenticate, hosts=HOSTS)
+        self.serve(wake=self._wake)
 
     def _wake(self, uid: JobUid) -> None:
         if self.takes_up:
@@ -51,10 +47,6 @@ async def created(house: House, **labels: str) -> Any:
         "labels": {key.replace("_", "-"): value for key, value in labels.items()}
     }
     return await house.call("POST", f"{LOCATION}/customJobs", body)
-
-
-async def running(house: House, name: str = NAME) -> None:
-    await house.run(name, at=START + SECOND)
 
 
 async def order(house: House, **body: Any) -> Any:
@@ -108,7 +100,7 @@ async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) ->
 
 async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
     await created(house)
-    await running(house)
+    await house.run(NAME, at=START + SECOND)
     await house.happen(
         NAME,
         ReplicaExited(1, PRIMARY, 1, exited(0)),
@@ -121,7 +113,7 @@ async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
 async def drilled(house: Drilled, *after: str) -> Any:
     """A killed and restarted primary that logged three steps before, and then these lines."""
     await created(house)
-    await running(house)
+    await house.run(NAME, at=START + SECOND)
     before = [(START + (n + 1) * SECOND, f"step {n}/9") for n in (1, 2, 3)]
     house.write_log(1000, "workerpool0-0", (START + SECOND, "hello"), *before)
     house.clock = START + 5 * SECOND

@@ -5,11 +5,9 @@ import json
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
+from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
-from trainshed.api.rest import ApiApplication
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.records import Job
@@ -28,8 +26,7 @@ PRIMARY, WORKER, FIRST, SECOND_ONE = map(
 @pytest.fixture
 async def house(house: House) -> House:
     """One with a job of two workers and two reducers, which runs."""
-    house.services = replace(house.services, runtimes=ReducingRuntimes())
-    house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
+    house.serve(runtimes=ReducingRuntimes())
     await house.result("POST", f"{LOCATION}/customJobs", reduced())
     await house.run(NAME, at=START + SECOND)
     return house

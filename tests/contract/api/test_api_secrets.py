@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.api import refusals
 from tests.contract.api.house import LOCATION, SECOND, House
 from tests.unit.specs_requests import container, custom_job, package
 from tests.unit.test_specs_tuning import tuning_job
@@ -24,10 +25,8 @@ def asked(name: str = "db", value: object = VALUE, project: str = "p1") -> dict[
 
 
 def violations(answer: Any) -> dict[str, str]:
-    assert answer.status == 400, answer.body
     assert VALUE.encode() not in answer.body
-    listed = answer.error["details"][0]["fieldViolations"]
-    return {violation["field"]: violation["description"] for violation in listed}
+    return refusals.violations(answer)
 
 
 def stored_in(directory: Path) -> list[Path]:

@@ -7,11 +7,10 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
+from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
-from trainshed.api.rest import ApiApplication
 from trainshed.api.trainshed_v1 import streams
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
@@ -119,8 +118,7 @@ async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None
         "field": "project",
         "description": "Whose jobs? Give the project's id.",
     }
-    services = replace(house.services, settings=ApiSettings(project="p1"))
-    house.app = ApiApplication(services, house.signing_in.authenticate, hosts=HOSTS)
+    house.serve(settings=ApiSettings(project="p1"))
     (job,) = (await house.call("GET", "/trainshed/v1/jobs")).json["jobs"]
     assert job["name"] == NAME
 

@@ -6,21 +6,17 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
+from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls.services import ApiSettings
-from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
-    JobAdmitted,
-    RuntimePrepared,
 )
 from trainshed.core.lifecycle.records import Actor
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import ReplicaId, project_number
 
 JOBS = f"{LOCATION}/customJobs"
@@ -34,13 +30,8 @@ async def created(house: House, display_name: str = "job", **more: Any) -> str:
 
 
 async def finish(house: House, name: str, code: int = 0) -> None:
-    await house.happen(
-        name,
-        JobAdmitted(((PRIMARY, "node"),)),
-        RuntimePrepared(1),
-        ReplicaStarted(1, PRIMARY, 1, START + 2 * SECOND),
-        ReplicaExited(1, PRIMARY, 1, exited(code, ended=START + 5 * SECOND)),
-    )
+    end = ReplicaExited(1, PRIMARY, 1, exited(code, ended=START + 5 * SECOND))
+    await house.run(name, end, at=START + 2 * SECOND)
 
 
 async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
@@ -155,8 +146,7 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
         f"/trainshed/v1/jobs/{uid}/timeline",
     }
     for pages in ("http://127.0.0.1:8080", "https://training.example.org"):
-        house.services = replace(house.services, settings=ApiSettings(pages=pages))
-        house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
+        house.serve(settings=ApiSettings(pages=pages))
         for path in shown:
             text = json.dumps(await house.result("GET", path))
             assert f"please check the logs: {pages}/jobs/{uid}" in text, path
@@ -298,8 +288,7 @@ async def test_locations(house: House) -> None:
 
 async def test_a_project_is_the_same_by_its_number(house: House) -> None:
     """spec/clients#projects: programs find the number in CLOUD_ML_PROJECT_ID, and log and list by it."""
-    services = replace(house.services, settings=ApiSettings(project="p1"))
-    house.app = ApiApplication(services, house.signing_in.authenticate, hosts=HOSTS)
+    house.serve(settings=ApiSettings(project="p1"))
     numbered = LOCATION.replace("p1", str(project_number("p1")))
     name = await created(house)
     listed = await house.call("GET", f"{numbered}/customJobs")

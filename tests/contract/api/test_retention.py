@@ -7,10 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, LOCATION, START, House
+from tests.contract.api.house import LOCATION, START, House
 from tests.unit.specs_requests import custom_job, ml_job
 from trainshed.api.resources.jobs import delete_for_user
-from trainshed.api.rest import ApiApplication
 from trainshed.controller.retention import Removals, RetentionTimer
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
@@ -171,8 +170,7 @@ async def test_status_says_what_is_kept(house: House) -> None:
     assert "retention" not in await house.result("GET", "/trainshed/v1/status")
     kept = timer(house, jobs="90d", size="50GB")
     await kept.look()
-    house.services = replace(house.services, retention=lambda: kept.report)
-    house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
+    house.serve(retention=lambda: kept.report)
     retention = (await house.result("GET", "/trainshed/v1/status"))["retention"]
     assert (retention["jobs"], retention["size"]) == ("90d", "50GB")
     assert retention["lastTime"]

@@ -14,6 +14,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from tests.contract.api.house import LOCATION, START, Answer, House
+from tests.contract.api.refusals import violations
 from tests.people import known
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
@@ -97,9 +98,8 @@ async def test_accounts_and_keys_are_listed_changed_and_deleted(house: House) ->
 
 async def test_wrong_input_is_named(house: House) -> None:
     body = {"accountId": "Bad", "serviceAccount": {"displayName": 5}}
-    refused = await house.call("POST", ACCOUNTS, body)
-    fields = [fault["field"] for fault in refused.error["details"][0]["fieldViolations"]]
-    assert fields == ["accountId", "serviceAccount"]
+    faults = violations(await house.call("POST", ACCOUNTS, body))
+    assert list(faults) == ["accountId", "serviceAccount"]
     assert (await house.call("POST", ACCOUNTS, {"accountId": "trainer"})).status == 409
     assert (await house.call("POST", ACCOUNTS, b"[]")).status == 400
     assert (await house.call("POST", f"{ACCOUNT}/keys", {"privateKeyType": "P12"})).status == 400

@@ -4,11 +4,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from tests.contract.api.house import HOSTS, LOCATION, House
+from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import container, custom_job
-from trainshed.api.rest import ApiApplication
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.sheet import Minor
 
@@ -27,8 +24,7 @@ class OnePython:
 
 async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path: Path) -> None:
     house = House(tmp_path)
-    services = replace(house.services, runtimes=LocalCatalog(OnePython()))
-    house.app = ApiApplication(services, house.signing_in.authenticate, hosts=HOSTS)
+    house.serve(runtimes=LocalCatalog(OnePython()))
     body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))
     request = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
     explained = await house.result("POST", "/trainshed/v1/jobs:explain", request)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import custom_job, ml_job, pool
 
 ML_JOBS = "/v1/projects/p1/jobs"
@@ -14,12 +15,7 @@ TIERS = "BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM"
 
 
 async def faults(house: House, path: str, body: dict[str, Any]) -> dict[str, str]:
-    answer = await house.call("POST", path, body)
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
-    (details,) = answer.error["details"]
-    return {
-        violation["field"]: violation["description"] for violation in details["fieldViolations"]
-    }
+    return violations(await house.call("POST", path, body))
 
 
 def gpu_pool(accelerator: object) -> dict[str, Any]:

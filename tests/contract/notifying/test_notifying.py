@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, LOCATION, House
+from tests.contract.api.house import LOCATION, House
 from tests.contract.notifying.receivers import Hook, hook, mailbox
 from tests.unit.specs_requests import custom_job, ml_job
-from trainshed.api.rest import ApiApplication
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, GPU_HOURS
@@ -41,10 +40,7 @@ MINUTE = 60 * 10**9
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     built = House(tmp_path)
-    built.services = replace(
-        built.services, settings=replace(built.services.settings, notify=("ops", "team"))
-    )
-    built.app = ApiApplication(built.services, built.signing_in.authenticate, hosts=HOSTS)
+    built.serve(settings=replace(built.services.settings, notify=("ops", "team")))
     yield built
     built.close()
 
