@@ -79,6 +79,15 @@ async def test_several_at_once_are_answered_one_after_the_other(advisor: Process
     assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
 
 
+async def test_a_suggestion_waits_for_one_outlook_at_most(advisor: ProcessAdvisor) -> None:
+    """However many somebody asks for."""
+    looks = [asyncio.create_task(advisor.outlook(spec(), SEEN, ["x"])) for _ in range(9)]
+    await asyncio.sleep(0)
+    await advisor.suggest(spec(), SEEN, 1, 7)
+    assert sum(look.done() for look in looks) <= 1
+    await asyncio.gather(*looks)
+
+
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "in-this-moment"])
 async def test_an_idle_process_that_was_killed_is_started_anew(
     advisor: ProcessAdvisor, noticed: bool

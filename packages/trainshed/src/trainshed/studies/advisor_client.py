@@ -52,6 +52,7 @@ class ProcessAdvisor:
     def __init__(self) -> None:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -87,8 +88,10 @@ class ProcessAdvisor:
     async def outlook(
         self, spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]
     ) -> Outlook:
-        """Return what the study's model expects (`gp.bandit.outlook`)."""
-        return await self._ask(Kind.EXPECT, ExpectCall(spec, tuple(trials), tuple(parameters)))
+        """Return what the study's model expects (`gp.bandit.outlook`). Those who only look wait for each
+        other: suggestions wait for one of them at most."""
+        async with self._looking:
+            return await self._ask(Kind.EXPECT, ExpectCall(spec, tuple(trials), tuple(parameters)))
 
     async def close(self) -> None:
         """End the process; calls under way fail."""
