@@ -207,15 +207,15 @@ const maps = (box, { metric, isMaximized, axes, expected, low, high, points }) =
     if (values[next] === v || next < 1) return Math.max(next, 0) + 0.5;
     return next - 0.5 + (far(v) - far(values[next - 1])) / (far(values[next]) - far(values[next - 1]));
   };
-  for (const [title, values, colour, isLeast] of [[`Expected ${metric}`, expected, "--c5", !isMaximized], ["How unsure that is, ±", high.map((v, i) => (v - low[i]) / 2), "--c1", false]]) {
-    const figure = document.querySelector("[data-outlook] ~ template").content.firstElementChild.cloneNode(true);
+  const figures = [0, 1].map(() => document.querySelector("[data-outlook] ~ template").content.firstElementChild.cloneNode(true));
+  box.append(...figures);
+  for (const [figure, title, values, colour, isLeast] of [[figures[0], `Expected ${metric}`, expected, "--c5", !isMaximized], [figures[1], "How unsure that is, ±", high.map((v, i) => (v - low[i]) / 2), "--c1", false]]) {
     // The best, or the least sure, is strong.
     const [strong, pale] = [Math.max(...values), Math.min(...values)].sort((a, b) => (isLeast ? a - b : b - a)), canvas = figure.querySelector("canvas");
     const swatch = (name) => Object.assign(document.createElement("span"), { className: `swatch ${name}` });
     figure.querySelector("figcaption").replaceChildren(title, swatch(colour.slice(2)), plain(strong), swatch("pale"), plain(pale));
     const texts = [up.values.at(-1), up.name, up.values[0], across.values[0], across.name, across.values.at(-1)];
     figure.querySelectorAll(".front span").forEach((el, i) => { el.textContent = shown(texts[i]); });
-    box.append(figure);
     const scale = devicePixelRatio, w = (canvas.width = canvas.clientWidth * scale), h = (canvas.height = canvas.clientHeight * scale), pen = canvas.getContext("2d");
     const fill = (colour, part, ...cell) => { pen.globalAlpha = part; pen.fillStyle = ink(colour); pen.fillRect(...cell); };
     values.forEach((v, i) => {
@@ -248,17 +248,26 @@ const expects = () => {
   box.tabIndex = model?.expected?.length ? 0 : -1;
   if (model?.expected?.length) (model.axes.length > 1 ? maps : band)(box, model);
 };
-document.addEventListener("change", async (event) => {
-  const form = event.target.closest("[data-outlook]");
-  if (!form) return;
-  const mine = (outlook = { values: [...form.querySelectorAll("select")].map((field) => field.value) });
-  expects();
-  if (!mine.values.some(Boolean)) return;
+const compute = async () => {
+  const form = document.querySelector("[data-outlook]"), mine = outlook;
+  if (!form || !mine.values.some(Boolean)) return;
   const query = [...form.elements].filter(({ value }) => value).map(({ name, value }) => [name, value]);
   const answer = await fetch(`${form.dataset.outlook}?${new URLSearchParams(query)}`, { headers: { accept: "application/json" } });
   const model = await answer.json();
   mine.model = answer.ok ? model : { reason: model.error.message };
   if (mine === outlook) expects();
+};
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("[data-outlook]");
+  if (!form) return;
+  outlook = { values: [...form.querySelectorAll("select")].map((field) => field.value) };
+  expects();
+  compute();
+});
+// What trials have measured since counts as well, a little later.
+let newer = 0;
+document.addEventListener("part", ({ target }) => {
+  if (target.id === "objective" && outlook) newer ||= setTimeout(() => { newer = 0; compute(); }, 3000);
 });
 document.addEventListener("keydown", (event) => {
   const model = event.target.matches?.("[data-outlook-box]") && outlook?.model;
