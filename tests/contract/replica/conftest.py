@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users
 from trainshed.replica.supervisor import journal
-from trainshed.replica.system import cgroups
+from trainshed.replica.system import cgroups, kernel
 from trainshed.serve import certificates
 
 PYTHON = sys.executable
@@ -145,6 +146,19 @@ def zygote() -> Iterator[spawner.ZygoteHandle]:
     handle = spawner.start()
     yield handle
     handle.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        kernel.mount("tmpfs", str(disk), "tmpfs", 0, "size=256k,mode=755")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True, timeout=PATIENCE)
 
 
 WITHOUT_LEVELS = ("test_gpus", "test_reduction", "test_room", "test_stall")

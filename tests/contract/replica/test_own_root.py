@@ -3,6 +3,7 @@ its own, and what was not to be seen or changed is not (docs/adr/0019)."""
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,17 @@ places += [home + "/root" + {str(secret)!r}, home + "/root/usr/bin", home + "/ro
 print(json.dumps([os.listdir(place) if os.path.isdir(place) else [] for place in places]))
 """
     assert said(own, program, hidden=[str(tmp_path)]) == [[], [], [], []]
+
+
+def test_disks_below_what_is_shown_are_shown(own: Place, small_disk: Path) -> None:
+    """As below a directory of data sets, or the driver's below /usr; they cannot be written to either."""
+    (small_disk / "data").write_text("1")
+    small_disk.chmod(0o777)
+    parent = small_disk.parent
+    shown = [sys.prefix, sys.base_prefix, str(parent)]
+    program = WRITE.format(paths=[str(small_disk / "new")])
+    program += f"print(json.dumps(os.listdir({str(small_disk)!r})))"
+    assert said(own, program, read_only=shown, hidden=[str(parent.parent)]) == ["data"]
 
 
 LINKS = """

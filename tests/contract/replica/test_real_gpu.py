@@ -71,7 +71,11 @@ def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place, gpus: tuple[Dev
     private = place.level != protocol.LEVEL_SESSION
     last_gpu = gpus[-1]
     edits = device_edits(last_gpu.word, gpus, find_driver(), private=private, image=False)
-    line = place.python(_PROGRAM, environ=_environ(edits), devices=edits.devices, usage_every=1.0)
+    line = place.python(
+        _PROGRAM,
+        **{"environ": _environ(edits), "devices": edits.devices, "gpus": edits.gpus},
+        usage_every=1.0,
+    )
     record = line.record()
     assert record["exit_code"] == 0, record["tail"]
     answers: dict[str, Any] = json.loads(place.texts()[-1])

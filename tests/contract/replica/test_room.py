@@ -7,7 +7,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,19 +29,6 @@ signal.sigwait({signal.SIGTERM})
 print("bye" + 9000 * "!")
 sys.exit(7)
 """
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    try:
-        kernel.mount("tmpfs", str(disk), "tmpfs", 0, "size=256k,mode=755")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True, timeout=PATIENCE)
 
 
 LEVELS = pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])

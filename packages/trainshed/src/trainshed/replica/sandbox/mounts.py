@@ -51,11 +51,13 @@ class Source:
 
     def lend(self, target: str) -> None:
         """Mount something read-only: with its owner mapped to the program's if the file system supports that,
-        else readable as its permission bits say."""
+        else readable as its permission bits say. What is mounted below it is read-only at once; it itself has
+        to be made so when all mount points in it are there."""
         try:
             self.show(target)
         except OSError:
             self.bind(target)
+        _freeze_below(target)
 
     def make_place(self, way: str, directory: bool) -> None:
         """Make a mount point in this directory at the relative path `way`. The program may have made links
@@ -97,17 +99,23 @@ def freeze(place: str) -> None:
             kernel.make_read_only(target)
 
 
-def freeze_all(kept: "Iterable[str]") -> None:
-    """Make all mounts read-only except those at the `kept` places. Does nothing before Linux 5.12. Raises
-    OSError."""
+def _freeze_below(place: str) -> None:
+    """Make the mounts below the one at `place` read-only. Raises OSError."""
+    was_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+    freeze_all([] if was_read_only else [place], place)
+
+
+def freeze_all(kept: "Iterable[str]", place: str = "/") -> None:
+    """Make all mounts at `place` and below read-only except those at the `kept` places. Does nothing before
+    Linux 5.12. Raises OSError."""
     try:
-        _set_read_only("/", _MOUNT_ATTR_RDONLY, 0, _AT_RECURSIVE)
+        _set_read_only(place, _MOUNT_ATTR_RDONLY, 0, _AT_RECURSIVE)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
         return
-    for place in kept:
-        _set_read_only(place, 0, _MOUNT_ATTR_RDONLY, 0)
+    for writable in kept:
+        _set_read_only(writable, 0, _MOUNT_ATTR_RDONLY, 0)
 
 
 def _set_read_only(place: str, added: int, removed: int, flags: int) -> None:

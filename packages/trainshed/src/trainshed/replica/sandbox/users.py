@@ -21,6 +21,7 @@ _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 0x1
 _OPEN_TREE_CLOEXEC = 0x80000
+_AT_RECURSIVE = 0x8000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 
@@ -114,14 +115,15 @@ class Users:
         self._handle = namespace.handle
 
     def show(self, source: str, target: str) -> None:
-        """Bind `source` on `target` so that what root owns there belongs to root of the namespace. Raises
-        OSError: the file system, or the kernel, cannot do it."""
+        """Bind `source` on `target` so that what root owns there belongs to root of the namespace. What other
+        file systems have mounted below it comes along with its owners as they are. Raises OSError: the file
+        system, or the kernel, cannot do it."""
         tree = kernel.syscall(
             _OPEN_TREE,
             "open_tree %s" % source,
             _AT_FDCWD,
             os.fsencode(source),
-            _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC,
+            _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE,
         )
         try:
             attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, self._handle)
