@@ -139,6 +139,13 @@ def test_files_are_translated(tmp_path: Path) -> None:
     }
 
 
+def test_a_machine_without_an_index_asks_none(tmp_path: Path) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    installer = Installer(tmp_path / "cache", environ)
+    with pytest.raises(InstallFailed, match="not found in the provided package locations"):
+        installer.install(Path(sys.executable), tmp_path / "site", ["requests"], print)
+
+
 def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
     mirror = "[global]\nindex-url = https://mirror.test\n"
     assert _told(tmp_path, mirror, UV_DEFAULT_INDEX="https://uv.test") == {}

@@ -192,6 +192,8 @@ class Installer:
         # uv must use the interpreter it is given, and neither fetch one nor follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
         self._environ.pop("UV_PYTHON", None)
+        # uv has no variable for it.
+        self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         self._has_indexes = names_indexes(environ)
         self._version = ""
         self._stops: set[Stop] = set()
@@ -272,7 +274,7 @@ class Installer:
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
         # A cache that an operator named serves others as well, and links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
-        command += ["--link-mode", mode, *what]
+        command += [*self._flags, "--link-mode", mode, *what]
         if self._owns_cache:
             self._close_cache()
         doing = "finding out which packages are needed"
@@ -300,7 +302,14 @@ class Installer:
         # The service's own interpreter, because any other runs what packages have left for its start.
         command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
         command += ["--python-version", python]
-        command += ["--only-binary", ":all:", "--no-header", "--no-annotate", "asked.in"]
+        command += [
+            *self._flags,
+            "--only-binary",
+            ":all:",
+            "--no-header",
+            "--no-annotate",
+            "asked.in",
+        ]
         with _settings(place):
             self._execute(
                 [*command, "-o", "answer.txt"], place, _say_nothing, quiet=True, stop=stop
@@ -319,7 +328,7 @@ class Installer:
         """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed,
         BuildFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]
-        command += ["--out-dir", str(apart.wheels), str(source)]
+        command += [*self._flags, "--out-dir", str(apart.wheels), str(source)]
         self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
 
     def run(
