@@ -133,7 +133,7 @@ async def test_a_quota_that_cannot_be(
 async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:
     """spec/submit#preflight."""
     house.capacity.answer = Preflight(
-        (("workerpool0-0", "node-1"),), position=1, missing=("NVIDIA_L4",)
+        (("workerpool0-0", "node-1"),), position=1, missing=("NVIDIA_L4", "TPU_V3")
     )
     body = {"api": "vertex", "project": "p1", "location": "us-central1", "job": custom_job()}
     view = await house.result("POST", EXPLAIN, body)
@@ -141,7 +141,10 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
     assert view["places"] == [
         {"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}
     ]
-    assert "No node here has NVIDIA_L4: the job would run without." in view["notices"]
+    assert {
+        "No node here has NVIDIA_L4: the job would get GPUs of another type.",
+        "No node here has TPU_V3: the job would run without.",
+    } <= set(view["notices"])
     (machine,) = view["machines"]
     assert machine["memoryBytes"] > machine["memoryLimitBytes"] > 0
     assert (machine["pool"], machine["machineType"]) == ("workerpool0", "n1-standard-4")

@@ -18,7 +18,7 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import usage
 
 GIB = 1 << 30
-_SOURCE = Path(__file__).parents[2] / "unit/fake_nvml.c"
+_SOURCE = Path(__file__).with_name("fake_nvml.c")
 _ALWAYS_THERE = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 
 

@@ -20,32 +20,28 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import usage
 
 _PROGRAM = """
-import ctypes, json, time
-nvml = ctypes.CDLL("libnvidia-ml.so.1")
-assert nvml.nvmlInit_v2() == 0
-count = ctypes.c_uint()
-assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+import contextlib, ctypes, json, time
+nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
 uuids = []
 for index in range(count.value):
     handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
         assert nvml.nvmlDeviceGetUUID(handle, text, 96) == 0
         uuids.append(text.value.decode())
-told = {"uuids": uuids, "torch": False}
-try:
+answer = {"uuids": uuids, "torch": False}
+with contextlib.suppress(ImportError):
     import torch
-    told["torch"] = torch.cuda.is_available()
-except ImportError:
-    pass
-if told["torch"]:
-    told["count"] = torch.cuda.device_count()
+    answer["torch"] = torch.cuda.is_available()
+if answer["torch"]:
+    answer["count"] = torch.cuda.device_count()
     a = torch.ones(4096, 4096, device="cuda")
     until = time.monotonic() + 4
     while time.monotonic() < until:
-        told["sum"] = float((a @ a).sum() / 4096**3)
+        answer["sum"] = float((a @ a).sum() / 4096**3)
 else:
     time.sleep(3)
-print(json.dumps(told))
+print(json.dumps(answer))
 """
 
 
@@ -71,11 +67,8 @@ def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place, gpus: tuple[Dev
     private = place.level != protocol.LEVEL_SESSION
     last_gpu = gpus[-1]
     edits = device_edits(last_gpu.word, gpus, find_driver(), private=private, image=False)
-    line = place.python(
-        _PROGRAM,
-        **{"environ": _environ(edits), "devices": edits.devices, "gpus": edits.gpus},
-        usage_every=1.0,
-    )
+    shown = {"devices": edits.devices, "gpus": edits.gpus}
+    line = place.python(_PROGRAM, environ=_environ(edits), usage_every=1.0, **shown)
     record = line.record()
     assert record["exit_code"] == 0, record["tail"]
     answers: dict[str, Any] = json.loads(place.texts()[-1])

@@ -184,7 +184,9 @@ def _without(job: Job, preflight: Preflight) -> Iterator[str]:
     """Yield notices of devices that no node has, unless a warning says so already."""
     for kind in preflight.missing:
         if not any(kind in warning for warning in job.spec.warnings):
-            yield f"No node here has {kind}: the job would run without."
+            # Where there is no GPU at all, the warning says so.
+            instead = "get GPUs of another type" if kind.startswith("NVIDIA") else "run without"
+            yield f"No node here has {kind}: the job would {instead}."
 
 
 def _machine(api: Api, pool: WorkerPool) -> records.PoolMachine:
