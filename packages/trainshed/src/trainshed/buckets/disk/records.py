@@ -295,8 +295,8 @@ class RecordTable:
     def put_missing(self, key: str, epoch: str, record: bytes) -> None:
         """Store a record unless there is one of this epoch, which is newer."""
         self._do(
-            "INSERT INTO records VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE "
-            "SET epoch = ?2, record = ?3 WHERE epoch <> ?2",
+            "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+            "epoch = excluded.epoch, record = excluded.record WHERE epoch <> excluded.epoch",
             (key, epoch, record),
         )
 

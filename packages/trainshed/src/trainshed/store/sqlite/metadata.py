@@ -266,7 +266,7 @@ _JSON: Final = "CASE WHEN json_valid(CAST(n.record AS TEXT)) THEN CAST(n.record 
 _OF_STORE: Final = "project_id = {} AND location = {} AND store_id = {}"
 
 
-def select(query: NodeQuery) -> tuple[str, tuple[Any, ...]]:
+def select(query: NodeQuery) -> tuple[str, Parameters]:
     """Return the statement that selects (node, record) of a page, and its parameters."""
     sql = _Sql()
     store = query.store
@@ -282,18 +282,19 @@ def select(query: NodeQuery) -> tuple[str, tuple[Any, ...]]:
         f"SELECT n.node, n.record FROM metadata_nodes AS n WHERE {where} "
         f"ORDER BY n.{query.order} {direction}, n.node {direction} {page}"
     )
-    return statement, tuple(sql.parameters)
+    return statement, sql.parameters
 
 
 class _Sql:
-    """Builds one statement, and holds its parameters in the order in which they were bound."""
+    """Builds one statement, and holds its parameters."""
 
     def __init__(self) -> None:
-        self.parameters: list[Any] = []
+        self.parameters: dict[str, Any] = {}
 
     def bound(self, value: Any) -> str:
-        self.parameters.append(value)
-        return f"?{len(self.parameters)}"
+        name = f"value{len(self.parameters)}"
+        self.parameters[name] = value
+        return f":{name}"
 
     def of(self, condition: Condition) -> str:
         match condition:
