@@ -1,6 +1,7 @@
 """The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlencode
 
@@ -8,9 +9,9 @@ from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit, of_job, redirect
 from trainshed.core.catalog.quotas import metrics
 from trainshed.httpd.messages import Response
-from trainshed.wire.trainshed_v1.capacity import NodeList, QuotaList
+from trainshed.wire.trainshed_v1.capacity import Node, NodeList, QuotaList
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
-from trainshed.wire.trainshed_v1.usage import Usage
+from trainshed.wire.trainshed_v1.usage import ReplicaUsage, Usage
 
 _WAITING: Final = 50
 """Maximum jobs that are listed as waiting."""
@@ -96,10 +97,11 @@ async def nodes(visit: Visit) -> View:
         JobList, "jobs", project=visit.project, state=HOLDING, limit=str(_NAMED)
     )
     names = {job.name: job.display_name or job.job_id for job in running.jobs}
-    used = await _at_work(visit, node_list)
+    measured = await _measured(visit, node_list)
     parts = {
         f"node-{place}": Part(
-            "_node.html", {"node": node, "names": names, "used": used.get(node.name)}
+            "_node.html",
+            {"node": node, "names": names, "measured": measured, "used": _used(node, measured)},
         )
         for place, node in enumerate(node_list.nodes)
     }
@@ -115,28 +117,34 @@ async def nodes(visit: Visit) -> View:
     )
 
 
-async def _at_work(visit: Visit, nodes: NodeList) -> dict[str, tuple[float, int]]:
-    """Return what programs on each node really use, as last measured: processors, and bytes of memory. A node
-    is left out if one of too many jobs runs there."""
-    holders = [(node.name, holder) for node in nodes.nodes for holder in node.replicas or ()]
-    names = list(dict.fromkeys(holder.job for _, holder in holders))[:_MEASURED]
+Measured = Mapping[tuple[str, str], ReplicaUsage]
+"""What replicas use, by the name of the job and the replica's."""
+
+
+async def _measured(visit: Visit, nodes: NodeList) -> Measured:
+    """Return what programs on nodes were last seen to use; of too many jobs, of the first of them."""
+    holders = (holder for node in nodes.nodes for holder in node.replicas or ())
+    names = list(dict.fromkeys(holder.job for holder in holders))[:_MEASURED]
     usages = await asyncio.gather(
         *(visit.get_if_allowed(Usage, of_job(name, "/usage"), points="0") for name in names)
     )
-    by_replica = {
+    return {
         (name, replica.id): replica
         for name, usage in zip(names, usages, strict=True)
         for replica in (usage.replicas if usage else ())
+        if replica.sample_time
     }
-    used = {node.name: (0.0, 0) for node in nodes.nodes if node.replicas}
-    for node, holder in holders:
-        replica = by_replica.get((holder.job, holder.replica))
-        if replica is None or not replica.sample_time:
-            used.pop(node, None)
-        elif node in used and not replica.over:
-            cpus, memory = used[node]
-            used[node] = cpus + replica.cpus, memory + replica.memory_bytes
-    return used
+
+
+def _used(node: Node, measured: Measured) -> tuple[float, int] | None:
+    """Return the processors and bytes of memory that programs on a node really use; None = not of all of them
+    is it known."""
+    holders = [measured.get((holder.job, holder.replica)) for holder in node.replicas or ()]
+    known = [replica for replica in holders if replica is not None]
+    if not known or len(known) < len(holders):
+        return None
+    running = [replica for replica in known if not replica.over]
+    return sum(use.cpus for use in running), sum(use.memory_bytes for use in running)
 
 
 async def drain(visit: Visit) -> Response:
