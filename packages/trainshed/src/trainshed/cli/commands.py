@@ -33,7 +33,7 @@ _COMMANDS = (
         "Run a small distributed training job from start to end.",
     ),
     ("describe", "trainshed.cli.listing:describe", "Show everything about one of what is listed."),
-    ("down", "trainshed.cli.down", "Cancel all jobs and stop the service."),
+    ("down", "trainshed.cli.service:down", "Cancel all jobs and stop the service."),
     (
         "drill",
         "trainshed.cli.jobs.drill",
@@ -62,7 +62,7 @@ _COMMANDS = (
     ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
-    ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
+    ("status", "trainshed.cli.service:status", "Show whether a service runs and what it does."),
     ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for what jobs wrote."),
     ("tokens", "trainshed.cli.team:tokens", "Make tokens for people and machines."),
 )

@@ -12,8 +12,8 @@ from trainshed.api.aiplatform_v1.messages import V1
 from trainshed.api.aiplatform_v1.references import add_to_run, make_run, unknown_references
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
+from trainshed.api.resources.jobs import add_to_job, add_to_trials
 from trainshed.api.resources.submission import checked, new_job, new_tuning_job, store_works
-from trainshed.api.resources.web_access import add_to_job, add_to_trials
 from trainshed.core.errors import Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, Collection, JobName

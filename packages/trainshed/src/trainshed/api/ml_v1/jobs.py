@@ -21,6 +21,8 @@ from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.ml_v1 import views
 from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.resources.jobs import (
+    add_to_job,
+    add_to_trials,
     cancel_work,
     queue_position,
     read_job_name,
@@ -33,7 +35,6 @@ from trainshed.api.resources.submission import (
     new_tuning_job,
     store_works,
 )
-from trainshed.api.resources.web_access import add_to_job, add_to_trials
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, project_number

@@ -1,17 +1,26 @@
 """What the APIs share for a job, tuning job or pipeline that a request names: read its name, find it, cancel
-it, delete it, tell its place in the queue; and who acts in a call."""
+it, delete it, tell its place in the queue; and who acts in a call.
 
+Jobs made with `enableWebAccess` show links to shells while they run (`webAccessUris`, facts/resources). A
+link opens a shell for everybody who has it, so only callers who may open shells get any, of their own.
+Programs, which may read the jobs of their project, see none.
+"""
+
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.api.calls.links import jobs_of
+from trainshed.api.calls.call import Call
+from trainshed.api.calls.links import Links, jobs_of
 from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import CapacityView, Services, Shells
 from trainshed.api.resources.operations import done_at_once
+from trainshed.core import terminals
 from trainshed.core.errors import (
     FailedPrecondition,
     NotFound,
@@ -20,6 +29,7 @@ from trainshed.core.errors import (
     Unavailable,
 )
 from trainshed.core.failure.messages import linked
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import ActingJob, Actor, Job, person_of
 from trainshed.core.lifecycle.states import JobState
@@ -242,3 +252,64 @@ async def _maker(reader: Reader, work: Work) -> Work | None:
     except NotFound:
         return None
     return maker
+
+
+OPEN: Final = "trainshed.v1.Jobs.Shell"
+"""The method that a link stands for."""
+
+
+def add_to_job(call: Call, job: Job, uris: Any) -> None:
+    """Add the links of a job that was made with web access to the map of its view."""
+    uris.update(_of_job(call.services, call.principal, job))
+
+
+def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
+    """Add the links of the running trials of a tuning job that was made with web access, in either API's
+    view."""
+    links = _links(call.services, call.principal, job.name.project_id)
+    shown = call.principal.shown
+    if links is None or shown is None or not job.running:
+        return
+    running = {str(trial.number): trial.job for trial in job.running}
+    replicas = job.spec.trial.replicas()
+    for view in trials:
+        # `id` in one API, `trialId` in the other.
+        number = view.id if "id" in view.DESCRIPTOR.fields_by_name else view.trial_id
+        if number in running and view.HasField("start_time"):
+            uris = links.of_replicas(running[number], job.name.api, replicas, shown)
+            view.web_access_uris.update(uris)
+
+
+def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
+    """Return the links of a running job of either API that was made with web access; {} if `principal` may
+    not see them."""
+    by_replica = _of_job(services, principal, job)
+    return by_replica if by_replica and asked_for(job.spec) else {}
+
+
+def pages_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
+    """Return the addresses that open the web pages which a job offers, until it is over; {} if `principal`
+    may not open them."""
+    links = _links(services, principal, job.name.project_id)
+    if links is None or job.state.is_final:
+        return {}
+    return {name: links.to_page(job.uid, name) for name in terminals.pages_of(job.labels)}
+
+
+def asked_for(spec: JobSpec) -> bool:
+    """Whether a job of either API was made with web access."""
+    return bool(json.loads(spec.job_json).get("enableWebAccess"))
+
+
+def _of_job(services: Services, principal: Principal, job: Job) -> dict[str, str]:
+    links = _links(services, principal, job.name.project_id)
+    if links is None or principal.shown is None:
+        return {}
+    return links.of_job(job, principal.shown)
+
+
+def _links(services: Services, principal: Principal, project: str) -> Links | None:
+    shells = services.shells
+    if shells is None or not shells.allowed or not principal.may(PERMISSIONS[OPEN], project):
+        return None
+    return shells.links

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
-from trainshed.api.resources.jobs import actor_of
-from trainshed.api.resources.web_access import asked_for
+from trainshed.api.resources.jobs import actor_of, asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import (
     FailedPrecondition,

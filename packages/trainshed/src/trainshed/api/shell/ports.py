@@ -15,7 +15,7 @@ from typing import Final
 from trainshed.api.calls.errors import internal_refusal, refusal
 from trainshed.api.calls.links import Ticket, holder
 from trainshed.api.calls.services import Services, Shells
-from trainshed.api.resources.web_access import OPEN as OPEN_SHELL
+from trainshed.api.resources.jobs import OPEN as OPEN_SHELL
 from trainshed.api.shell.opening import open_port, tell_of_port
 from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unavailable
 from trainshed.core.lifecycle.records import Job

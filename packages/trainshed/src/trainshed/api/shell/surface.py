@@ -27,7 +27,7 @@ from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
 from trainshed.api.calls.links import Ticket, holder
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.web_access import OPEN
+from trainshed.api.resources.jobs import OPEN
 from trainshed.api.shell.opening import (
     live_replica,
     open_port,

@@ -14,8 +14,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import views as ml
-from trainshed.api.resources.jobs import find_work, queue_position, with_link
-from trainshed.api.resources.web_access import links_of, pages_of
+from trainshed.api.resources.jobs import find_work, links_of, pages_of, queue_position, with_link
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line

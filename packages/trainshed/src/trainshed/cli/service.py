@@ -1,25 +1,40 @@
 """`trainshed down`: cancels all jobs, waits until they are over, stops the service and waits for its end; and
-tells, or gives back, what a service that has ended may still hold in its cluster."""
+tells, or gives back, what a service that has ended may still hold in its cluster. `trainshed status` shows
+whether a service runs, and the most important facts about it."""
 
 import os
 import shlex
+import shutil
 import subprocess
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
-from trainshed.cli.connection import Endpoint, data_directory, local, on_this_machine, takes_address
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import (
+    Endpoint,
+    data_directory,
+    local,
+    on_this_machine,
+    takes_address,
+    takes_endpoint,
+)
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import Process
-from trainshed.cli.text.moments import TimeLimit
+from trainshed.cli.text.moments import TimeLimit, duration, local_moment, parse_moment
+from trainshed.cli.text.tables import pairs
 from trainshed.core import held
 from trainshed.replica.system import durable
+from trainshed.wire.trainshed_v1.jobs import Status
+from trainshed.wire.trainshed_v1.record import read
 
 _AT_ONCE = 32
 """Requests to the service at a time."""
@@ -46,7 +61,7 @@ _RELEASE = 60.0
     help="Try again to give back what a service that has ended may still hold in its cluster.",
 )
 @takes_address
-def command(
+def down(
     *,
     release: bool,
     url: str | None,
@@ -205,3 +220,51 @@ def _stop(endpoint: Endpoint, process: Process, seconds: float) -> None:
             f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
         )
     click.echo("The service has ended.")
+
+
+@click.command()
+@output_format("text", "Output as text, or as JSON or YAML for programs.")
+@takes_endpoint
+@click.pass_obj
+def status(session: Session, endpoint: Endpoint, form: str) -> None:
+    """Show whether a service runs, where, since when, and what it does. Exits with 1 if none answers."""
+    client = endpoint.client()
+    answer: dict[str, Any] = client.get("/trainshed/v1/status")
+    states = Counter(job.state.value for job in live_jobs(client))
+    disk = shutil.disk_usage(endpoint.data) if endpoint.data else None
+    if form == "json":
+        print_data(
+            {
+                **answer,
+                "url": endpoint.rest,
+                "data": str(endpoint.data or ""),
+                "pid": endpoint.pid,
+                "jobs": dict(states),
+                "diskFreeBytes": disk.free if disk else None,
+                "diskBytes": disk.total if disk else None,
+            }
+        )
+        return
+    about = read(answer, Status)
+    started = parse_moment(about.start_time)
+    jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    facts = [
+        ("Service", f"{endpoint.rest}  trainshed {about.version}"),
+        ("Process", str(endpoint.pid) if endpoint.pid else ""),
+        (
+            "Up",
+            f"{duration(session.now() - started)}, since {local_moment(started)}"
+            if started
+            else "",
+        ),
+        ("Data", str(endpoint.data or "")),
+        ("Defaults", f"project {about.project}, region {about.region}, gs://{about.bucket}"),
+        ("Jobs", jobs or "none that is not over"),
+        (
+            "Disk",
+            f"{disk.free / 2**30:.0f} GiB of {disk.total / 2**30:.0f} GiB free" if disk else "",
+        ),
+        ("You", about.principal),
+    ]
+    for line in pairs([(label, value) for label, value in facts if value]):
+        click.echo(line)
