@@ -113,10 +113,9 @@ def cp(
     copied = 0
     for source in sources:
         if source.startswith(_SCHEME):
-            copies = _from_bucket(storage, Place.parse(source), target, recursive, several)
+            copied += _from_bucket(storage, Place.parse(source), target, recursive, several)
         else:
-            copies = _to_bucket(storage, source, Place.parse(target), recursive, several)
-        copied += sum(1 for _ in copies)
+            copied += _to_bucket(storage, source, Place.parse(target), recursive, several)
     click.echo(f"{counted(copied, 'object')} copied", err=True)
 
 
@@ -197,9 +196,8 @@ def _check(sources: tuple[str, ...], target: str) -> None:
 
 def _from_bucket(
     storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
-) -> Iterator[tuple[str, str]]:
-    """Copy from a bucket, and yield (source, copy) of each object when it is copied. `keeps_name`: a
-    directory becomes one below the target."""
+) -> int:
+    """Copy from a bucket; return how many objects. `keeps_name`: a directory becomes one below the target."""
     if recursive:
         names = [str(record["name"]) for record in _found(storage, source)]
         if not target.startswith(_SCHEME):
@@ -217,21 +215,17 @@ def _from_bucket(
         if recursive and name != source.name:
             inner = kept + name.removeprefix(source.directory)
         with storage.opened(source.bucket, name) as answer:
-            copy = target
             if target.startswith(_SCHEME):
                 to = Place.parse(target)
                 whole = recursive or not to.name or to.name.endswith("/")
                 goal = Place(to.bucket, to.directory + inner if whole else to.name)
                 _write(storage, goal, answer.read())
-                copy = str(goal)
             elif target == "-":
                 for chunk in answer.chunks():
                     sys.stdout.buffer.write(chunk)
             else:
-                file = _local(target, inner, recursive=recursive)
-                _save(answer.chunks(), file)
-                copy = str(file)
-        yield str(Place(source.bucket, name)), copy
+                _save(answer.chunks(), _local(target, inner, recursive=recursive))
+    return len(names)
 
 
 def _local(target: str, inner: str, *, recursive: bool) -> Path:
@@ -263,13 +257,11 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
 
 def _to_bucket(
     storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
-) -> Iterator[tuple[str, str]]:
-    """Copy to a bucket, and yield (source, copy) of each file when it is copied. `keeps_name`: a directory
-    becomes one below the target."""
+) -> int:
+    """Copy to a bucket; return how many files. `keeps_name`: a directory becomes one below the target."""
     if source == "-":
         _write(storage, target, sys.stdin.buffer.read())
-        yield source, str(target)
-        return
+        return 1
     path = Path(source)
     if path.is_dir() and not recursive:
         raise click.UsageError(f"{path} is a directory; give -r to copy it.")
@@ -279,29 +271,28 @@ def _to_bucket(
         whole = not target.name or target.name.endswith("/")
         copy = Place(target.bucket, target.directory + path.name if whole else target.name)
         _upload(storage, path, copy)
-        yield source, str(copy)
-        return
-    kept = f"{path.resolve().name}/" if keeps_name else ""
+        return 1
+    kept, copied = f"{path.resolve().name}/" if keeps_name else "", 0
     for parent, _, files in os.walk(path):
         for file in sorted(files):
             below = Path(parent) / file
             inner = kept + below.relative_to(path).as_posix()
-            copy = Place(target.bucket, target.directory + inner)
-            _upload(storage, below, copy)
-            yield str(below), str(copy)
+            _upload(storage, below, Place(target.bucket, target.directory + inner))
+            copied += 1
+    return copied
 
 
 def _upload(storage: Client, path: Path, at: Place) -> None:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            storage.upload_file(at.bucket, at.name, file, size)
+            storage.upload(at.bucket, at.name, file, size)
     except OSError as failure:
         raise click.ClickException(f"{path} cannot be read: {failure.strerror}.") from None
 
 
 def _write(storage: Client, at: Place, content: bytes) -> None:
-    storage.upload(at.bucket, at.name, content, "application/octet-stream")
+    storage.upload(at.bucket, at.name, content, len(content))
 
 
 def _bucket_path(at: Place) -> str:

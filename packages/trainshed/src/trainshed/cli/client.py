@@ -98,24 +98,13 @@ class Client:
         with self._open("DELETE", path, query=query) as answer:
             answer.read()
 
-    def upload(self, bucket: str, name: str, content: bytes, content_type: str) -> None:
-        """Write an object. Raises Refused, Unreachable."""
+    def upload(self, bucket: str, name: str, content: bytes | BinaryIO, size: int) -> None:
+        """Write an object of `size` bytes; a file is not loaded whole. Raises Refused, Unreachable."""
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         query = {"uploadType": "media", "name": name}
-        with self._open("POST", path, query=query, content=content, content_type=content_type) as a:
-            a.read()
-
-    def upload_file(self, bucket: str, name: str, file: BinaryIO, size: int) -> None:
-        """Write an object of `size` bytes from a file, without loading it whole. Raises Refused,
-        Unreachable."""
-        path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        kind = "application/octet-stream"
         with self._open(
-            "POST",
-            path,
-            query={"uploadType": "media", "name": name},
-            content=file,
-            content_type="application/octet-stream",
-            length=size,
+            "POST", path, query=query, content=content, content_type=kind, length=size
         ) as answer:
             answer.read()
 
@@ -124,12 +113,6 @@ class Client:
         Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         return self._open("GET", path, query={"alt": "media"})
-
-    def download(self, bucket: str, name: str) -> bytes:
-        """Return the content of an object. Raises Refused, Unreachable."""
-        path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
-        with self._open("GET", path, query={"alt": "media"}) as answer:
-            return answer.read()
 
     def stream(self, path: str, **query: str | int | None) -> "Answer":
         """Return an answer of JSON lines to iterate over, which may take as long as a job does.

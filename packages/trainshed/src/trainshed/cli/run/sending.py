@@ -30,7 +30,7 @@ def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
     storage = endpoint.storage_client()
     for package in packages:
         name = package_uri(endpoint.bucket, package).removeprefix(f"gs://{endpoint.bucket}/")
-        storage.upload(endpoint.bucket, name, package.content, "application/octet-stream")
+        storage.upload(endpoint.bucket, name, package.content, len(package.content))
 
 
 def require_bucket(endpoint: Endpoint, place: dict[str, str]) -> None:
