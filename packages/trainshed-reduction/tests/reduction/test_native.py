@@ -12,6 +12,7 @@ import pytest
 
 from tests.commands import execute
 from tests.reduction.native_library import PORTABLE, shared
+from tests.reduction.ranks import NUMPY, from_bfloat16, to_bfloat16
 from trainshed_reduction.native import __main__ as compilation
 from trainshed_reduction.native import library
 from trainshed_reduction.native.library import Library
@@ -47,8 +48,8 @@ def reduce(part: Library, dtype: DType, reduction: Reduction, payloads: list[byt
 def widened(dtype: DType, data: bytes) -> Any:
     """As what it is added up in."""
     if dtype is DType.BFLOAT16:
-        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    own = np.frombuffer(data, dtype.name.lower())
+        return from_bfloat16(np.frombuffer(data, np.uint16))
+    own = np.frombuffer(data, NUMPY[dtype])
     return own.astype(np.float32) if dtype is DType.FLOAT16 else own
 
 
@@ -59,8 +60,7 @@ def rounded(dtype: DType, values: Any) -> bytes:
     if dtype is DType.FLOAT16:
         halves = values.astype(np.float16).view(np.uint16)
     else:
-        bits = values.view(np.uint32)
-        halves = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        halves = to_bfloat16(values)
     quiet = 0x7E00 if dtype is DType.FLOAT16 else 0x7FC0
     return np.where(np.isnan(values), np.uint16(quiet), halves).tobytes()
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.reduction import native_library
+from tests.reduction.ranks import NUMPY, ordered_sum, to_bfloat16
 from tests.reduction.workers import SECONDS, TOKEN, Worker
 from trainshed_reduction import wire
 from trainshed_reduction.native.library import Library
@@ -125,30 +126,9 @@ class SimulatedWorker:
 
 
 def rank_ordered(parts: list[bytes], shape: Header) -> bytes:
-    """The result by the plainest means."""
-    half = {DType.FLOAT16: np.float16, DType.BFLOAT16: None}
     dtype = DType(shape.dtype)
-    full: Any = {DType.FLOAT64: np.float64, DType.INT32: np.int32, DType.INT64: np.int64}.get(
-        dtype, np.float32
-    )
-
-    def widened(data: bytes) -> Any:
-        if dtype is DType.BFLOAT16:
-            return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
-        return np.frombuffer(data, half.get(dtype, full)).astype(full)
-
-    total = widened(parts[0])
-    for part in parts[1:]:
-        total = total + widened(part)
-    if shape.reduction == Reduction.AVERAGE:
-        total = total / full(len(parts))
-    if dtype is DType.BFLOAT16:
-        # Of the two neighbours the nearer one, of two equally near ones the even.
-        below = total.view(np.uint32) >> 16
-        cut = total.view(np.uint32) & 0xFFFF
-        up = (cut > 0x8000) | ((cut == 0x8000) & (below & 1 == 1))
-        return (below + up).astype(np.uint16).tobytes()
-    return total.astype(half.get(dtype, full)).tobytes()
+    arrays = [np.frombuffer(part, NUMPY[dtype]) for part in parts]
+    return ordered_sum(arrays, dtype, Reduction(shape.reduction)).tobytes()
 
 
 def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[bytes]]]:
@@ -178,11 +158,9 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
     def part(shape: Header) -> bytes:
         count = shape.nbytes // DType(shape.dtype).itemsize
         values = generator.normal(0, 1000, count)
-        match DType(shape.dtype):
-            case DType.BFLOAT16:
-                return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
-            case dtype:
-                return values.astype(dtype.name.lower()).tobytes()
+        if shape.dtype == DType.BFLOAT16:
+            return to_bfloat16(values.astype(np.float32)).tobytes()
+        return values.astype(NUMPY[DType(shape.dtype)]).tobytes()
 
     return shapes, [[part(shape) for shape in shapes] for _ in range(world)]
 
