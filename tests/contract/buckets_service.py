@@ -103,7 +103,7 @@ class Service:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        status = self.process.wait(20)
+        status = self.process.wait(60)
         self.listeners.close()
         return status
 
@@ -121,7 +121,7 @@ def serving(app: Any) -> Generator[int, None, None]:
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
 
 
 def client_at(address: str) -> Any:
@@ -144,7 +144,7 @@ def plain(
     lower: bool = True,
 ) -> tuple[int, dict[str, str], bytes]:
     """One request over a connection of its own: (status, headers as they came, body)."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, target, body, headers or {})
         answer = connection.getresponse()

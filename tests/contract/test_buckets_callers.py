@@ -57,13 +57,13 @@ class Relay(http.client.HTTPConnection):
     """A connection as a replica's relay makes it: the introduction first, then whatever the program sends."""
 
     def __init__(self, service: Service, introduction: bytes) -> None:
-        super().__init__("h", timeout=20)
+        super().__init__("h", timeout=60)
         self._path = service.replicas
         self._introduction = introduction
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
+        self.sock.settimeout(60)
         with reachable(str(self._path)) as short:
             self.sock.connect(short)
         self.sock.sendall(self._introduction)

@@ -184,10 +184,10 @@ def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
         threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
         for thread in threads:
             thread.start()
-        assert enough.wait(30)
+        assert enough.wait(60)
         service.stop(signal.SIGKILL)
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         service.start()
         listed = {blob.name: blob for blob in bucket.list_blobs()}
         assert len(acknowledged) > 20
@@ -240,7 +240,7 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(tmp_path / "s"))
         listeners.close()
-        connection.settimeout(20)
+        connection.settimeout(60)
         head = b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\nX-Trainshed-Identity: %b\r\n\r\n"
         connection.sendall(head % encode_caller(ANONYMOUS))
         assert b"200 OK" in connection.recv(MIB)
@@ -253,7 +253,7 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
 def test_a_store_is_served_by_one_process(service: Service) -> None:
     """A successor waits until its predecessor, busy with a last request, is gone."""
     bucket = client_at(service.address()).create_bucket("bucket-1")
-    busy = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+    busy = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     busy.putrequest("POST", "/upload/storage/v1/b/bucket-1/o?uploadType=media&name=last")
     busy.putheader("Content-Length", "2")
     busy.putheader("Authorization", f"Bearer {service.token}")
@@ -270,8 +270,8 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
     successor.start()
     busy.send(b"k")
     assert busy.getresponse().status == 200
-    assert before.wait(20) == 0
-    successor.join(20)
+    assert before.wait(60) == 0
+    successor.join(60)
     assert bucket.blob("last").download_as_bytes() == b"ok"
     busy.close()
 
@@ -317,7 +317,7 @@ class TestGateway:
             part = {"Content-Range": "bytes 0-2/*", **known}
             status, headers, _ = plain(port, "PUT", session, b"abc", part, lower=False)
             assert (status, headers["Range"]) == (308, "bytes=0-2")
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request(
                 "PUT",
                 session,

@@ -62,7 +62,7 @@ def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30):
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60):
                 return
         except OSError:
             # It tells nobody when it listens.

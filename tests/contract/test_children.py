@@ -75,7 +75,7 @@ def setup_in(root: Path, **more: Any) -> BucketSetup:
 def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
     """The status of a call at the TCP port of somebody whom nobody knows, and who has answered."""
     port, _ = listeners.ports()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/storage/v1/b?project=p")
         status = connection.getresponse().status
@@ -125,7 +125,7 @@ async def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
     listeners = Listeners.opened(setup)
 
     def calls() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0], timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0], timeout=60)
         with contextlib.closing(connection):
             connection.connect()
             for _ in range(2):

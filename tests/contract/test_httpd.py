@@ -65,7 +65,7 @@ class Served:
 
     @contextlib.contextmanager
     def connected(self) -> Generator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             yield connection
 
 
@@ -161,7 +161,7 @@ def test_who_has_left_is_not_answered_though_he_had_asked_for_more(served: Serve
         connection.sendall(asked("/17") + asked("/"))
         hang_up = struct.pack("ii", 1, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, hang_up)
-    assert served.application.left.get(timeout=10) == "/17"
+    assert served.application.left.get(timeout=60) == "/17"
 
 
 def test_who_has_closed_his_own_side_is_answered_all_that_he_asked(served: Served) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.e2e.running import Service
 
+expect.set_options(timeout=60_000)
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 WITH_CHROMIUM = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is not installed: the console is NOT tested"

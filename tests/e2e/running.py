@@ -153,7 +153,7 @@ class Service:
 
     def terminate(self) -> int:
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 def cache_of(user: int) -> Path:

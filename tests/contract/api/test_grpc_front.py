@@ -43,7 +43,7 @@ class Fronted:
     async def call(self, channel: Any) -> bytes:
         metadata = (("authorization", f"Bearer {self.house.token}"),)
         async with channel:
-            return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+            return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_who_guesses_tokens_is_known_by_the_address(
     async with grpc.aio.insecure_channel(fronted.plain) as channel:
         for _ in range(31):
             with pytest.raises(grpc.aio.AioRpcError, match="not known here"):
-                await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+                await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
     [row] = await fronted.house.store.access.audited(None, None, 10)
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 
@@ -95,12 +95,12 @@ async def test_closing_ends_connections_and_leaves_no_sockets(
 ) -> None:
     channel = grpc.aio.insecure_channel(fronted.plain)
     metadata = (("authorization", f"Bearer {fronted.house.token}"),)
-    await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+    await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
     assert sockets(tmp_path) == ["grpc-tls.sock", "grpc.sock"]
     await asyncio.wait_for(fronted.front.close(1), 60)
     assert sockets(tmp_path) == []
     with pytest.raises(grpc.aio.AioRpcError) as gone:
-        await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=5)
+        await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
     assert gone.value.code() is grpc.StatusCode.UNAVAILABLE
     await channel.close()
 
@@ -197,7 +197,7 @@ async def test_a_slow_reader_holds_the_writer_up(tmp_path: Path) -> None:
 
     running = await relayed(tmp_path / "s", pour)
     _, writer = await running.open()
-    await asyncio.wait_for(stuck.wait(), 30)
+    await asyncio.wait_for(stuck.wait(), 60)
     assert written < 64 << 20
     writer.close()
     running.relay.refuse()

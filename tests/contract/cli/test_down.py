@@ -39,7 +39,7 @@ def test_it_cancels_waits_and_stops(
     lines = result.stdout.splitlines()
     assert lines[0] == "Cancelling 1 digits"
     assert (len(lines), lines[-2:]) == (22, ["Cancelling 5 more", "The service has ended."])
-    assert process.wait(10) == -15
+    assert process.wait(60) == -15
     requests = [(a.method, a.query.get("state")) for a in service.sent]
     live = "QUEUED,PREPARING,RUNNING,CANCELLING"
     assert requests == [("GET", live), *[("POST", None)] * 25, ("GET", live), ("GET", live)]

@@ -39,7 +39,7 @@ from trainshed.replica.protocol import LEVEL_SESSION
 
 PYTHON = sys.executable
 PRIMARY = ReplicaId(0, 0)
-PATIENCE = 20.0
+PATIENCE = 60.0
 SECOND = 10**9
 
 

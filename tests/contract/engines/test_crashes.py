@@ -50,12 +50,19 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
 ) -> None:
     """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning
     meanwhile, the zygote is replaced, every program starts once, and what ran before runs on."""
-    # Not before: a busy machine may take longer to find out what it can do.
-    monkeypatch.setattr(spawner, "PATIENCE", 2.0)
     before = await house.python(SLEEPS)
     await house.line(before, lambda text: text == "up")
     hung = house.zygote()
     os.kill(hung, signal.SIGSTOP)
+    start, patience = spawner.start, spawner.PATIENCE
+
+    def start_patiently() -> spawner.ZygoteHandle:
+        # A busy machine may take long to begin another one, which does not hang.
+        monkeypatch.setattr(spawner, "PATIENCE", patience)
+        return start()
+
+    monkeypatch.setattr(spawner, "PATIENCE", 1.0)
+    monkeypatch.setattr(spawner, "start", start_patiently)
     replicas = [ReplicaId(1, index) for index in range(40)]
     uid = house.job()
     await house.allocate(uid, replicas)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainshed.replica.endpoint import relay
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
 
 

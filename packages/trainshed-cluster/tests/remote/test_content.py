@@ -222,7 +222,7 @@ async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) 
 async def test_a_node_that_takes_nothing_does_not_hold_up_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_STALLED", 0.2)
+    monkeypatch.setattr(library, "_STALLED", 1.0)
     monkeypatch.setattr(site.library, "_sending", asyncio.Semaphore(1))
     place = site.put_bytes("one", 32)
     _, hanging = await asyncio.open_unix_connection(site.door.path, limit=1 << 10)

@@ -55,7 +55,7 @@ def begun(service: Service, gate: Path) -> str:
 def down(service: Service, *options: str) -> "subprocess.CompletedProcess[str]":
     """Of which the exit status and what it says are looked at."""
     done = trainshed("down", *options, data=service.data, status=None)
-    service.process.wait(10)
+    service.process.wait(60)
     return done
 
 

@@ -9,7 +9,7 @@ from trainshed_reduction import wire
 from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
 from trainshed_reduction.wire import DType, Header, Kind
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test that waits has failed."""
 
 
