@@ -27,6 +27,7 @@ from trainshed.access import sessions
 from trainshed.access.account_tokens import SKEW
 from trainshed.access.book import FILE
 from trainshed.access.issuers import read_issuers
+from trainshed.access.job_tokens import JobClaims
 from trainshed.access.tokens import digest_of
 from trainshed.serve.signing_in import LIFETIME, SigningIn
 
@@ -727,7 +728,10 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
     await refused(plant, token, "is disabled")
     await plant.call("POST", f"{account}:enable", {})
     assert (await plant.call("GET", WHO, token=token)).json["email"] == ROBOT
-    await plant.result("DELETE", f"/trainshed/v1/tokens/{ROBOT}")
+    program, _ = plant.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", ROBOT))
+    path = f"/trainshed/v1/tokens/{ROBOT}"
+    assert (await plant.call("DELETE", path, token=program)).status == 404
+    await plant.result("DELETE", path)
     await refused(plant, token, "were revoked after this ID token")
     await plant.call("DELETE", account)
     plant.clock += 61 * 10**9

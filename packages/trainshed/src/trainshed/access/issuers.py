@@ -1,5 +1,6 @@
 """Issuers of OpenID Connect, by which people sign in: the tables `[[oidc]]`, and what ID tokens say. Pure."""
 
+import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -180,13 +181,12 @@ class UnknownKey(Exception):
 
 
 def issuer_of(token: str) -> str:
-    """Return which issuer a token says that it is of; nothing is verified. Raises Unauthenticated."""
-    from joserfc import jws
-
+    """Return which issuer a JSON Web Token says that it is of, "" = none; nothing is verified."""
     try:
-        return str(msgspec.json.decode(jws.extract_compact(token.encode()).payload)["iss"])
-    except Exception:  # A stranger wrote it: a header that is odd or deep raises what it likes.
-        raise Unauthenticated("That is no ID token: get one of the issuer.") from None
+        payload = base64.urlsafe_b64decode(token.split(".")[1] + "==")
+        return str(msgspec.json.decode(payload)["iss"])
+    except Exception:  # A stranger wrote it: what is odd or deep raises what it likes.
+        return ""
 
 
 def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...]]:

@@ -39,7 +39,7 @@ from trainshed.access.issuers import (
     verified,
 )
 from trainshed.access.principals import Bearer, Principal
-from trainshed.access.tokens import digest_of, new_token, token_in
+from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.store.access_keeper import AccessKeeper
@@ -173,7 +173,11 @@ class SigningIn:
         """Return the seconds for which an ID token is a token here. Raises Unauthenticated, Unavailable."""
         url = issuer_of(id_token)
         if url not in self._by_url:
-            raise Unauthenticated(f"{url[:200]!r} signs nobody in here.")
+            raise Unauthenticated(
+                f"{url[:200]!r} signs nobody in here."
+                if url
+                else "That is no ID token: get one of the issuer."
+            )
         bearer = await self._bearer(id_token, self._by_url[url])
         self._keeper.recognise(bearer)
         return bearer.expires - self._seconds()
@@ -181,14 +185,12 @@ class SigningIn:
     async def authenticate(self, header: str | None) -> Principal:
         """Return the principal of an `Authorization` header. An ID token is taken as it is. Raises
         Unauthenticated, Unavailable."""
-        try:
-            return self._keeper.authenticate(header)
-        except Unauthenticated:
-            token = token_in(header)
-            issuer = self._by_url.get(issuer_of(token)) if is_json_web_token(token) else None
-            if issuer is None:
-                raise
-        return self._keeper.recognise(await self._bearer(token, issuer))
+        scheme, _, token = (header or "").partition(" ")
+        if scheme.lower() == "bearer" and is_json_web_token(token := token.strip()):
+            issuer = self._by_url.get(issuer_of(token))
+            if issuer is not None:
+                return self._keeper.recognise(await self._bearer(token, issuer))
+        return self._keeper.authenticate(header)
 
     async def forget(self) -> None:
         """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""

@@ -132,8 +132,9 @@ async def revoke_token(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its id, or all of a person by an e-mail
     address. In force when this returns. Raises NotFound."""
     target = call.target
-    # ID tokens are stored nowhere.
-    may = _REVOKE in call.principal.rights.everywhere or target == call.principal.email
+    # ID tokens are stored nowhere. What programs have are others than their account's.
+    is_own = call.principal.program is None and target == call.principal.email
+    may = is_own or _REVOKE in call.principal.rights.everywhere
     is_somebody = call.services.signing_in.marks and not member_fault(member_of(target))
     unseen = {target.lower()} if may and is_somebody else set[str]()
 
