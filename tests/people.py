@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.access.book import AccessBook, AccessFile, Token, documents
+from trainshed.access.book import AccessBook, AccessFile, Token, changes
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.policy import Grant, member_of
 from trainshed.access.roles import OWNER
@@ -32,5 +32,5 @@ def known(authority: TokenAuthority, email: str, role: str = OWNER, project: str
 
 def write(path: Path, authority: TokenAuthority, owner: str) -> None:
     """Write what a bucket process reads. `owner`: the owner's token."""
-    file = AccessFile.of(digest_of(owner), documents(authority.book))
+    file = AccessFile.of(digest_of(owner), changes(AccessBook(), authority.book)[0])
     path.write_bytes(msgspec.json.encode(file))

@@ -144,7 +144,6 @@ class House:
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),
             access=self.keeper,
-            signing_in=self.signing_in,
             logs=LogReader(FileStreams(self.log_root), ServiceStreams(self.log_root)),
             notices=self.notices,
             runtimes=FakeRuntimes(),

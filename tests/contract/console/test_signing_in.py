@@ -452,8 +452,7 @@ async def refused(house: ConsoleHouse, token: str, why: str) -> None:
     answer = await exchanged(house, token)
     assert answer.status == 400 and why in answer.json["error_description"]
     answer = await house.call("GET", WHO, token=token)
-    known = {"signs nobody in here": "nor by an issuer", "no ID token": "token"}.get(why, why)
-    assert answer.status == 401 and known in answer.error["message"]
+    assert answer.status == 401 and why in answer.error["message"]
 
 
 def headed(issuer: ScriptedIssuer, header: dict[str, Any]) -> str:
@@ -506,11 +505,11 @@ def within_another(issuer: ScriptedIssuer) -> str:
         (unsigned, "signed by no key"),
         (by_the_public_key, "signed by no key"),
         (by_another_key, "signed by no key"),
-        (by_nobody, "no ID token"),
-        (within_another, "no ID token"),
+        (by_nobody, "not known here"),
+        (within_another, "nor by an issuer"),
         (oddly_headed, "signed by no key"),
         (oddly_headed_as_ours, "signed by no key"),
-        (deep, "no ID token"),
+        (deep, "nor by an issuer"),
     ],
 )
 async def test_a_forged_id_token_is_refused(
@@ -522,7 +521,7 @@ async def test_a_forged_id_token_is_refused(
 @pytest.mark.parametrize(
     ("claims", "why"),
     [
-        ({"iss": "https://evil.example"}, "signs nobody in here"),
+        ({"iss": "https://evil.example"}, "nor by an issuer"),
         ({"aud": "another-client"}, "not for a client"),
         ({"aud": ["gcloud", "x"], "azp": "x"}, "not for a client"),
         ({"aud": ["gcloud", "x"]}, "not for a client"),
@@ -745,9 +744,7 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
         ({"sub": "repo:evil/vision:ref:refs/heads/main"}, "no account for the subject"),
         ({"sub": "repo:corp-evil/vision:ref:refs/heads/main"}, "no account for the subject"),
         ({"sub": "project_path:corp/vision-evil:ref:v1"}, "no account for the subject"),
-        ({"sub": f"{MAIN} "}, "nobody@p1.iam.gserviceaccount.com was deleted"),
-        ({"sub": MAIN.upper()}, "no account for the subject"),
-        ({"sub": "system:serviceaccount:ml:trainer2"}, "no account for the subject"),
+        ({"sub": f"{MAIN}2"}, "nobody@p1.iam.gserviceaccount.com was deleted"),
         ({"sub": ""}, "no account for the subject"),
         ({"sub": None}, "not valid"),
         ({"sub": [MAIN]}, "not valid"),

@@ -148,12 +148,6 @@ Documents = Mapping[tuple[str, str], bytes]
 _E = TypeVar("_E", bound=Struct)
 
 
-def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
-    """Return the entries of a book, as they are stored."""
-    put, _ = changes(AccessBook(), book)
-    return put
-
-
 def changes(
     before: AccessBook, after: AccessBook
 ) -> tuple[dict[tuple[str, str], bytes], list[tuple[str, str]]]:

@@ -26,18 +26,9 @@ OF_THE_SERVICE: Final = (
 """How permissions begin that concern no project: who has them in some projects only cannot use them."""
 _READS: Final = frozenset(
     {
-        *(
-            "get",
-            "list",
-            "read",
-            "batchRead",
-            "test",
-            "explain",
-            "getConfig",
-            "getIamPolicy",
-            "readLogs",
-        ),
-        *("tensorboard", "queryContextLineageSubgraph", "queryExecutionInputsAndOutputs"),
+        *("get", "list", "read", "batchRead", "test", "explain", "getConfig", "getIamPolicy"),
+        *("readLogs", "tensorboard"),
+        *("queryContextLineageSubgraph", "queryExecutionInputsAndOutputs"),
     }
 )
 """The verbs of permissions to look at something."""

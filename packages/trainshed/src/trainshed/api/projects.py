@@ -59,7 +59,8 @@ async def list_projects(call: Call, request: Any) -> Message:
     views = [
         _view(call.services.access.book, name) for name in visible(call.principal, call.services)
     ]
-    return pool.message_class(_response(call))(projects=views)
+    verb = call.method.rpartition(".")[2]
+    return pool.message(f"google.cloud.resourcemanager.v3.{verb}Response", projects=views)
 
 
 async def create_project(call: Call, request: Any) -> Message:
@@ -380,11 +381,6 @@ def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
         "createTime": made.strftime("%Y-%m-%dT%H:%M:%SZ"),
         **({"labels": dict(project.labels)} if project.labels else {}),
     }
-
-
-def _response(call: Call) -> str:
-    verb = call.method.rpartition(".")[2]
-    return f"google.cloud.resourcemanager.v3.{verb}Response"
 
 
 def _resource_faults(name: str) -> list[Violation]:

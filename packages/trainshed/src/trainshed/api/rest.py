@@ -199,7 +199,7 @@ class ApiApplication:
 
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
         form = await request.decoded_body(SMALL_BODY)
-        status, answer = await service_accounts.exchanged(self._services, form)
+        status, answer = await service_accounts.exchanged(self._services, self._authenticate, form)
         return sized(
             wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]
         )

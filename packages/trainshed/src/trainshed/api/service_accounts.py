@@ -26,7 +26,7 @@ from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.principals import Bearer
 from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, audited
 from trainshed.api.calls.parents import ProjectName
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -124,9 +124,9 @@ async def create_key(call: HandCall) -> dict[str, Any]:
     if kind != "TYPE_GOOGLE_CREDENTIALS_FILE":
         text = "Only TYPE_GOOGLE_CREDENTIALS_FILE (json) is served, which every client reads."
         raise InvalidRequest((Violation("privateKeyType", text),))
-    made = await asyncio.to_thread(account_tokens.new_key)
-    id_ = sha256(made.public.encode()).hexdigest()[:40]
-    key = AccountKey(id_, account.email, made.public, call.services.now())
+    public, private = await asyncio.to_thread(account_tokens.new_key)
+    id_ = sha256(public.encode()).hexdigest()[:40]
+    key = AccountKey(id_, account.email, public, call.services.now())
 
     def add(book: AccessBook) -> AccessBook:
         if sum(known.email == account.email for known in book.keys.values()) >= _MOST_KEYS:
@@ -141,7 +141,7 @@ async def create_key(call: HandCall) -> dict[str, Any]:
         "type": "service_account",
         "project_id": account.project,
         "private_key_id": id_,
-        "private_key": made.private,
+        "private_key": private,
         "client_email": account.email,
         "client_id": _unique_id(account),
         "auth_uri": f"{call.root}/auth",
@@ -197,12 +197,14 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
     }
 
 
-async def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any]]:
+async def exchanged(
+    services: Services, authenticate: Authenticate, form: bytes
+) -> tuple[int, dict[str, Any]]:
     """Return (HTTP status, JSON answer) for a form with an assertion that a key of an account has signed, or
     with an ID token of an issuer (RFC 8693)."""
     fields = parse_qs(form.decode("utf-8", "replace"))
     if fields.get("grant_type") == [_TOKEN_EXCHANGE]:
-        return await _signed_in(services, fields.get("subject_token", [""])[0])
+        return await _taken(services, authenticate, fields.get("subject_token", [""])[0])
     if fields.get("grant_type") != [GRANT]:
         text = f"Only {GRANT} and {_TOKEN_EXCHANGE} are served."
         return 400, {"error": "unsupported_grant_type", "error_description": text}
@@ -216,19 +218,23 @@ async def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any
     return 200, {"access_token": token, "token_type": "Bearer", "expires_in": LIFETIME}
 
 
-async def _signed_in(services: Services, id_token: str) -> tuple[int, dict[str, Any]]:
+async def _taken(
+    services: Services, authenticate: Authenticate, id_token: str
+) -> tuple[int, dict[str, Any]]:
+    """Return the answer for an ID token, which is a token here as it is."""
     try:
-        seconds = await services.signing_in.exchange(id_token)
+        bearer = (await authenticate(f"Bearer {id_token}")).shown
+        if not isinstance(bearer, Bearer) or not bearer.issuer:
+            raise Unauthenticated("That is no ID token: get one of an issuer of the settings.")
     except Unauthenticated as error:
         return 400, {"error": "invalid_request", "error_description": str(error)}
     except Unavailable as error:
         return 503, {"error": "temporarily_unavailable", "error_description": str(error)}
-    kind = "urn:ietf:params:oauth:token-type:access_token"
     return 200, {
         "access_token": id_token,
-        "issued_token_type": kind,
+        "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "token_type": "Bearer",
-        "expires_in": seconds,
+        "expires_in": bearer.expires - services.now() // 10**9,
     }
 
 

@@ -292,7 +292,6 @@ class App:
             buckets=self._adapter,
             shells=self._shells(),
             views=Views(ViewLinks(self._passes(), self._address, clock.now), self.viewers),
-            signing_in=bootstrap.signing_in,
             program_logs=EngineLogs(engine),
             promises=lambda: asdict(engine.capabilities()),
             lag=self.lag.reading,

@@ -95,7 +95,8 @@ class SigningIn:
         back: Callable[[], str],
         now: Callable[[], Nanos],
     ) -> None:
-        self._issuers = {issuer.name: issuer for issuer in issuers}
+        #: Those by which people sign in with a browser, by name.
+        self._issuers = {issuer.name: issuer for issuer in issuers if issuer.client_id}
         self._by_url = {issuer.issuer: issuer for issuer in issuers}
         self._keeper = keeper
         self._key = hmac.digest(key, b"sign-in", "sha256")
@@ -105,16 +106,18 @@ class SigningIn:
         #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        self.names = tuple(issuer.name for issuer in issuers if issuer.client_id)
+        self.names = tuple(self._issuers)
         self.marks = frozenset(issuer.mark for issuer in issuers)
 
     async def begin(self, name: str, following: str, mark: str) -> str:
         """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
         such issuer), Unavailable."""
         issuer = self._issuers.get(name)
-        facts = await self._read(issuer) if issuer is not None else None
-        if issuer is None or facts is None or not (issuer.client_id and facts.authorization):
+        if issuer is None:
             raise Unauthenticated("There is no such issuer.")
+        facts = await self._read(issuer)
+        if not facts.authorization:
+            raise Unavailable(f"{name} publishes no address at which people sign in.")
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
         is_asked = issuer.groups_claim == "groups" and issuer.issuer != _GOOGLE
         id_ = secrets.token_urlsafe(16)
@@ -168,19 +171,6 @@ class SigningIn:
         person = person_of(await self._completed(claimed, issuer, answer), issuer)
         shown = await self._store(person, issuer)
         return SignedIn(shown, str(begun["next"]), str(begun["mark"]))
-
-    async def exchange(self, id_token: str) -> int:
-        """Return the seconds for which an ID token is a token here. Raises Unauthenticated, Unavailable."""
-        url = issuer_of(id_token)
-        if url not in self._by_url:
-            raise Unauthenticated(
-                f"{url[:200]!r} signs nobody in here."
-                if url
-                else "That is no ID token: get one of the issuer."
-            )
-        bearer = await self._bearer(id_token, self._by_url[url])
-        self._keeper.recognise(bearer)
-        return bearer.expires - self._seconds()
 
     async def authenticate(self, header: str | None) -> Principal:
         """Return the principal of an `Authorization` header. An ID token is taken as it is. Raises

@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 
 from trainshed.access.book import FILE, AccessBook, AccessFile, Documents, changes
-from trainshed.access.principals import Bearer, Principal, Shown
+from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.store import audit
-from trainshed.store.audit import AuditRow
 from trainshed.store.sqlite.access import Access
 
 log = logging.getLogger(__name__)
@@ -40,13 +39,16 @@ class AccessKeeper:
         self._store = store
         self._authority = authority
         self.authenticate, self.recognise = authority.authenticate, authority.recognise
+        self.known, self.mint = authority.known, authority.mint
+        self.audited = store.audited
         self._owner = owner
         self._file = data / FILE
         self._now = now
         self._changing = asyncio.Lock()
         stored, uses = store.load()
         self._stored = dict(stored)
-        self._uses: dict[str, Nanos] = dict(uses)
+        #: When tokens were last shown, by their digests.
+        self.uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
         self._changed = asyncio.Event()
         authority.used = self._note_use
@@ -57,9 +59,9 @@ class AccessKeeper:
         return self._authority.book
 
     @property
-    def uses(self) -> Mapping[str, Nanos]:
-        """When tokens were last shown to this process (ns), by their digests."""
-        return self._uses
+    def has_issuers(self) -> bool:
+        """Whether ID tokens are taken."""
+        return bool(self._authority.issuers)
 
     async def change(
         self,
@@ -99,10 +101,6 @@ class AccessKeeper:
         text = msgspec.json.encode(AccessFile.of(self._owner, stored)).decode()
         durable.write(str(self._file), text)
 
-    def known(self, shown: Shown) -> Principal | None:
-        """Return for whom speaks what was shown once, as of now; None if it is not good any more."""
-        return self._authority.known(shown)
-
     async def lapse(self, principal: Principal) -> None:
         """Return when somebody has other rights than before, or what they have shown is not good any more:
         whatever goes on for them ends then."""
@@ -111,16 +109,6 @@ class AccessKeeper:
             left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-
-    def mint(self, bearer: Bearer, lifetime: int) -> str:
-        """Return an access token of a service account that is valid for so many seconds."""
-        return self._authority.mint(bearer, lifetime)
-
-    async def audited(
-        self, project: str | None, before: int | None, limit: int
-    ) -> tuple[AuditRow, ...]:
-        """Return records, newest first, as `Access.audited`."""
-        return await self._store.audited(project, before, limit)
 
     async def record(self) -> None:
         """Store the record of the call under way, which has changed nothing. Raises Unavailable."""
@@ -144,4 +132,4 @@ class AccessKeeper:
             log.warning("when tokens were last used could not be stored")
 
     def _note_use(self, digest: str) -> None:
-        self._uses[digest] = self._unwritten[digest] = self._now()
+        self.uses[digest] = self._unwritten[digest] = self._now()

@@ -1,7 +1,7 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -236,19 +236,6 @@ class Views(Struct, frozen=True):
     viewers: Viewers
 
 
-class SigningIn(Protocol):
-    """Signs in whom an issuer of OpenID Connect recognises."""
-
-    @property
-    def marks(self) -> Collection[str]:
-        """What the issuers are known by."""
-        ...
-
-    async def exchange(self, id_token: str) -> int:
-        """Return the seconds for which an ID token is a token here. Raises Unauthenticated, Unavailable."""
-        ...
-
-
 class ProgramLogs(Protocol):
     """Writes to the logs of programs."""
 
@@ -302,7 +289,6 @@ class Services(Struct, frozen=True):
     secrets: Secrets
     sealer: Sealer
     access: AccessKeeper
-    signing_in: SigningIn
     logs: LogReader
     notices: Notices
     runtimes: RuntimeCatalog

@@ -135,7 +135,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
     # ID tokens are stored nowhere. What programs have are others than their account's.
     is_own = call.principal.program is None and target == call.principal.email
     may = is_own or _REVOKE in call.principal.rights.everywhere
-    is_somebody = call.services.signing_in.marks and not member_fault(member_of(target))
+    is_somebody = call.services.access.has_issuers and not member_fault(member_of(target))
     unseen = {target.lower()} if may and is_somebody else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
