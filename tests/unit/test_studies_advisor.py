@@ -80,7 +80,6 @@ async def test_several_at_once_are_answered_one_after_the_other(advisor: Process
 
 
 async def test_a_suggestion_waits_for_one_outlook_at_most(advisor: ProcessAdvisor) -> None:
-    """However many somebody asks for."""
     looks = [asyncio.create_task(advisor.outlook(spec(), SEEN, ["x"])) for _ in range(9)]
     await asyncio.sleep(0)
     await advisor.suggest(spec(), SEEN, 1, 7)

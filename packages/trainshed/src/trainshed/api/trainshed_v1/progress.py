@@ -100,14 +100,14 @@ class _Measured(Struct, frozen=True):
 async def _measured(services: Services, work: Work, *, reads: bool = True) -> list[_Measured]:
     """Return what a job prints and logs in event files; a pipeline's job; the best trial of a tuning job.
     Reads a bounded part of a log, and with `reads` also of a job that nobody has asked about before."""
-    if isinstance(work, Pipeline):
-        with contextlib.suppress(NotFound):
-            child, _ = await services.reader.job_by_uid(work.job)
-            return await _measured(services, child, reads=reads)
+    if not isinstance(work, Job):
+        with contextlib.suppress(NotFound):  # What is deleted meanwhile measures nothing.
+            if isinstance(work, Pipeline):
+                child, _ = await services.reader.job_by_uid(work.job)
+                return await _measured(services, child, reads=reads)
+            best = work.best and (await services.studies.trial(work.study, work.best)).trial.final
+            return [_Measured(name, "", (value,)) for name, value in best.metrics] if best else []
         return []
-    if isinstance(work, TuningJob):
-        best = work.best and (await services.studies.trial(work.study, work.best)).trial.final
-        return [_Measured(name, "", (value,)) for name, value in best.metrics] if best else []
     if not work.started or not (reads or services.trends.knows(work)):
         return []
     known = await services.trends.look(services.logs, work)
