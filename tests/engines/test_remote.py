@@ -225,33 +225,50 @@ class TestRemote(Conformance):
         """Its peers, which run, look for it there: they were told once. A port that connections of its last
         life still die away at is its own; one that another program has is not."""
         here, there = await stage.nodes()
-
-        async def stopped() -> tuple[JobUid, Slot]:
-            """A job of two, the second of which is over."""
-            uid = stage.job()
-            _, slot = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node=here)
-            plans = [stage.plan(uid, FOREVER, replica) for replica in (PRIMARY, SECOND_REPLICA)]
-            await stage.engine.launch(plans)
-            for replica in (PRIMARY, SECOND_REPLICA):
-                await stage.started(uid, replica)
-            await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, 1, 0)
-            await stage.end(uid, SECOND_REPLICA)
-            return uid, slot
-
-        uid, before = await stopped()
+        uid, before = await second_over(stage, here)
         where = before.address, before.port
         with socket.create_server(where) as server, socket.create_connection(where) as client:
             server.accept()[0].close()
             client.recv(1)
         *_, after = await stage.engine.allocate(uid, 1, [moved_to(before, there)])
         assert (after.node, after.address, after.port) == (there, *where)
-        uid, before = await stopped()
+        uid, before = await second_over(stage, here)
         cause = f"port {before.port} of node {there} is taken by another program"
         with (
             socket.create_server((before.address, before.port)),
             pytest.raises(StartFailed, match=cause),
         ):
             await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+
+    @staged
+    async def test_what_ended_at_another_place_is_over_for_the_next_service_too(
+        self, stage: Stage
+    ) -> None:
+        """Its agent has left, and the one that is where it goes on knows nothing of it. The attempt is over,
+        and nothing of it stays."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        here, there = await stage.nodes()
+        uid, before = await second_over(stage, here)
+        with socket.create_server((before.address, before.port)), pytest.raises(StartFailed):
+            await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+        await stage.restart()
+        await stage.end_all()
+        await stage.until(lambda: not lab.held(), "that nothing is held")
+
+
+async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
+    """A job of two there, the second of which is over for the second time, with the slot that it had."""
+    uid = stage.job()
+    _, slot = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, node=node)
+    await stage.engine.launch([stage.plan(uid, FOREVER)])
+    await stage.started(uid)
+    for life in (1, 2):
+        await stage.engine.launch([stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=life)])
+        await stage.started(uid, SECOND_REPLICA, incarnation=life)
+        await stage.engine.stop_replica(uid, 1, SECOND_REPLICA, life, 0)
+        await stage.end(uid, SECOND_REPLICA, incarnation=life)
+    return uid, slot
 
 
 def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ class AgentStarter:
             starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
             # The new agents have given out no slots yet.
             seats = tuple(
-                msgspec.structs.replace(seat, slot=None)
+                msgspec.structs.replace(
+                    seat, slot=None, ended=seat.ended if gang.is_live(seat) else seat.launched
+                )
                 if place(seat.part, seat.request.node) in starts
                 else seat
                 for seat in gang.record.seats

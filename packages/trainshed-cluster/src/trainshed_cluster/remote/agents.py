@@ -287,9 +287,9 @@ class Agents:
                 gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
                 case messages.Appended():
-                    if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
-                        raise TornStream(f"{news.replica} is not on node {agent.node}")
-                    await asyncio.to_thread(copies.append, news)
+                    # The files of a replica that has left the node are there still, and come once more.
+                    if any(seat.replica == news.replica for seat in gang.seats_of(agent)):
+                        await asyncio.to_thread(copies.append, news)
                 case messages.Answer() | messages.Slots():
                     agent.answered(news)
                 case _:

@@ -131,6 +131,8 @@ class Attempts:
             self.report(gang, end)
         elif incarnation:
             cause = f"superseded by incarnation {seat.launched}"
+            if incarnation == seat.launched:
+                cause = "it has ended, and how is not known any more"
             self.report(gang, ReplicaLost(gang.record.attempt, seat.replica, incarnation, cause))
 
     def report(self, gang: Gang, event: ReplicaEvent) -> None:

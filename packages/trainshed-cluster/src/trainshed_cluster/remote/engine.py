@@ -185,7 +185,11 @@ class RemoteEngine(NoTerminals):
         for seat in gang.record.seats:
             if seat.lost and seat.lost == seat.launched:
                 self._attempts.report_lost(gang, seat)
-            elif (agent := gang.agent(seat)) is None or agent.is_gone:
+            elif (
+                (agent := gang.agent(seat)) is None
+                or agent.is_gone
+                or (seat.slot is None and not gang.is_live(seat))
+            ):
                 self._attempts.report_end(gang, seat)
         if failures:
             raise failures[0]

@@ -36,6 +36,8 @@ class Seat(msgspec.Struct, frozen=True):
     cause: str = ""
     #: What kind of loss it was.
     loss: Loss = Loss.UNKNOWN
+    #: The incarnation that had ended before its agent left, whom nobody can ask any more; 0 = none.
+    ended: int = 0
     #: The port of its last slot, where its peers look for it; 0 = it had none.
     port: int = 0
     #: The node that was requested, if the cluster has chosen another; "" = it has not.
@@ -174,7 +176,7 @@ class Gang(Struct):
         """Whether a program of the replica runs, or may run."""
         end = self.ends.get(seat.replica)
         is_over = end is not None and end.incarnation >= seat.launched
-        return seat.launched > 0 and seat.lost < seat.launched and not is_over
+        return seat.launched > max(seat.lost, seat.ended) and not is_over
 
     def slots(self) -> tuple[Slot, ...]:
         """Return the slots of all replicas that have one."""
@@ -274,7 +276,8 @@ def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
         if seat is None or seat.is_vacant:
             continue
         if seat.slot is not None and not gang.is_live(seat):
-            record = record.with_seat(msgspec.structs.replace(seat, is_vacant=True))
+            vacant = msgspec.structs.replace(seat, is_vacant=True, ended=seat.launched)
+            record = record.with_seat(vacant)
     return record
 
 
@@ -351,6 +354,7 @@ def moved(
                 request=request,
                 part=part,
                 slot=None,
+                ended=seat.launched,
                 wish="",
                 is_vacant=False,
             )
