@@ -54,8 +54,7 @@ class TestRemote(Conformance):
     ) -> None:
         """spec/invariants#one-incarnation. Its agent lives on, and was cut from the service when the cluster
         said that it had no answer from there."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
@@ -72,8 +71,7 @@ class TestRemote(Conformance):
 
     @staged
     async def test_what_the_cluster_has_an_attempt_wait_for_is_told(self, stage: Stage) -> None:
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         [node, *_] = await stage.nodes()
         uid = stage.job()
 
@@ -91,8 +89,7 @@ class TestRemote(Conformance):
     @staged
     async def test_what_no_attempt_holds_is_given_back(self, stage: Stage) -> None:
         """A replica had left it, and the service was killed before it had given it back."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.started(uid)
         [own] = lab.held()
@@ -107,8 +104,7 @@ class TestRemote(Conformance):
     ) -> None:
         """The cluster says that it is up: what is lost there would be started there again. Told first, so
         that who hears of the loss knows."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         [slot] = await stage.allocate(uid)
         await stage.printed(uid, 1)
@@ -137,8 +133,7 @@ class TestRemote(Conformance):
         self, stage: Stage
     ) -> None:
         """As when an administrator cancels what the cluster holds: its node is well."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         before = await stage.allocate(uid)
         await stage.printed(uid, 1)
@@ -161,8 +156,7 @@ class TestRemote(Conformance):
         """spec/failures#losses-on-a-cluster. The service is heard again while the agent still waits for the
         last of its programs: what is launched there then waits for the next agent, and no start fails. What
         the cluster says of it is told with its end."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         slow = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
         uid, (_, second) = await stage.run_together(slow, FOREVER)
         await stage.printed(uid, 1)
@@ -187,8 +181,7 @@ class TestRemote(Conformance):
     ) -> None:
         """spec/failures#maintenance. Its node is lost, and no other one is free. What was held of it is given
         back."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         here, there = await stage.nodes()
         uid = stage.job()
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
@@ -246,8 +239,7 @@ class TestRemote(Conformance):
     ) -> None:
         """Its agent has left, and the one that is where it goes on knows nothing of it. The attempt is over,
         and nothing of it stays."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         here, there = await stage.nodes()
         uid, before = await second_over(stage, here)
         with socket.create_server((before.address, before.port)), pytest.raises(StartFailed):
@@ -255,6 +247,11 @@ class TestRemote(Conformance):
         await stage.restart()
         await stage.end_all()
         await stage.until(lambda: not lab.held(), "that nothing is held")
+
+
+def lab_of(stage: Stage) -> RemoteLab:
+    assert isinstance(stage.lab, RemoteLab)
+    return stage.lab
 
 
 async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
@@ -276,8 +273,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
     alike, and programs on the latter live until their agent has waited for the whole lease."""
 
     async def body(_: object, stage: Stage) -> None:
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         uid = await stage.run(Program(prints=1, runs=None))
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
@@ -307,8 +303,7 @@ def test_a_service_that_ends_as_it_should_may_be_away_for_longer(
     programs that live for as long, and the next service knows that."""
 
     async def body(_: object, stage: Stage) -> None:
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
+        lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
