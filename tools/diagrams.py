@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.roles import PROGRAM
+from trainshed.access.permissions import PERMISSIONS, PROGRAM
 from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from trainshed.access.roles import ROLES
+from trainshed.access.permissions import ROLES
 
 
 def page(text: str) -> str:

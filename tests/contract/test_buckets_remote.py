@@ -209,10 +209,9 @@ def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str
 
 def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTable) -> None:
     """The object is at the store and the process died before it could note that: with a creation, too."""
-    from trainshed.buckets.conditions import Conditions
     from trainshed.buckets.content import Digest, Staged
     from trainshed.buckets.disk.objects import ObjectStore
-    from trainshed.buckets.port import Draft, ObjectRef
+    from trainshed.buckets.port import Conditions, Draft, ObjectRef
 
     stores = ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
     far, path = stores.at("far-1"), service.root.with_name("data")

@@ -134,7 +134,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "object replaced all the same",
-        _BUCKETS + "conditions.py",
+        _BUCKETS + "port.py",
         "        if self.generation_match is not None and generation != self.generation_match:\n",
         "        if self.generation_match and generation != self.generation_match:\n",
         "Of two who create an object only if it is not there, both do.",

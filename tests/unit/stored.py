@@ -1,8 +1,7 @@
 """Objects of a store of buckets, put and read as its callers do it."""
 
-from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef
+from trainshed.buckets.port import Conditions, Draft, ObjectRecord, ObjectRef
 
 BUCKET = "bucket"
 

@@ -3,11 +3,10 @@
 import pytest
 
 from trainshed.access.authorization import authorize
-from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS
+from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS, PROGRAM, ROLES
+from trainshed.access.permissions import OWNER as OWNERS
 from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal, Rights
-from trainshed.access.roles import OWNER as OWNERS
-from trainshed.access.roles import PROGRAM, ROLES
 from trainshed.api import metrics, service_accounts
 from trainshed.api.registry import handlers
 from trainshed.api.trainshed_v1.transport import METHODS

@@ -21,8 +21,8 @@ from trainshed.access.book import (
     book_of,
     changes,
 )
+from trainshed.access.permissions import OWNER, ROLES
 from trainshed.access.policy import Grant, Policy, bindings_of, member_fault
-from trainshed.access.roles import OWNER, ROLES
 from trainshed.access.tokens import OWNER_EMAIL, digest_of
 from trainshed.core.errors import Unauthenticated
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.access.roles import ADMIN_BUCKETS
+from trainshed.access.permissions import ADMIN_BUCKETS
 from trainshed.buckets.admission import (
     GRANTS,
     Holding,

@@ -17,11 +17,10 @@ import pytest
 from tests.unit import stored
 from tests.unit.stored import BUCKET, get
 from trainshed.buckets import listing
-from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Conflict, Held, NotFound, PreconditionFailed
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.port import Draft, ObjectRef, Query
+from trainshed.buckets.port import Conditions, Draft, ObjectRef, Query
 from trainshed.buckets.settings import EVENT_BASED_HOLD, TEMPORARY_HOLD
 from trainshed.buckets.transfers import move
 

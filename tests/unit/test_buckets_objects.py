@@ -18,7 +18,6 @@ from msgspec import structs
 
 from tests.unit.stored import BUCKET, get, put
 from trainshed.buckets import listing
-from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.content import Checksums
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
@@ -31,7 +30,7 @@ from trainshed.buckets.errors import (
     NotModified,
     PreconditionFailed,
 )
-from trainshed.buckets.port import Draft, ObjectRef, Query
+from trainshed.buckets.port import Conditions, Draft, ObjectRef, Query
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 
 ABSENT = Conditions(generation_match=0)

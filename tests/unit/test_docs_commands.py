@@ -12,7 +12,7 @@ from tools.command_reference import commands
 
 from tests.docs.blocks import pages, shown, without_comment
 from tests.docs.table import BLOCKS
-from trainshed.cli.groups import verb_first
+from trainshed.cli.commands import verb_first
 
 ROOT = Path(__file__).parents[2]
 _BY_WORDS = dict(commands())

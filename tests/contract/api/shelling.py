@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, House
+from trainshed.access.permissions import PROGRAM as PROGRAM_MAY
 from trainshed.access.principals import Principal, Rights
-from trainshed.access.roles import PROGRAM as PROGRAM_MAY
 from trainshed.api.calls.links import Links, Passes, Tickets
 from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated

@@ -8,8 +8,7 @@ import pytest
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_job_principals import asked
 from tests.contract.api.test_job_principals import house as house  # noqa: PLC0414  a fixture
-from trainshed.access.permissions import PERMISSIONS
-from trainshed.access.roles import PROGRAM
+from trainshed.access.permissions import PERMISSIONS, PROGRAM
 
 RESOURCES = (
     f"{LOCATION}/customJobs/1",

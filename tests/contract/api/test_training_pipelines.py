@@ -10,8 +10,8 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import package
 from tests.unit.test_specs_pipeline import CUSTOM, MODEL, TUNING, inputs, pipeline, tuning_inputs
+from trainshed.access.permissions import OWNER, ROLES
 from trainshed.access.principals import Principal, Rights
-from trainshed.access.roles import OWNER, ROLES
 from trainshed.api.calls.call import Call
 from trainshed.api.registry import handlers
 from trainshed.core.lifecycle.records import Job

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.contract.cli.fake_service import TOKEN, FakeService, serve
-from trainshed.cli.commands import register
-from trainshed.cli.groups import Group
+from trainshed.cli.commands import Group, register
 from trainshed.cli.text.moments import parse_moment
 
 NOW = parse_moment("2026-11-20T06:01:00Z")

@@ -17,7 +17,7 @@ from trainshed.access.sessions import Sessions
 from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.console.application import ConsoleApplication
-from trainshed.console.backend import FIRST_SEGMENTS, Facts
+from trainshed.console.visits import FIRST_SEGMENTS, Facts
 from trainshed.serve.console import GatewayBuckets
 
 ADDRESS = "http://trainshed.example"

@@ -26,7 +26,7 @@ from tests.reduction.scripted_reducer import (
     settle,
 )
 from trainshed_reduction import wire
-from trainshed_reduction.native.events import Lost, Message, Result
+from trainshed_reduction.native.library import Lost, Message, Result
 from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
 from trainshed_reduction.wire import DType, Kind
 

@@ -16,7 +16,7 @@ from trainshed_reduction.client.ledger import Ledger, Share, Work
 from trainshed_reduction.client.losses import Patience, lost_lanes, tell_silence
 from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.native.events import Message, Result
+from trainshed_reduction.native.library import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.tunnel import Tunnel

@@ -7,9 +7,8 @@ import os
 from typing import Dict, List, Optional, Sequence, Union
 
 from trainshed_reduction import wire
-from trainshed_reduction.native import events
-from trainshed_reduction.native.events import Lost, Message, Odd, Report, Strange
-from trainshed_reduction.native.library import Library
+from trainshed_reduction.native import library
+from trainshed_reduction.native.library import Library, Lost, Message, Odd, Report, Strange
 from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 
 Event = Union[Message, Lost, Strange, Odd]
@@ -113,11 +112,11 @@ class NativeReducer:
         seen: List[Event] = []
         patience = -1.0 if seconds is None else seconds
         for kind, slot, _, _, text in self._report.of(self._run, self.handle, patience):
-            if kind == events.LOST:
+            if kind == library.LOST:
                 seen.append(Lost(slot))
-            elif kind == events.MESSAGE:
-                seen.append(events.message(slot, text))
-            elif kind == events.ODD:
+            elif kind == library.MESSAGE:
+                seen.append(library.message(slot, text))
+            elif kind == library.ODD:
                 seen.append(Odd(slot, wire.unpack(text)))
             else:
                 seen.append(Strange(slot))

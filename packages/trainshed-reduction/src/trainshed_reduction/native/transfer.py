@@ -11,9 +11,8 @@ from collections import deque
 from typing import Deque, List, NamedTuple, Optional, Set, Union
 
 from trainshed_reduction import wire
-from trainshed_reduction.native import events
-from trainshed_reduction.native.events import Lost, Message, Report, Result
-from trainshed_reduction.native.library import Library
+from trainshed_reduction.native import library
+from trainshed_reduction.native.library import Library, Lost, Message, Report, Result
 from trainshed_reduction.wire import Header
 
 Event = Union[Result, Message, Lost]
@@ -110,14 +109,14 @@ class NativeTransfer:
         records = self._report.of(self._run, self._open(), seconds)
         for kind, lane, position, acknowledged, text in records:
             lanes_seen.add(lane)
-            if kind == events.RESULT:
+            if kind == library.RESULT:
                 self.acknowledged[lane] = max(self.acknowledged[lane], acknowledged)
                 seen.append(Result(lane, position))
-            elif kind == events.MESSAGE:
-                seen.append(events.message(lane, text))
+            elif kind == library.MESSAGE:
+                seen.append(library.message(lane, text))
             else:
                 cause = "the connection was closed by the other side"
-                if kind == events.STRANGE:
+                if kind == library.STRANGE:
                     cause = wire.STRANGE
                 elif position:
                     cause = os.strerror(position)

@@ -18,8 +18,7 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
-from trainshed_reduction.native.events import Lost, Message, Odd, Strange
-from trainshed_reduction.native.library import Library
+from trainshed_reduction.native.library import Library, Lost, Message, Odd, Strange
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.groups import Effect, Group, Member, Refusal, Sessions

@@ -7,10 +7,9 @@ asked again once the projects are known that the request names.
 from collections.abc import Iterable
 from typing import Final
 
-from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS
+from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS, ROLES
 from trainshed.access.policy import member_of
 from trainshed.access.principals import Principal
-from trainshed.access.roles import ROLES
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from trainshed.access.permissions import ROLES
 from trainshed.access.principals import Rights
-from trainshed.access.roles import ROLES
 
 USER: Final = "user:"
 SERVICE_ACCOUNT: Final = "serviceAccount:"

@@ -14,8 +14,8 @@ from trainshed.access import account_tokens
 from trainshed.access.account_tokens import OWNER_EMAIL
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
+from trainshed.access.permissions import OWNER, PROGRAM, ROLES
 from trainshed.access.principals import Bearer, Principal, Rights, Shown
-from trainshed.access.roles import OWNER, PROGRAM, ROLES
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
 

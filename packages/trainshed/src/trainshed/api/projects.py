@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, Project
-from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
-from trainshed.access.roles import ADMIN_BUCKETS
 from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, audited
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services

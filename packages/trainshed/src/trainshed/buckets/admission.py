@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
+from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 from trainshed.access.policy import home_of, member_of
-from trainshed.access.roles import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 from trainshed.buckets.callers import PERMISSIONS, Caller, Kind, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.routes import Endpoint, Target

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Struct
 
-from trainshed.access.roles import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
+from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 
 
 class Reach(IntEnum):

@@ -17,11 +17,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.disk.tree import Walk
 from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.names import MAX_OBJECT_NAME_BYTES
-from trainshed.buckets.port import MAX_RESULTS, ObjectRecord, Page, Query
+from trainshed.buckets.port import MAX_RESULTS, ObjectRecord, Page, Query, read_digits
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 
 Read = Callable[[], list[ObjectRecord]]

@@ -20,7 +20,6 @@ import obstore
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.buckets.conditions import ALWAYS
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.errors import (
     InvalidRequest,
@@ -32,7 +31,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.listing import floor_of, list_page
 from trainshed.buckets.names import validate_object_name
-from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
+from trainshed.buckets.port import ALWAYS, Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.remote_access import all_of, level_of, translated
 from trainshed.buckets.settings import refuse
 from trainshed.buckets.setup import BucketTable

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import Checksums
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
@@ -21,7 +20,7 @@ from trainshed.buckets.errors import (
     condition_failed,
     held,
 )
-from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Opened
+from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef, Opened
 
 MAX_COMPONENTS = 32
 

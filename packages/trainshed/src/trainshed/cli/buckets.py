@@ -11,8 +11,8 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client
+from trainshed.cli.commands import ListGroup
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.groups import ListGroup
 from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, table_of

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client
+from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
-from trainshed.cli.groups import Group
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.catalog.quotas import GLOBAL
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.groups import Group
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.secrets import KeyRotation, StoredSecret
 

@@ -3,8 +3,8 @@ list` lists tokens, grants, projects and the audit record, and `trainshed delete
 
 import click
 
+from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.groups import Group
 from trainshed.wire.trainshed_v1.access import Grant, IssuedToken
 from trainshed.wire.trainshed_v1.record import read
 

@@ -19,10 +19,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from trainshed.access.principals import Shown
 from trainshed.access.sessions import Session, Sessions
 from trainshed.console import feeds, live
-from trainshed.console.backend import Backend, Buckets, Facts, SigningIn
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
-from trainshed.console.visits import Page, View, Visit
+from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import name_of

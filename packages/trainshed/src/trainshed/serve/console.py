@@ -12,7 +12,7 @@ from trainshed.api.inside import InsideCaller
 from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.gateway import BucketCalls
 from trainshed.console.application import ConsoleApplication
-from trainshed.console.backend import Facts
+from trainshed.console.visits import Facts
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.messages import Message, Receive, Response, Send
 from trainshed.serve import clock
@@ -32,7 +32,7 @@ _KEPT = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x
 
 
 class GatewayBuckets:
-    """Calls the bucket process on behalf of a visitor (`console.backend.Buckets`)."""
+    """Calls the bucket process on behalf of a visitor (`console.visits.Buckets`)."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket

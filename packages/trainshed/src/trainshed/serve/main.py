@@ -5,8 +5,7 @@ import signal
 
 import click
 
-from trainshed.cli.commands import register
-from trainshed.cli.groups import Group
+from trainshed.cli.commands import Group, register
 from trainshed.serve import clock
 
 _COMMANDS = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
-from trainshed.cli.groups import ListGroup
+from trainshed.cli.commands import ListGroup
 from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.colours import coloured
 from trainshed.cli.text.moments import TimeLimit, duration, gibibytes

@@ -21,7 +21,7 @@ from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted, duration
 from trainshed.console.application import ConsoleApplication
-from trainshed.console.backend import FIRST_SEGMENTS
+from trainshed.console.visits import FIRST_SEGMENTS
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import DEFAULT_BUCKET, JobUid

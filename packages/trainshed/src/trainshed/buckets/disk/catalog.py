@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.buckets.admission import Holding, is_public, without_public
-from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
@@ -30,6 +29,7 @@ from trainshed.buckets.errors import (
     no_such_bucket,
 )
 from trainshed.buckets.names import validate_bucket_name
+from trainshed.buckets.port import ALWAYS, Conditions
 from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable

@@ -16,11 +16,10 @@ import msgspec
 
 from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import UNKNOWN
-from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.content import BLOCK, Staged
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotModified, condition_failed
-from trainshed.buckets.port import ObjectRef
+from trainshed.buckets.port import Conditions, ObjectRef, conditions_of, parse_number
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view, xml_error
 from trainshed.buckets.routes import Endpoint, Target

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from email.utils import formatdate
 from urllib.parse import quote
 
-from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import RangeNotSatisfiable
-from trainshed.buckets.port import ObjectRecord, Opened
+from trainshed.buckets.port import ObjectRecord, Opened, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import record_headers
 from trainshed.httpd.messages import Receive, Response, Send

@@ -8,9 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.errors import InvalidRequest, NotSupported, no_such_object, require_object
-from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query
+from trainshed.buckets.port import (
+    MAX_RESULTS,
+    Conditions,
+    Draft,
+    ObjectRecord,
+    ObjectRef,
+    Query,
+    conditions_of,
+    parse_number,
+)
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.views import (

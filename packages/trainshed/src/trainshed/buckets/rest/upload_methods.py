@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import Checksums, Staged, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
-from trainshed.buckets.port import Draft, ObjectRecord
+from trainshed.buckets.port import Draft, ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, with_header
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter

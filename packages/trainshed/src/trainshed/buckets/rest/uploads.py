@@ -16,12 +16,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
-from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef
+from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 from trainshed.replica.system import durable
 
 # The public service's limit: a session can be resumed for a week.

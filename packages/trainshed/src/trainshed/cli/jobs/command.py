@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from trainshed.cli.client import Client, Unreachable
-from trainshed.cli.commands import Session, add_lazily
+from trainshed.cli.commands import Group, Session, add_lazily
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.groups import Group
 from trainshed.cli.jobs.describe import (
     description,
     timeline_lines,

@@ -17,10 +17,9 @@ from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
-from trainshed.cli.requirements import split_requirements
 from trainshed.cli.run import program, request, sending
 from trainshed.cli.run.program import Program
-from trainshed.cli.sdist import PackagingError
+from trainshed.cli.sdist import PackagingError, split_requirements
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals

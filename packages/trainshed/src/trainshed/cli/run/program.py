@@ -13,20 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainshed.cli.requirements import (
-    REQUIREMENTS_WHEEL,
-    read_requirements,
-    requirement,
-    requirements_wheel,
-)
 from trainshed.cli.sdist import (
     PROJECT_ARCHIVE,
+    REQUIREMENTS_WHEEL,
     PackagingError,
     is_executable,
     is_project,
     pack_project,
     project_files,
     read_file,
+    read_requirements,
+    requirement,
+    requirements_wheel,
     size_of,
 )
 from trainshed.core.terminals import NOTEBOOK

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from trainshed.access.roles import ROLES
+from trainshed.access.permissions import ROLES
 from trainshed.console.visits import View, Visit, redirect
 from trainshed.httpd.messages import Response
 from trainshed.wire.trainshed_v1.access import (
