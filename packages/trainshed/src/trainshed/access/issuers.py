@@ -157,19 +157,20 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
     `verified`."""
     claims = verified(token, keys, issuer, now)
     subject = str(claims.get("sub", ""))
-    fitting = [known for known in issuer.accounts if _fits(known, subject)]
-    if issuer.accounts and not fitting and "email" not in claims:
+    fitting = (known for known in issuer.accounts if _fits(known, subject))
+    # The whole subject counts before its longest beginning.
+    nearest = max(fitting, key=lambda known: (known == subject, len(known)), default="")
+    if nearest:
+        person = Person(issuer.accounts[nearest])
+    elif issuer.accounts and "email" not in claims:
         raise Unauthenticated(
             f"{issuer.name} has no account for the subject {subject[:200]!r}: give it one in `accounts` of "
             "its table [[oidc]]."
         )
-    if fitting:
-        by = max(fitting, key=lambda known: (known == subject, len(known)))
-        person, by = Person(issuer.accounts[by]), subject[:200]
     else:
-        person, by = person_of(claims, issuer), ""
-    ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
-    return Bearer(person.email, "", by, ends, issuer.mark, person.groups, issued)
+        person = person_of(claims, issuer)
+    by, ends = subject[:200] if nearest else "", int(claims["exp"]) + SKEW
+    return Bearer(person.email, "", by, ends, issuer.mark, person.groups, int(claims["iat"]))
 
 
 def _fits(known: str, subject: str) -> bool:
@@ -202,7 +203,7 @@ def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...
             if entry.get("use", "sig") == "sig":
                 keys.append(import_key(entry))
         except Exception as error:  # Whatever the issuer wrote.
-            faults.append(f"{str(entry)[:100]} ({error})")
+            faults.append(f"{entry!r:.100} ({error!r:.100})")
     return KeySet(keys), tuple(faults)
 
 

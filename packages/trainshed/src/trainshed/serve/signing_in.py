@@ -331,7 +331,8 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
         )
     keys, faults = signing_keys(await _fetched(issuer, jwks))
     if faults:
-        log.warning("%s publishes keys that cannot be read: %s", issuer.name, "; ".join(faults))
+        text = "%s publishes %d keys that cannot be read, such as %s"
+        log.warning(text, issuer.name, len(faults), faults[0])
 
     @lru_cache(_MOST_KNOWN)
     def bearer(id_token: str) -> Bearer:
