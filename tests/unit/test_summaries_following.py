@@ -10,8 +10,8 @@ import pytest
 
 from tests.e2e.programs.event_writer import EventWriter
 from tests.unit.summaries import Clock, Counted
-from trainshed.summaries import following
-from trainshed.summaries.following import Follower, Point
+from trainshed.summaries import directories
+from trainshed.summaries.directories import Follower, Point
 from trainshed.summaries.reading import EventFile, Met
 
 
@@ -104,7 +104,7 @@ def test_depth_is_bounded(place: Path, follower: Follower, clock: Clock) -> None
 def test_one_look_reads_so_much_and_the_next_goes_on(
     place: Path, follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_MOST_SCALARS", 10)
+    monkeypatch.setattr(directories, "_MOST_SCALARS", 10)
     for run in ("a", "b"):
         writer = EventWriter(place / run, clock)
         for step in range(10):
@@ -116,7 +116,7 @@ def test_one_look_reads_so_much_and_the_next_goes_on(
 def test_points_are_bounded_and_the_last_is_kept(
     place: Path, follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_MOST_POINTS", 10)
+    monkeypatch.setattr(directories, "_MOST_POINTS", 10)
     writer = EventWriter(place, clock)
     for step in range(200):
         writer.scalar("acc", step / 256, step)

@@ -17,7 +17,7 @@ from trainshed.api.mcp.tools import TOOLS
 from trainshed.api.rest import ApiApplication
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
-from trainshed.httpd.front import Front
+from trainshed.httpd.messages import Front
 
 VERSION = "2026-07-28"
 OTHERS = LOCATION.replace("p1", "p2")

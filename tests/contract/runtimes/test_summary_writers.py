@@ -11,8 +11,7 @@ from tests.contract.runtimes.conftest import Objects
 from tests.summary_writers import WRITERS, write
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import Follower
+from trainshed.summaries.directories import Follower, LocalDirectory
 
 _CACHE = Path(
     os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"

@@ -47,11 +47,11 @@ from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
 from trainshed.core.errors import NotFound, Unauthenticated, Unavailable
-from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
 from trainshed.httpd.messages import (
     JSON,
     Application,
+    Front,
     Receive,
     Request,
     Response,
@@ -94,7 +94,7 @@ KiB in this way, with the query as the body; so do clients behind proxies that k
 
 
 class ApiApplication:
-    """Everything that is served on the API's port, as an ASGI application and as its `httpd.front`
+    """Everything that is served on the API's port, as an ASGI application and as its `httpd.messages`
     surface."""
 
     def __init__(

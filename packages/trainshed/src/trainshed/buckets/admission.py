@@ -16,7 +16,7 @@ from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECT
 from trainshed.access.policy import home_of, member_of
 from trainshed.buckets.callers import PERMISSIONS, Caller, Kind, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
-from trainshed.buckets.routes import Endpoint, Target
+from trainshed.buckets.names import Endpoint, Target
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket, project_number
 

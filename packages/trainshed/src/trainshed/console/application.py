@@ -23,10 +23,10 @@ from trainshed.console.rendering import ASSETS, asset_response, is_prepared, pre
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
-from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import name_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
+    Front,
     Receive,
     Request,
     Response,

@@ -19,7 +19,7 @@ from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve
-from trainshed.summaries.following import Points
+from trainshed.summaries.directories import Points
 
 _MOST: Final = 1_000
 """Up to so many measurements of a trial all count; of more, every second one, every fourth one, and so on."""

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from trainshed.controller.directory_watches import DirectoryWatches
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
-from trainshed.summaries.following import Follower, Point, Points, representative
+from trainshed.summaries.directories import Follower, Point, Points, representative
 from trainshed.summaries.reading import MARK, Directory
 from trainshed.telemetry.lines import about
 

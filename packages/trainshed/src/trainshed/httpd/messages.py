@@ -1,4 +1,5 @@
-"""HTTP requests and responses as the surfaces see them.
+"""HTTP requests and responses as the surfaces see them, and how every request is run: begun, answered or
+refused, and its response sent.
 
 They are plain ASGI without a framework, since a job is submitted within a fraction of a millisecond.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import zlib
 from collections.abc import (
     AsyncGenerator,
@@ -20,7 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from trainshed.eventloop.background import joined
@@ -279,3 +281,50 @@ class Streamed(Response):
             # missing. The server logs the fault.
             raise fault
         await send({"type": "http.response.body", "body": b""})
+
+
+C = TypeVar("C")
+_log = logging.getLogger(__name__)
+
+
+class Surface(Protocol[C]):
+    """What one application does with its requests. `C` is the type of a request in progress."""
+
+    def begin(self, request: Request) -> C:
+        """Returns the request in progress. It must not raise: there is no call yet that an error could be
+        shown in."""
+        ...
+
+    async def answer(self, call: C) -> Response:
+        """Find out who calls and what is asked, and do it. Raises whatever is wrong."""
+        ...
+
+    def refuse(self, call: C, error: Exception) -> Response:
+        """Returns the response to a request that raised `error`, in the public form of its API. A fault of
+        the service itself is logged here, since no later function knows the request."""
+        ...
+
+
+class Front(Generic[C]):
+    """A surface as an ASGI application."""
+
+    def __init__(self, surface: Surface[C]) -> None:
+        self._surface = surface
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        call = self._surface.begin(Request(scope, receive))
+        try:
+            response = await self.respond(call)
+            await response.send(receive, send)
+        except Disconnected:
+            _log.debug("client went away: %s %s", scope["method"], scope["path"])
+
+    async def respond(self, call: C) -> Response:
+        """Returns the response, which may be a refusal. Raises Disconnected."""
+        try:
+            return await self._surface.answer(call)
+        except Disconnected:
+            raise
+        except Exception as error:  # Whatever went wrong, the caller gets an answer.
+            return self._surface.refuse(call, error)

@@ -29,8 +29,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import connections
-from trainshed.httpd.front import Front
-from trainshed.httpd.messages import Application
+from trainshed.httpd.messages import Application, Front
 from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica import protocol

@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.eventloop.background import joined
-from trainshed.eventloop.lines import StreamLine
+from trainshed.eventloop.joining import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward, status_of
 from trainshed.httpd.messages import Headers, Request, Response
 from trainshed.replica import protocol

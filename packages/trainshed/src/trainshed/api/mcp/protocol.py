@@ -41,7 +41,7 @@ class _Fault(Struct, frozen=True):
 
 
 class McpSurface:
-    """Answers requests at `/mcp`, as an `httpd.front` surface."""
+    """Answers requests at `/mcp`, as an `httpd.messages` surface."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._services = services

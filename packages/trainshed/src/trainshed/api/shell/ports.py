@@ -22,8 +22,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import is_port, pages_of
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward, relay
-from trainshed.httpd.front import Front
-from trainshed.httpd.messages import Headers, Receive, Request, Response, Scope, Send, sized
+from trainshed.httpd.messages import Front, Headers, Receive, Request, Response, Scope, Send, sized
 from trainshed.wire.status import StatusCode
 
 OPEN: Final = "/.trainshed"

@@ -41,6 +41,7 @@ from trainshed.buckets.errors import (
     Unavailable,
 )
 from trainshed.buckets.metadata import Metadata
+from trainshed.buckets.names import Endpoint, copied, parse_target
 from trainshed.buckets.rest import bucket_methods, object_methods
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, Call, answer, error_answer
 from trainshed.buckets.rest.downloads import download
@@ -48,11 +49,9 @@ from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
 from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.xml_methods import answer_xml
-from trainshed.buckets.routes import Endpoint, copied, parse_target
 from trainshed.buckets.settings import check_request
-from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
-from trainshed.httpd.messages import Message, Receive, Request, Response, Scope, Send
+from trainshed.httpd.messages import Front, Message, Receive, Request, Response, Scope, Send
 
 _OWN = Hosts()
 _THREADS = 32

@@ -19,10 +19,10 @@ from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.content import BLOCK, Staged
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotModified, condition_failed
+from trainshed.buckets.names import Endpoint, Target
 from trainshed.buckets.port import Conditions, ObjectRef, conditions_of, parse_number
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view, xml_error
-from trainshed.buckets.routes import Endpoint, Target
 from trainshed.core.names import project_number
 from trainshed.httpd.messages import CHALLENGE, Disconnected, Request, Response
 

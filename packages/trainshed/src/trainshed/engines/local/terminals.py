@@ -21,7 +21,7 @@ from trainshed.engines.local.autopsies import PLAN, REPORT, Autopsies, Key
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
-from trainshed.eventloop.lines import StreamLine
+from trainshed.eventloop.joining import StreamLine
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import durable, unix_sockets
