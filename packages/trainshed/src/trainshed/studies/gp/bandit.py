@@ -14,7 +14,7 @@ import numpy as np
 
 from trainshed.core.study.progress import score
 from trainshed.core.study.records import Parameters, TrialState
-from trainshed.core.study.spec import Algorithm, Scale, StudySpec
+from trainshed.core.study.spec import Algorithm, Scale, StudySpec, Value
 from trainshed.studies.gp.acquisition import (
     Safety,
     Score,
@@ -30,6 +30,7 @@ from trainshed.studies.gp.belief import (
 )
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
+from trainshed.studies.nodes import Node
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
 from trainshed.studies.routines import Array
@@ -50,6 +51,9 @@ _FEWEST = 3
 
 _ALONG, _ACROSS = 61, 25
 """Places of an outlook over one parameter, and of each of two."""
+
+_LISTED = 100
+"""Most places of a parameter whose values can be counted."""
 
 _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
@@ -179,15 +183,14 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
         text = f"{' and '.join(idle)} has no effect in the best trial, {best.number}, whose values it keeps."
         return Outlook(reason=text)
     columns = [active[name] for name in chosen]
-    shares = np.linspace(0.0, 1.0, _ALONG if len(chosen) == 1 else _ACROSS)
-    places = [np.unique(space.nodes[at].placed(shares)) for at in columns]
+    nodes = [space.nodes[at] for at in columns]
+    places = _places(nodes)
     grid = np.stack(np.meshgrid(*places, indexing="ij"), axis=-1).reshape(-1, len(places))
     points = np.repeat(space.genotypes(codes[[top]]), len(grid), axis=0)
     points[:, columns] = grid
     mean, deviation = aim.known.predict(space.embed(space.snap(points)))
     values, sign = shown.values[shown.rows][aim.rows, 0], score(metric, 1.0)
     ends = [sign * _worth(mean + away, aim.data.labels, values) for away in (-deviation, deviation)]
-    tried = [dict(shown.done[int(row)].parameters) for row in aim.rows]
     return Outlook(
         metric=metric.id,
         is_maximized=sign > 0,
@@ -196,19 +199,39 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
         axes=tuple(
             OutlookAxis(
                 name=name,
-                values=tuple(map(space.nodes[at].value, codes_of)),
-                is_log=space.nodes[at].parameter.scale is Scale.LOG,
+                values=tuple(map(node.value, listed)),
+                is_log=node.parameter.scale is Scale.LOG,
             )
-            for name, at, codes_of in zip(chosen, columns, places, strict=True)
+            for name, node, listed in zip(chosen, nodes, places, strict=True)
         ),
         expected=_short(sign * _worth(mean, aim.data.labels, values)),
         low=_short(np.minimum(*ends)),
         high=_short(np.maximum(*ends)),
-        points=tuple(
-            (*(known[name] for name in chosen), sign * float(value))
-            for known, value in zip(tried, values, strict=True)
-            if all(name in known for name in chosen)
-        ),
+        points=_tried(nodes, places, codes[aim.rows][:, columns], sign * values),
+    )
+
+
+def _places(nodes: Sequence[Node]) -> list[Array]:
+    """Return the codes of the places along each parameter, ascending."""
+    along = _ALONG if len(nodes) == 1 else _ACROSS
+    counts = [max(along, min(node.size, _LISTED)) for node in nodes]
+    shares = [np.linspace(0.0, 1.0, count) for count in counts]
+    return [np.unique(node.placed(some)) for node, some in zip(nodes, shares, strict=True)]
+
+
+def _tried(
+    nodes: Sequence[Node], places: Sequence[Array], codes: Array, values: Array
+) -> tuple[tuple[Value, ...], ...]:
+    """Return the parameters of trials and what they measured; of names that have no place, none. `codes`: by
+    trial and parameter."""
+    columns = zip(nodes, places, codes.T, strict=True)
+    has_place = np.all(
+        [np.isin(of, at) if node.is_categorical else ~np.isnan(of) for node, at, of in columns],
+        axis=0,
+    )
+    return tuple(
+        (*(node.value(code) for node, code in zip(nodes, row, strict=True)), float(value))
+        for row, value in zip(codes[has_place], values[has_place], strict=True)
     )
 
 
