@@ -32,11 +32,11 @@ def directory(tmp_path: Path) -> Counted:
 
 @pytest.fixture
 def follower(directory: Counted) -> Follower:
-    return Follower(directory, {"acc"})
+    return Follower(directory, "acc")
 
 
 def values(follower: Follower, run: str) -> dict[int, float]:
-    return {step: point.value for step, point in sorted(follower.runs("acc").get(run, {}).items())}
+    return {step: point.value for step, point in sorted(follower.runs().get(run, {}).items())}
 
 
 def event_file(directory: Path) -> Path:
@@ -46,26 +46,25 @@ def event_file(directory: Path) -> Path:
 
 def test_runs_are_directories_however_deep(place: Path, follower: Follower, clock: Clock) -> None:
     assert follower.look()
-    assert follower.runs("acc") == {}
+    assert follower.runs() == {}
     for run in ("", "eval", "logs/validation"):
         writer = EventWriter(place / run, clock)
         writer.scalar("acc", 0.5, 1)
         writer.scalar("loss", 2.0, 1)
     assert follower.look()
-    assert set(follower.runs("acc")) == {"", "eval", "logs/validation"}
+    assert set(follower.runs()) == {"", "eval", "logs/validation"}
     assert follower.tags == {"acc", "loss"}
-    assert follower.runs("loss") == {}, "nobody asked for it"
 
 
 def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted) -> None:
     """The same job directory as that of an earlier job."""
     EventWriter(place, Clock(500)).scalar("acc", 0.25, 1)
-    follower = Follower(directory, {"acc"}, since=1000.0)
+    follower = Follower(directory, "acc", since=1000.0)
     follower.look()
-    assert (follower.tags, follower.runs("acc")) == (set(), {})
+    assert (follower.tags, follower.runs()) == (set(), {})
     EventWriter(place / "eval", Clock(1000)).scalar("acc", 0.5, 1)
     follower.look()
-    assert follower.runs("acc") == {"eval": {1: Point(1003.0, 0.5)}}
+    assert follower.runs() == {"eval": {1: Point(1003.0, 0.5)}}
 
 
 def test_nothing_but_plain_files_below_the_directory_is_read(
@@ -81,7 +80,7 @@ def test_nothing_but_plain_files_below_the_directory_is_read(
     os.mkfifo(place / "c.tfevents")
     (place / "d.tfevents").mkdir()
     follower.look()
-    assert (follower.tags, follower.runs("acc")) == (set(), {})
+    assert (follower.tags, follower.runs()) == (set(), {})
 
 
 def test_a_link_in_the_place_of_the_directory_is_not_followed(
@@ -98,7 +97,7 @@ def test_depth_is_bounded(place: Path, follower: Follower, clock: Clock) -> None
     EventWriter(place / "/".join("d" * 20), clock).scalar("acc", 0.5, 1)
     EventWriter(place / "/".join("e" * 21), clock).scalar("acc", 0.5, 1)
     follower.look()
-    assert list(follower.runs("acc")) == ["/".join("d" * 20)]
+    assert list(follower.runs()) == ["/".join("d" * 20)]
 
 
 def test_one_look_reads_so_much_and_the_next_goes_on(
@@ -110,7 +109,7 @@ def test_one_look_reads_so_much_and_the_next_goes_on(
         for step in range(10):
             writer.scalar("acc", 0.5, step)
     assert [follower.look() for _ in range(3)] == [False, False, True]
-    assert all(len(points) == 10 for points in follower.runs("acc").values())
+    assert all(len(points) == 10 for points in follower.runs().values())
 
 
 def test_points_are_bounded_and_the_last_is_kept(
@@ -167,6 +166,6 @@ class Vanishing:
 
 
 def test_files_that_vanish_or_are_no_event_files() -> None:
-    follower = Follower(Vanishing(), {"acc"})
+    follower = Follower(Vanishing(), "acc")
     assert follower.look()
     assert follower.tags == set()

@@ -31,8 +31,8 @@ def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
     finally:
         runtimes.close()
     write(writer, str(Path(prepared.template) / "bin" / "python3"), tmp_path)
-    follower = Follower(LocalDirectory(tmp_path.parent, (tmp_path.name,)), writer.scalars)
-    assert follower.look()
     for tag, expected in writer.scalars.items():
-        points = follower.runs(tag)[writer.run]
+        follower = Follower(LocalDirectory(tmp_path.parent, (tmp_path.name,)), tag)
+        assert follower.look()
+        points = follower.runs()[writer.run]
         assert {step: point.value for step, point in points.items()} == expected

@@ -107,18 +107,18 @@ class TrialSummaries:
         if trial is None:
             place = await asyncio.to_thread(self._places.directory, uri, job.name.project_id)
             # Files of earlier jobs in that directory are older than this job.
-            follower = Follower(place, (tag,), job.created / 1e9) if place is not None else None
+            follower = Follower(place, tag, job.created / 1e9) if place is not None else None
             trial = self._trials[job.uid] = _Trial(parent, follower, Summaries(uri))
         if trial.follower is not None and (trial.is_due or job.state.is_final):
             self._watches.begin()
             trial.is_due = False
-            is_all = await asyncio.to_thread(self._look, job, trial, trial.follower, tag)
+            is_all = await asyncio.to_thread(self._look, job, trial, trial.follower)
             if not job.state.is_final and not (is_all and trial.is_watched):
                 pause = trial.took * _SHARE
                 self._set_alarm(job.uid, trial, max(_UNWATCHED if is_all else _SPAN, pause))
         return trial.summaries
 
-    def _look(self, job: Job, trial: _Trial, follower: Follower, tag: str) -> bool:
+    def _look(self, job: Job, trial: _Trial, follower: Follower) -> bool:
         """Read what is new. Return whether everything was read."""
         begun = self._now()
         watches: set[int] = set()
@@ -143,7 +143,7 @@ class TrialSummaries:
         self._watches.release(job.uid, trial.watches - watches)
         trial.watches, trial.is_watched = watches, is_watched and bool(watches)
         trial.took = (self._now() - begun) / 1e9
-        runs = follower.runs(tag)
+        runs = follower.runs()
         run = representative(runs)
         points: Points = {} if run is None else runs[run]
         trial.summaries = Summaries(trial.summaries.uri, tuple(sorted(follower.tags)), points)

@@ -10,7 +10,7 @@ file that is gone is kept.
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -164,16 +164,15 @@ Points = Mapping[int, Point]
 
 
 class Follower:
-    """Follows some tags in a directory. `since` (seconds since the epoch): what was written before is
-    another program's and does not count. For one thread at a time."""
+    """Follows a tag in a directory. `since` (seconds since the epoch): what was written before is another
+    program's and does not count. For one thread at a time."""
 
-    def __init__(self, directory: Directory, wanted: Collection[str], since: float = 0.0) -> None:
+    def __init__(self, directory: Directory, tag: str, since: float = 0.0) -> None:
         self._directory = directory
-        self._wanted = frozenset(wanted)
+        self._tag = tag
         self._since = since
         self._files: dict[str, FileProgress] = {}
-        #: By file and tag.
-        self._points: dict[str, dict[str, dict[int, Point]]] = {}
+        self._points: dict[str, dict[int, Point]] = {}
         #: All tags of scalars that were seen.
         self.tags: set[str] = set()
 
@@ -189,36 +188,32 @@ class Follower:
             for scalar in piece.scalars:
                 if len(self.tags) < _MOST_TAGS:
                     self.tags.add(scalar.tag)
-                if scalar.tag in self._wanted:
-                    self._take(path, scalar.tag, scalar.step, Point(scalar.at, scalar.value))
+                if scalar.tag == self._tag:
+                    _put(self._points[path], scalar.step, Point(scalar.at, scalar.value))
+            points = self._points[path]
+            if len(points) > 2 * _MOST_POINTS:
+                last = max(points)
+                kept = {step: points[step] for step in sorted(points)[::2]}
+                self._points[path] = kept | {last: points[last]}
             left -= len(piece.scalars)
             if left <= 0:
                 return False
         return True
 
-    def runs(self, tag: str) -> dict[str, Points]:
+    def runs(self) -> dict[str, Points]:
         """Return what each run, a directory with event files, has measured under the tag. Of several values
         of a step the last one written counts: a program that goes back to a checkpoint opens another file."""
-        points: dict[str, dict[int, Point]] = {}
-        for path, by_tag in sorted(self._points.items()):
-            for step, point in by_tag.get(tag, {}).items():
-                steps = points.setdefault(run_of(path), {})
-                before = steps.get(step)
-                if before is None or before.at <= point.at:
-                    steps[step] = point
-        return dict(points)
+        runs: dict[str, dict[int, Point]] = {}
+        for path, points in sorted(self._points.items()):
+            for step, point in points.items():
+                _put(runs.setdefault(run_of(path), {}), step, point)
+        return dict(runs)
 
-    def _take(self, path: str, tag: str, step: int, point: Point) -> None:
-        by_tag = self._points[path]
-        points = by_tag.setdefault(tag, {})
-        before = points.get(step)
-        if before is None or before.at <= point.at:
-            points[step] = point
-        if len(points) > 2 * _MOST_POINTS:
-            last = max(points)
-            by_tag[tag] = {step: points[step] for step in sorted(points)[::2]} | {
-                last: points[last]
-            }
+
+def _put(points: dict[int, Point], step: int, point: Point) -> None:
+    before = points.get(step)
+    if before is None or before.at <= point.at:
+        points[step] = point
 
 
 def representative(runs: Mapping[str, Points]) -> str | None:
