@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.core.catalog import images, machines, runtime_versions
+from trainshed.core.catalog import images, machines
 from trainshed.core.names import Api
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
@@ -153,4 +153,4 @@ def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(asked: str, nea
 )
 def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
     """spec/submit#defaults."""
-    assert (runtime_versions.pair_fault(version, python) == "") is legal
+    assert (images.pair_fault(version, python) == "") is legal

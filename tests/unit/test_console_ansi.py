@@ -2,8 +2,7 @@
 
 import pytest
 
-from trainshed.console.ansi import pieces
-from trainshed.console.rendering import clean, coloured
+from trainshed.console.rendering import clean, coloured, pieces
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
-from trainshed_cluster.remote.agent_handle import AgentHandle
+from trainshed_cluster.remote.agent_handle import AgentHandle, Sending
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import ClusterUnavailable, HoldName, NodeNeed
-from trainshed_cluster.remote.content.progress import Sending
 from trainshed_cluster.remote.gang import Gang, GangRecord, hold_name, place
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
-from trainshed_cluster.remote.agent_handle import AgentHandle
+from trainshed_cluster.remote.agent_handle import AgentHandle, delay_of_sending
 from trainshed_cluster.remote.agent_starter import AgentStarter, all_or_none
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import (
@@ -34,7 +34,6 @@ from trainshed_cluster.remote.cluster import (
     Owner,
 )
 from trainshed_cluster.remote.content.library import Refused, named_by
-from trainshed_cluster.remote.content.progress import delay_of_sending
 from trainshed_cluster.remote.gang import (
     Gang,
     Seat,

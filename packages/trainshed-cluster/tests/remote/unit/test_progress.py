@@ -1,8 +1,8 @@
-"""How far nodes have come that are sent environments: `trainshed_cluster.remote.content.progress`."""
+"""How far nodes have come that are sent environments: `trainshed_cluster.remote.agent_handle`."""
 
 from trainshed.core.capacity import WaitReason
+from trainshed_cluster.remote.agent_handle import Sending, delay_of_sending
 from trainshed_cluster.remote.content.manifest import Unit
-from trainshed_cluster.remote.content.progress import Sending, delay_of_sending
 
 MB = 10**6
 

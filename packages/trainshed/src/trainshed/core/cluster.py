@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from trainshed.core.catalog import images, runtime_versions
+from trainshed.core.catalog import images
 from trainshed.core.job import JobSpec
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, host_token
 
@@ -34,7 +34,7 @@ def names_chief(spec: JobSpec) -> bool:
         return True
     if is_container_job(spec):
         return spec.use_chief_in_tf_config
-    return runtime_versions.names_chief(spec.runtime_version)
+    return images.names_chief(spec.runtime_version)
 
 
 def is_container_job(spec: JobSpec) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from trainshed.core.catalog import runtime_versions
+from trainshed.core.catalog import images
 from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.catalog.tables import table
 from trainshed.core.job import JobSpec, Program
@@ -84,8 +84,8 @@ def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
         return ""
     title = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}[framework]
     if spec.api is Api.ML and not program.image_uri and framework == "tensorflow":
-        version = runtime_versions.newest()
-        python = runtime_versions.default_python(version)
+        version = images.newest()
+        python = images.default_python(version)
         return (
             f"{title} comes with a runtime version, and this job "
             f"{'names ' + spec.runtime_version if spec.runtime_version else 'names none'}: submit it with "

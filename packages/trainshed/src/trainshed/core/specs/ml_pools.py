@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core import reducers
-from trainshed.core.catalog import images, runtime_versions
+from trainshed.core.catalog import images
 from trainshed.core.catalog.machines import (
     CUSTOM_TIER,
     DEFAULT_TIER,
@@ -235,12 +235,12 @@ def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
     """Read the package job that every role runs, on the runtime version or on the default runtime."""
     version, python = training.text("runtimeVersion"), training.text("pythonVersion")
     runtime = _UNKNOWN_RUNTIME
-    if fault := runtime_versions.pair_fault(version, python):
-        known = version in runtime_versions.runtime_versions() or not version
+    if fault := images.pair_fault(version, python):
+        known = version in images.runtime_versions() or not version
         training.fault("pythonVersion" if known else "runtimeVersion", fault)
     else:
         if version and not python:
-            python = runtime_versions.default_python(version)
+            python = images.default_python(version)
         answer = runtimes.for_runtime_version(version, python)
         if isinstance(answer, RuntimeRefusal):
             training.fault("runtimeVersion", answer.reason)
