@@ -226,36 +226,35 @@ def succeeded(
 
 def model_missing(pipeline: Pipeline, uri: str, now: Nanos) -> tuple[Pipeline, Told]:
     """End the pipeline because its job succeeded and left nothing where the model should be."""
-    error = JobError(
-        INVALID_ARGUMENT,
-        f"The training job succeeded, but there is no model at {uri}: the program must write its model to "
-        "the directory that AIP_MODEL_DIR names, or model_to_upload.artifact_uri must say where it is.",
-        cause="model",
+    return _model_failed(
+        pipeline,
+        f"there is no model at {uri}: the program must write its model to the directory that AIP_MODEL_DIR "
+        "names, or model_to_upload.artifact_uri must say where it is.",
+        now,
     )
-    return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
 
 
 def parent_model_missing(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
     """End the pipeline because the model that was to get a new version does not exist any more."""
-    error = JobError(
-        INVALID_ARGUMENT,
-        f"The training job succeeded, but {name}, which was to get its model as a new version, was deleted "
-        "meanwhile.",
-        cause="model",
-    )
-    return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
+    why = f"{name}, which was to get its model as a new version, was deleted meanwhile."
+    return _model_failed(pipeline, why, now)
 
 
 def model_taken(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
     """End the pipeline because somebody else has made a model of the name that this one was to have: that
     model gets no version that nobody asked for."""
-    error = JobError(
-        INVALID_ARGUMENT,
-        f"The training job succeeded, but {name}, which was to be made of what it left, was made by "
-        "somebody else meanwhile. Name another model_id, or that model as the parent_model, to which this "
-        "one adds a version; or upload what was trained from its directory.",
-        cause="model",
+    return _model_failed(
+        pipeline,
+        f"{name}, which was to be made of what it left, was made by somebody else meanwhile. Name another "
+        "model_id, or that model as the parent_model, to which this one adds a version; or upload what was "
+        "trained from its directory.",
+        now,
     )
+
+
+def _model_failed(pipeline: Pipeline, why: str, now: Nanos) -> tuple[Pipeline, Told]:
+    text = f"The training job succeeded, but {why}"
+    error = JobError(INVALID_ARGUMENT, text, cause="model")
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
 
 

@@ -60,16 +60,13 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if settings.engine != "local" and (examine_cluster := doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
         # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
-        yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
+        findings = asyncio.run(_engine(settings))
+        yield from (_of_builds(finding) for finding in findings if finding.about == "isolation")
     else:
         yield from asyncio.run(_engine(settings))
     if settings.engine != "kubernetes":  # Kubernetes refuses them.
         yield _images(settings)
     yield _interpreters(settings)
-
-
-def _isolation_alone(findings: list[Finding]) -> Iterator[Finding]:
-    return (finding for finding in findings if finding.about == "isolation")
 
 
 def _of_builds(finding: Finding) -> Finding:

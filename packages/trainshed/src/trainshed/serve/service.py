@@ -65,8 +65,8 @@ DRAIN = 2
 _SHOWN = 10
 """Records set aside that are listed by name."""
 _AFTER_READY = 1.0
-"""Seconds after the start until modules are loaded that no start waits for. By then running jobs were taken
-over, which is more urgent."""
+"""Seconds after the start until descriptors are loaded for which the first request to a public API would wait
+some 20 ms, and no start. By then running jobs were taken over, which is more urgent."""
 STOP_JOBS = 60
 """Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
@@ -241,7 +241,7 @@ class Service:
         self._announce({**document, "console": link, "taken_over": taken})
         settle()
         self._app.lag.start()
-        asyncio.get_running_loop().call_later(_AFTER_READY, _load_late)
+        asyncio.get_running_loop().call_later(_AFTER_READY, pool.load_all)
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot exist any more."""
@@ -314,11 +314,6 @@ class _Server(SecureServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
-
-
-def _load_late() -> None:
-    """Load what the first request to a public API would wait for, which takes some 20 ms."""
-    pool.load_all()
 
 
 def told_set_aside(bad: Sequence[RecordSetAside]) -> str:

@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,8 @@ def _serve(
     for mended in close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)
 
-    with assembled(settings, _load_the_rest) as bootstrap:
+    load_the_rest = partial(importlib.import_module, "trainshed.serve.service")
+    with assembled(settings, load_the_rest) as bootstrap:
         _run(bootstrap, announce, emulation, last_sign, stop_jobs=stop_jobs)
 
 
@@ -250,10 +252,6 @@ def _write_addresses(
             ) from None
     if ready_fd is not None:
         write_line(ready_fd, document)
-
-
-def _load_the_rest() -> None:
-    importlib.import_module("trainshed.serve.service")
 
 
 def _run(

@@ -55,11 +55,9 @@ def _sent(headers: Headers) -> Headers:
     return [(b"host", b"viewer"), *(pair for pair in headers if pair[0] in _SENT)]
 
 
-def _passed(headers: Headers) -> Headers:
-    return [pair for pair in headers if pair[0] in _PASSED]
-
-
-RULES: Final = Rules(_sent, _passed, most=1 << 20)
+RULES: Final = Rules(
+    _sent, lambda headers: [pair for pair in headers if pair[0] in _PASSED], most=1 << 20
+)
 """Only listed headers pass: no token and no cookie reaches a viewer, and nothing that a viewer says of
 cookies, other origins, addresses or workers reaches a browser. TensorBoard's page sends forms with lists of
 runs and tags."""

@@ -165,7 +165,7 @@ async def answer_batch(call: Call, answer_part: Answerer) -> Response:
             "Content-Type: application/http",
             f"Content-ID: <response-{inner.content_id.strip('<>')}>",
             "",
-            f"HTTP/1.1 {response.status} {_phrase(response.status)}",
+            f"HTTP/1.1 {response.status} {'OK' if response.status < 300 else 'Error'}",
             *(
                 f"{name.decode('latin-1')}: {value.decode('latin-1')}"
                 for name, value in response.headers
@@ -214,7 +214,3 @@ def _request(payload: bytes, content_id: str) -> InnerRequest:
         name, _, value = line.partition(b":")
         headers.append((name.strip().lower(), value.strip()))
     return InnerRequest(words[0].decode("latin-1"), path, query, headers, body, content_id)
-
-
-def _phrase(status: int) -> str:
-    return "OK" if status < 300 else "Error"

@@ -133,7 +133,7 @@ def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
 
 
 def _label_fault(text: str, part: str) -> str:
-    if part == "key" and not (text and _begins_well(text)):
+    if part == "key" and not (text and _is_label_letter(text[0])):
         return f"The label key {text!r} must begin with a lowercase letter or digit."
     if len(text) > MAX_LABEL_CHARS or len(text.encode()) > MAX_LABEL_BYTES:
         return (
@@ -146,10 +146,6 @@ def _label_fault(text: str, part: str) -> str:
             "dashes."
         )
     return ""
-
-
-def _begins_well(text: str) -> bool:
-    return _is_label_letter(text[0])
 
 
 def _is_label_letter(letter: str) -> bool:
