@@ -17,7 +17,7 @@ from trainshed_reduction import variables
 
 PROGRAMS = ROOT / "tests/e2e/programs/reduction"
 FORKED = Path(__file__).with_name("forked_rank.py")
-SECONDS = 150.0
+SECONDS = 300.0
 PREFIX = "trainshed reduction: "
 
 
