@@ -280,7 +280,7 @@ class KubernetesCluster:
         pod = self._mine.get(name)
         if self._admission is not None and (pod or need):
             where = pod.metadata.namespace if pod else ""
-            where = where or (manifests.namespace(self._settings, need) if need else "")
+            where = where or (manifests.namespace(need) if need else "")
             self._admission.given_back(name, where)
         if pod is None:
             return
@@ -389,7 +389,7 @@ class KubernetesCluster:
             )
         if self._beside is None:
             self._beside = await asyncio.to_thread(self._find_beside)
-        where, route = manifests.namespace(self._settings, need), self._routes.of(need.wanted)
+        where, route = manifests.namespace(need), self._routes.of(need.wanted)
         manifest = manifests.pod(
             self._settings,
             route,

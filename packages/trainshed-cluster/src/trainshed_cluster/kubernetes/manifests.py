@@ -130,7 +130,7 @@ def pod(
         "kind": "Pod",
         "metadata": {
             "name": pod_name(need, hold, again),
-            "namespace": namespace(settings, need),
+            "namespace": namespace(need),
             "labels": _labels(settings, hold, need),
             "annotations": {
                 HOLD: str(hold),
@@ -144,7 +144,7 @@ def pod(
     }
 
 
-def namespace(settings: KubernetesSettings, need: NodeNeed) -> str:
+def namespace(need: NodeNeed) -> str:
     return need.owner.account or "default"
 
 

@@ -134,9 +134,9 @@ class Group:
         self._parted.pop(rank, None)
         self._lost.pop(rank, None)
         self.members[rank] = member
-        return effects + self._start(now)
+        return effects + self._start()
 
-    def _start(self, now: float) -> List[Effect]:
+    def _start(self) -> List[Effect]:
         """Start if all ranks that have not left are here."""
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
@@ -197,7 +197,7 @@ class Group:
         self._parted[member.rank] = parted
         if any(self._state(other).position > position for other in self.members.values()):
             return effects + self.fail(_has_left(member.rank, parted))
-        return effects + self._start(now)
+        return effects + self._start()
 
     def lose(self, member: Member, now: float) -> List[Effect]:
         """Handle a connection that broke, or is to be closed."""

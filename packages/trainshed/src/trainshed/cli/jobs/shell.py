@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.text.colours import one_line, plain
@@ -292,9 +291,7 @@ def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
 @takes_endpoint
-@click.pass_obj
 def autopsy(
-    session: Session,
     endpoint: Endpoint,
     *,
     job: str,
