@@ -1,10 +1,12 @@
 """The conformance suite on the remote engine, over nodes that are processes of this machine."""
 
 import asyncio
+import errno
 import os
 import socket
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -29,6 +31,7 @@ from trainshed.engines.port import (
 from trainshed_cluster.remote.cluster import HoldName
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.lease import beat, longest_silence
+from trainshed_cluster.remote.mirror import StreamCopies
 
 _OWN = (
     *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
@@ -232,6 +235,18 @@ class TestRemote(Conformance):
             pytest.raises(StartFailed, match=cause),
         ):
             await stage.engine.allocate(uid, 1, [moved_to(before, there)])
+
+    @staged
+    async def test_a_service_that_takes_nothing_is_not_called_without_a_pause(
+        self, stage: Stage
+    ) -> None:
+        """Its disk is full. What agents keep comes when there is room."""
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with patch.object(StreamCopies, "append", side_effect=full) as refusing:
+            uid = await stage.run(FOREVER)
+            await asyncio.sleep(2)
+        assert 1 < refusing.call_count < 8
+        await stage.printed(uid, 1)
 
     @staged
     async def test_what_ended_at_another_place_is_over_for_the_next_service_too(

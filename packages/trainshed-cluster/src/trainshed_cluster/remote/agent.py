@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
-import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
@@ -197,8 +196,13 @@ class Agent:
     async def _talk(self) -> None:
         pause = _FIRST_PAUSE
         while True:
+            began = time.monotonic()
             try:
                 connection = await self._dialer.dial()
+                try:
+                    await self._converse(connection)
+                finally:
+                    connection.close()
             except NotAdmitted:
                 # The replicas run elsewhere by now, or are over: they must not run here as well.
                 log.warning("the service knows this agent no more: programs are ended")
@@ -206,25 +210,15 @@ class Agent:
                 return
             except OSError as error:
                 log.warning("the service is not reached: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            pause = _FIRST_PAUSE
-            try:
-                await self._converse(connection)
-            except (ChannelClosed, OSError) as error:
-                log.warning("the connection to the service ended: %s", error)
-            finally:
-                connection.close()
-            await asyncio.sleep(_FIRST_PAUSE)
+            # A service that cannot take what it is sent ends each conversation soon.
+            if time.monotonic() - began > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _converse(self, connection: Connection) -> None:
-        hello = messages.Hello(version=messages.VERSION, capabilities=None, failure=self._failure)
-        if not self._failure:
-            hello = msgspec.structs.replace(
-                hello,
-                capabilities=self._engine.capabilities(),
-            )
+        able = None if self._failure else self._engine.capabilities()
+        hello = messages.Hello(version=messages.VERSION, capabilities=able, failure=self._failure)
         last_said = time.monotonic()
         await connection.send(hello)
         welcome = await connection.receive()
