@@ -43,9 +43,7 @@ def install(lab: KubernetesLab) -> None:
     for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
         config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
     documents = [_adapted(lab, document) for document in chart.rendered(config=config + _SETTINGS)]
-    lab.kubectl(
-        "apply", "-n", NAMESPACE, "-f", "-", stdin=_listed([_NAMESPACE, _volume(), *documents])
-    )
+    lab.apply(_NAMESPACE, _volume(), *documents, namespace=NAMESPACE)
 
 
 def remove(lab: KubernetesLab) -> None:
@@ -144,10 +142,6 @@ def _volume() -> dict[str, Any]:
         capacity={"storage": "100Gi"},
         hostPath={"path": _VOLUME},
     )
-
-
-def _listed(documents: list[dict[str, Any]]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
 
 
 def told(lab: KubernetesLab) -> str:

@@ -108,6 +108,10 @@ class KubernetesLab(Machines):
             )
         return done.stdout
 
+    def apply(self, *objects: Mapping[str, Any], namespace: str = "default") -> None:
+        listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        self.kubectl("apply", "-n", namespace, "-f", "-", stdin=listed)
+
     def get(self, *arguments: str) -> dict[str, Any]:
         """What `kubectl get` finds."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))

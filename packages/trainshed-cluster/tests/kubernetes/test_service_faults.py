@@ -162,7 +162,7 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: School, 
 
 
 def test_a_namespace_that_is_full_is_waited_for(site: School) -> None:
-    site.apply(manifest("ResourceQuota", "none-at-all", hard={"pods": "0"}))
+    site.lab.apply(manifest("ResourceQuota", "none-at-all", hard={"pods": "0"}))
     try:
         job_id = site.submit()
         site.told(job_id, "namespace default admits no more")

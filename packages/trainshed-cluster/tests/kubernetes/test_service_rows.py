@@ -71,7 +71,7 @@ def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(site: Site) 
 def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
     """A limit that the namespace gives all Pods that ask for none."""
     limits = [{"type": "Container", "default": {"ephemeral-storage": "100Mi"}}]
-    site.apply(manifest("LimitRange", "disk", limits=limits))
+    site.lab.apply(manifest("LimitRange", "disk", limits=limits))
     try:
         job_id = submit(site.service, container_job(FILLS_DISK.format(mib=200)))
         story = story_of(site.service, job_id)
@@ -146,7 +146,7 @@ def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
     job_id = site.staying()
     [pod] = site.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
     node = pod["spec"]["nodeName"]
-    site.apply(*urgent(node))
+    site.lab.apply(*urgent(node))
     try:
         message = site.told(job_id, "Rule pod_evicted")
         assert f"Pod {pod['metadata']['name']} was deleted, or evicted from its node" in message
@@ -197,7 +197,7 @@ def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
         assert 'persistentvolumeclaim "environments" not found' in message
         assert 'persistentvolumeclaim "environments" not found' in described(site, job_id)
         try:
-            site.apply(volume, claim)
+            site.lab.apply(volume, claim)
             story = story_of(service, job_id)
             again = story_of(service, submit(service, container_job("print('came')")))
         finally:

@@ -86,10 +86,6 @@ class Site:
                     return entry["message"]
         raise AssertionError
 
-    def apply(self, *objects: dict[str, Any]) -> None:
-        manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-        self.lab.kubectl("apply", "-f", "-", stdin=manifest)
-
 
 def await_condition(service: Service, node: str, condition: str) -> None:
     """Of a node, as the service tells it."""

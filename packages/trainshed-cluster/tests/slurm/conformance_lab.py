@@ -38,10 +38,8 @@ class Switch(Protocol):
     def replug(self, name: str) -> None: ...
 
 
-class SlurmEngineLab(LabWithNodes):
-    """`settings`: of `[engines.slurm]`."""
-
-    patience = 40.0
+class OnMachines(LabWithNodes):
+    """An engine over the machines of a lab. `settings`: the engine's table."""
 
     def __init__(
         self, switch: Switch, directory: Path, settings: Mapping[str, Any], kills: int
@@ -49,19 +47,25 @@ class SlurmEngineLab(LabWithNodes):
         self.kills = kills
         self._switch = switch
         self._directory = directory
-        self._settings = {"lease": 10.0, "shared": True, **settings}
+        self._settings = {"lease": 10.0, **settings}
 
     def engine(self) -> Engine:
-        return self.elsewhere()()
-
-    def elsewhere(self) -> Callable[[], Engine]:
-        return partial(engine_of, self._directory, self._settings)
+        build = self.elsewhere()
+        assert build
+        return build()
 
     async def cut_off(self, engine: Engine, node: str) -> None:
         self._switch.unplug(node)
 
     async def reconnect(self, engine: Engine, node: str) -> None:
         self._switch.replug(node)
+
+
+class SlurmEngineLab(OnMachines):
+    patience = 40.0
+
+    def elsewhere(self) -> Callable[[], Engine]:
+        return partial(engine_of, self._directory, {"shared": True, **self._settings})
 
 
 class _NoSecrets:

@@ -16,7 +16,6 @@ from tests.slurm.whole import configure, service_on
 
 __all__ = ["commons", "gate"]
 
-GRACE = 2
 WHOLE_NODE = "n4-highcpu-2"
 """A machine type of which a node has room for one."""
 
@@ -36,7 +35,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def opened(slurm_lab: SlurmLab) -> Iterator[Site]:
-    directory = configure(slurm_lab, "faults", f"grace = {GRACE}")
+    directory = configure(slurm_lab, "faults", "grace = 2")
     with service_on(slurm_lab, directory) as service:
         yield Site(slurm_lab, service)
 
