@@ -132,13 +132,13 @@ async def test_sockets_of_slurms_steps_are_out_of_reach(house: House, steps: Pat
 
 
 async def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: House) -> None:
-    """docs/security.md: a directory that the operator shows to programs may have the service's data in
-    it."""
+    """docs/security.md: a directory that the operator shows to programs may have the service's data in it,
+    and lie in what is hidden itself, such as a home directory."""
     if _level(house) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
     shown = house.data.parent
     (shown / "lent").write_text("of use")
-    await house.restart(hidden=(house.data,), visible=(shown,))
+    await house.restart(hidden=(shown.parent, house.data), visible=(shown,))
     secret = house.data / "trainshed.db"
     secret.write_text("a secret")
     program = (
@@ -161,7 +161,7 @@ async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
         pytest.skip("no images can be shown at this level")
     image, shown = image_root(tmp_path / "root"), house.data.parent
     (shown / "lent").write_text("of use")
-    await house.restart(hidden=(house.data,), visible=(shown,))
+    await house.restart(hidden=(shown.parent, house.data), visible=(shown,))
     secret = house.data / "trainshed.db"
     secret.write_text("a secret")
     program = f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"

@@ -75,7 +75,7 @@ class Options(Struct, frozen=True):
         lent = (Path(path) for path in environs.places(ambient))
         private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())
         return SharedPaths(
-            hidden=outermost([*private, *_resolved(self.hidden)]),
+            hidden=tuple(map(str, (*private, *_resolved(self.hidden)))),
             read_only=_resolved(self.read_only),
             visible=outermost(
                 [*_resolved(self.visible), *(path for path in lent if path.exists())]

@@ -266,9 +266,9 @@ class View:
                 source.show(place)
         # A directory shown under its own path may contain hidden ones.
         same = [target for source, target, _ in self._mounts if source == target]
-        for path in mounts.outermost(list(filter(mounts.is_directory, self._isolation.hidden))):
-            if any(mounts.holds(target, [path]) for target in same):
-                place = self._place(path)
+        for path in sorted(self._isolation.hidden):
+            place = self._place(path)
+            if any(mounts.holds(target, [path]) for target in same) and mounts.is_directory(place):
                 _cover(place)
                 kernel.make_read_only(place)
         files = [("/etc/hosts", hosts)]
