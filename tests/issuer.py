@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -52,7 +52,7 @@ class ScriptedIssuer:
     def signs_in(self, location: str) -> str:
         """A person signs in at the address to which a browser was sent; return the code that it brings
         back."""
-        query = {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
+        query = dict(parse_qsl(urlsplit(location).query))
         code = f"code-{len(self.begun)}"
         self.begun[code] = query
         return code
@@ -98,9 +98,7 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
 
         def do_POST(self) -> None:
             size = int(self.headers["content-length"])
-            form = {
-                name: values[0] for name, values in parse_qs(self.rfile.read(size).decode()).items()
-            }
+            form = dict(parse_qsl(self.rfile.read(size).decode()))
             issuer.forms.append(form)
             begun = issuer.begun.pop(form["code"], None)
             if begun is None or begun["redirect_uri"] != form["redirect_uri"]:

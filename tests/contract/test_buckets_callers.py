@@ -18,6 +18,7 @@ import pytest
 from tests.commands import execute
 from tests.contract.buckets_service import MIB, Service, plain, serving
 from tests.people import known
+from trainshed.access.account_tokens import is_json_web_token
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
@@ -494,6 +495,11 @@ def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:
     service.publish()
     assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 200
     assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
+
+
+def test_no_request_hides_in_a_token() -> None:
+    """The service is asked whose it is with the token as it came, also in a form."""
+    assert not is_json_web_token("eyJ\r\n\r\nPOST /x HTTP/1.1\r\nX: .")
 
 
 def test_who_guesses_at_the_port_waits_and_nobody_else_does(service: Service) -> None:

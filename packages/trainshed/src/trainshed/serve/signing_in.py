@@ -351,7 +351,7 @@ async def _fetched(
     the form."""
     try:
         status, content = await asyncio.to_thread(_asked, address, form, headers or {})
-    except (OSError, HTTPException) as failure:
+    except (OSError, HTTPException, ValueError) as failure:
         raise Unavailable(f"{issuer.name} does not answer ({failure}); try again later.") from None
     if form is not None and status in (400, 401, 403):
         raise Unauthenticated(f"{issuer.name} refuses this sign-in: begin again.")
