@@ -717,6 +717,11 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
     assert (await plant.call("POST", JOBS, JOB, token=token)).status == 200
     [row] = (await plant.result("GET", "/trainshed/v1/audit?project=p1"))["entries"][:1]
     assert (row["who"], row["actingAs"]) == (claims["sub"], ROBOT)
+    browser, known = Browser(plant), plant.tokens.issuers
+    await browser.sign_in(token=token)
+    for marks, status in (([f"{issuer.address}#"], 303), (known, 200)):
+        plant.tokens.issuers = marks
+        assert (await browser.get("/team")).status == status, "it ends with its entry"
     account = f"/v1/projects/p1/serviceAccounts/{ROBOT}"
     await plant.call("POST", f"{account}:disable", {})
     await refused(plant, token, "is disabled")

@@ -52,6 +52,10 @@ class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
         """What it is known by where it has signed somebody in; with another address or client, another."""
         return f"{self.issuer}#{self.client_id}"
 
+    def mark_of(self, known: str) -> str:
+        """What it is known by for machines of an entry of `accounts`; with another account, another."""
+        return f"{self.mark} {known} {self.accounts[known]}"
+
 
 class Person(Struct, frozen=True):
     """Whom an issuer has recognised."""
@@ -169,8 +173,9 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
         )
     else:
         person = person_of(claims, issuer)
-    by, ends = subject[:200] if nearest else "", int(claims["exp"]) + SKEW
-    return Bearer(person.email, "", by, ends, issuer.mark, person.groups, int(claims["iat"]))
+    by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else ("", issuer.mark)
+    ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
+    return Bearer(person.email, "", by, ends, mark, person.groups, issued)
 
 
 def _fits(known: str, subject: str) -> bool:

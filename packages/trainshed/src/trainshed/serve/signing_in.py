@@ -107,7 +107,9 @@ class SigningIn:
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self.names = tuple(self._issuers)
-        self.marks = frozenset(issuer.mark for issuer in issuers)
+        self.marks = frozenset(
+            mark for known in issuers for mark in (known.mark, *map(known.mark_of, known.accounts))
+        )
 
     async def begin(self, name: str, following: str, mark: str) -> str:
         """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
