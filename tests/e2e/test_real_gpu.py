@@ -1,8 +1,5 @@
 """Jobs on a real GPU through the whole service (spec/machines#gpus): one has it, is seen to use it, and the
-next waits for it.
-
-Skipped where there is none. Programs run in the Python of TRAINSHED_TEST_TORCH_PYTHON.
-"""
+next waits for it. Programs run in the Python of TRAINSHED_TEST_TORCH_PYTHON."""
 
 from pathlib import Path
 from typing import Any

@@ -86,10 +86,6 @@ print(call('::ffff:{ADDRESS}', socket.AF_INET6))
 source = {CALLS!r} + "print(call('{ADDRESS}'), flush=True)"
 subprocess.run([sys.executable, '-c', source], check=True)
 
-thread = threading.Thread(target=lambda: print(call('{ADDRESS}')))
-thread.start()
-thread.join()
-
 # One whose parent is gone, and that made a session of its own.
 done, say = os.pipe()
 if os.fork() == 0:
@@ -107,6 +103,11 @@ if os.fork() == 0:
     os._exit(0)
 os.close(writing)
 os.read(reading, 1)
+
+# The last: it may be there for a moment more, and Python warns of forks beside threads.
+thread = threading.Thread(target=lambda: print(call('{ADDRESS}')))
+thread.start()
+thread.join()
 print('over')
 """
 
