@@ -181,7 +181,7 @@ def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> 
     assert shared.program.environ["PATH"].startswith(
         f"{files}/python-user/bin:/elsewhere/template/bin:/l"
     )
-    assert shared.isolation.read_only == ("/cache", "/elsewhere/template")
+    assert shared.isolation.read_only == ("/cache", "/cache/env", "/elsewhere/template")
     copied = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
     assert copied.program.python_template == "/elsewhere/template"
     assert copied.program.environ["PATH"].startswith(

@@ -91,14 +91,14 @@ print(json.dumps([os.listdir(place) if os.path.isdir(place) else [] for place in
 
 
 def test_disks_below_what_is_shown_are_shown(own: Place, small_disk: Path) -> None:
-    """As below a directory of data sets, or the driver's below /usr; they cannot be written to either."""
-    (small_disk / "data").write_text("1")
+    """As the driver's below /usr; they cannot be written to, and what is hidden in them stays so."""
+    (small_disk / "data" / "hidden").mkdir(parents=True)
     small_disk.chmod(0o777)
-    parent = small_disk.parent
-    shown = [sys.prefix, sys.base_prefix, str(parent)]
+    shown = [sys.prefix, sys.base_prefix, str(small_disk.parent)]
     program = WRITE.format(paths=[str(small_disk / "new")])
-    program += f"print(json.dumps(os.listdir({str(small_disk)!r})))"
-    assert said(own, program, read_only=shown, hidden=[str(parent.parent)]) == ["data"]
+    program += f"print(json.dumps([names for _, names, _ in os.walk({str(small_disk)!r})]))"
+    hidden = [str(small_disk.parents[1]), str(small_disk / "data")]
+    assert said(own, program, read_only=shown, hidden=hidden) == [["data"], []]
 
 
 LINKS = """

@@ -2,8 +2,7 @@
 lookup of secrets."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -146,7 +145,7 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
         users=(slot.users, users.COUNT) if slot.users else (),
         hidden=(*shared.hidden, *CLOSED),
         covered=COVERED,
-        read_only=outermost((*shared.read_only, *software.read_only, *template)),
+        read_only=tuple(sorted({*map(str, shared.read_only), *software.read_only, *template})),
         mounts=tuple(mounts),
         devices=edits.devices,
         buckets=plan.buckets if host.namespaced else (),
@@ -204,13 +203,3 @@ def hosts_text(
     # One name per line: some resolvers ignore long lines.
     lines += [f"{address}\t{name}" for name, address in address_of.items()]
     return "\n".join(lines) + "\n"
-
-
-def outermost(directories: Iterable[Path | str]) -> tuple[str, ...]:
-    """Return those directories that do not lie in another of them."""
-    outer: list[str] = []
-    # Sorted so that those inside a directory follow it directly.
-    for path in sorted({f"{directory}".rstrip("/") + "/" for directory in directories}):
-        if not outer or not path.startswith(outer[-1]):
-            outer.append(path)
-    return tuple(path.rstrip("/") or "/" for path in outer)

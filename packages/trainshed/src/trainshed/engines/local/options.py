@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Devices
-from trainshed.engines.launch.documents import outermost
 from trainshed.engines.launch.where import SharedPaths
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
@@ -72,14 +71,12 @@ class Options(Struct, frozen=True):
     def shared(self, layout: Layout) -> SharedPaths:
         """Return the settings that all launch documents share."""
         ambient = self.environment()
-        lent = (Path(path) for path in environs.places(ambient))
+        lent = (path for path in environs.places(ambient) if Path(path).exists())
         private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())
         return SharedPaths(
             hidden=tuple(map(str, (*private, *_resolved(self.hidden)))),
             read_only=_resolved(self.read_only),
-            visible=outermost(
-                [*_resolved(self.visible), *(path for path in lent if path.exists())]
-            ),
+            visible=tuple(sorted({*map(str, _resolved(self.visible)), *lent})),
             access=self.access,
             ambient=ambient,
             processes=self.processes,

@@ -122,10 +122,10 @@ class View:
 
     def _hide(self) -> None:
         self._mounts += self._root_mounts()
-        kept = [(self._source(self._files), self._files)]
-        frozen = [(self._source(path), path) for path in self._read_only]
+        kept = self._source(self._files)
         shown = [(self._own(source), target) for source, target in self._binds]
-        bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
+        bound = [(self._source(path), path, True) for path in self._read_only]
+        bound += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
         hosts = self._source(self._isolation.hosts)
         ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
@@ -136,8 +136,7 @@ class View:
         for path in self._isolation.covered:
             if mounts.is_file(path):
                 kernel.bind(os.devnull, path)
-        later = [(path, True) for _, path in kept + frozen]
-        later += [(target, source.is_directory) for source, target, _ in bound]
+        later = [(self._files, True), *((to, source.is_directory) for source, to, _ in bound)]
         in_memory: list[str] = []
         for source, target in shown:
             passed: list[str] = []
@@ -157,14 +156,10 @@ class View:
         # that contain hidden directories come first: those are hidden again inside them.
         around = [mount for mount in bound if mounts.holds(mount[1], places)]
         again = self._show_around(around, places)
-        for source, path in kept:
-            mounts.have_directory(path)
-            source.show(path)
-        for source, path in frozen:
-            mounts.have_directory(path)
-            source.lend(path)
+        mounts.have_directory(self._files)
+        kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        read_only = [path for _, path in frozen] + [target for _, target, frost in bound if frost]
+        read_only = [target for _, target, frost in bound if frost]
         # A hidden directory below a target that was shown is covered itself, and cannot be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
         for path in read_only + seen + again + in_memory:
