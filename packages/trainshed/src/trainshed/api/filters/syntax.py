@@ -62,7 +62,8 @@ Expression = Comparison | Term | Not | And | Or
 _SPACE: Final = re.compile(r"\s*")
 _NAME: Final = re.compile(r"[^\s()=!<>:~\"'.,]+")
 _VALUE: Final = re.compile(r"[^\s()]+")
-_QUOTED: Final = re.compile(r"""(["'])((?:\\.|(?!\1)[^\\])*+)\1""", re.DOTALL)
+# Not possessive: up to Python 3.11.4, and so in Debian 12, alternatives are then repeated wrongly.
+_QUOTED: Final = re.compile(r"""(["'])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 _OPERATOR: Final = re.compile(r"\s*(!=|<=|>=|=~|!~|=|<|>|:)")
 _KEYWORD: Final = re.compile(r"\s*(AND|OR|NOT)(?=[\s()]|\Z)")
 
