@@ -69,7 +69,6 @@ def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
     whole, part = last["gpus"]
     assert whole[0] > 0 and whole[1:] == [5 * GIB, 16 * GIB, 5 * GIB]
     assert part == [None, GIB, 16 * GIB, GIB]
-    # The fixture sees to it that nothing of the slot lives any more.
 
 
 def test_of_the_machines_devices_a_program_sees_what_it_was_given(place: Place) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.contract.replica.conftest import Place
 from trainshed.engines.launch.devices import (
-    Device,
     DeviceEdits,
     NvmlDevices,
     device_edits,
@@ -45,17 +44,6 @@ print(json.dumps(answer))
 """
 
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def gpus() -> tuple[Device, ...]:
-    devices = NvmlDevices({}).find()
-    if not devices:
-        pytest.skip("no GPU: the driver's library (NVML) finds none on this machine")
-    return devices
-
-
 def _environ(edits: DeviceEdits) -> dict[str, str]:
     path = ":".join([*edits.path, "/usr/local/bin:/usr/bin:/bin"])
     libraries = ":".join(edits.library_path)
@@ -63,7 +51,11 @@ def _environ(edits: DeviceEdits) -> dict[str, str]:
     return environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {})
 
 
-def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place, gpus: tuple[Device, ...]) -> None:
+@pytest.mark.gpu
+def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place) -> None:
+    gpus = NvmlDevices({}).find()
+    if not gpus:
+        pytest.skip("no GPU: the driver's library (NVML) finds none on this machine")
     private = place.level != protocol.LEVEL_SESSION
     last_gpu = gpus[-1]
     edits = device_edits(last_gpu.word, gpus, find_driver(), private=private, image=False)

@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 import sys
-import tarfile
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from functools import partial
@@ -22,6 +21,11 @@ from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.text.colours import one_line, plain
 from trainshed.wire.trainshed_v1.jobs import ShellTicket
 from trainshed.wire.trainshed_v1.record import read
+
+if sys.version_info >= (3, 11, 4) or TYPE_CHECKING:
+    import tarfile
+else:
+    from backports import tarfile
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
