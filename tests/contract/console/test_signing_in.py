@@ -520,6 +520,7 @@ async def test_a_forged_id_token_is_refused(
         ({"iat": NOW + 120}, "not valid"),
         ({"nbf": NOW + 120}, "not valid"),
         ({"exp": None}, "not valid"),
+        ({"exp": 1e300}, "no times"),
         ({"email_verified": False}, "has verified the address"),
         ({"email_verified": "true"}, "has verified the address"),
         ({"email": "owner@trainshed.local"}, "no address of a person"),

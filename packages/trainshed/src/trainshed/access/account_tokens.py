@@ -28,6 +28,8 @@ GET_ACCESS_TOKEN: Final = "iam.serviceAccounts.getAccessToken"
 _ISSUER: Final = "https://trainshed.local"
 SKEW: Final = 60
 """Seconds by which the clock of whoever signed may differ."""
+_FAR: Final = 1 << 40
+"""Seconds since the epoch that no clock will show."""
 _KEY_BITS: Final = 2_048
 # With the first characters of every JSON object in base64: `{"`.
 _FORM: Final = re.compile(r"eyJ[\w-]*(?:\.[\w-]*){2}", re.ASCII)
@@ -137,11 +139,15 @@ def check_claims(claims: Mapping[str, Any], now: int, leeway: int, **more: "Clai
     )
     try:
         registry.validate(dict(claims))
+        are_times = all(abs(claims[name]) < _FAR for name in ("exp", "iat"))
+        wrong = "" if are_times else "it says when in numbers that are no times"
     except JoseError as error:
+        wrong = error.description or str(error.error)
+    if wrong:
         raise Unauthenticated(
-            f"The token is not valid now: {error.description or error.error}. Get a new one; if the clocks "
-            "of two machines differ, set them."
-        ) from None
+            f"The token is not valid now: {wrong}. Get a new one; if the clocks of two machines differ, set "
+            "them."
+        )
 
 
 @lru_cache(4_096)

@@ -359,7 +359,7 @@ async def _fetched(
         raise Unauthenticated(f"{issuer.name} refuses this sign-in: begin again.")
     try:
         answer = json.loads(content) if status == 200 and len(content) <= _MOST_BYTES else None
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise Unavailable(f"{issuer.name} answers with {status} and no JSON; try again later.")
