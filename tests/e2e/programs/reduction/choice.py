@@ -16,7 +16,7 @@ WHOLE = sum(range(WORLD))
 
 def alone(number):
     average = number % 3 == 0
-    tensor = torch.full((100_000,), 12.0 * (RANK + number))
+    tensor = torch.full((400_000,), 12.0 * (RANK + number))
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
     total = 12.0 * (WHOLE + WORLD * number)
     assert tensor.unique().tolist() == [total / WORLD if average else total], number
