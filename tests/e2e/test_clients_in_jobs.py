@@ -43,8 +43,8 @@ def job_of(program: str, *arguments: str) -> dict[str, Any]:
 
 def seen_inside(service: Service, job: str) -> dict[str, Any]:
     """What a program has said that ran to its end."""
-    state, lines = service.finish(job, 300)["state"], service.lines(job)
-    assert state == "SUCCEEDED", "\n".join(lines[-30:])
+    view, lines = service.finish(job, 300), service.lines(job)
+    assert view["state"] == "SUCCEEDED", (view, "\n".join(lines[-30:]))
     (line_seen,) = (line for line in lines if line.startswith("SEEN "))
     return json.loads(line_seen.removeprefix("SEEN "))
 
