@@ -8,7 +8,6 @@ An image is the unchanged lower layer; the program's changes go to an upper laye
 import errno
 import os
 import stat
-import struct
 
 from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
     from trainshed.replica.sandbox import users
 
-_MOUNT_SETATTR = 442
-_AT_FDCWD = -100
-_AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 0x1
 
 SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -109,26 +105,15 @@ def freeze_all(kept: "Iterable[str]", place: str = "/") -> None:
     """Make all mounts at `place` and below read-only except those at the `kept` places. Does nothing before
     Linux 5.12. Raises OSError."""
     try:
-        _set_read_only(place, _MOUNT_ATTR_RDONLY, 0, _AT_RECURSIVE)
+        kernel.change_mount(
+            place, "mount_setattr %s" % place, flags=kernel.AT_RECURSIVE, added=_MOUNT_ATTR_RDONLY
+        )
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
         return
     for writable in kept:
-        _set_read_only(writable, 0, _MOUNT_ATTR_RDONLY, 0)
-
-
-def _set_read_only(place: str, added: int, removed: int, flags: int) -> None:
-    attributes = struct.pack("QQQQ", added, removed, 0, 0)
-    kernel.syscall(
-        _MOUNT_SETATTR,
-        "mount_setattr %s" % place,
-        _AT_FDCWD,
-        os.fsencode(place),
-        flags,
-        attributes,
-        len(attributes),
-    )
+        kernel.change_mount(writable, "mount_setattr %s" % writable, removed=_MOUNT_ATTR_RDONLY)
 
 
 def is_directory(path: str) -> bool:

@@ -9,19 +9,16 @@ belongs to the service. Needs root; runs on Python 3.6.
 import errno
 import os
 import socket
-import struct
 
 from trainshed.replica.system import kernel
 
 COUNT = 1 << 16
 """Users in one range: root, the system's, people, nobody."""
 
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
-_AT_FDCWD = -100
+_OPEN_TREE, _MOVE_MOUNT = 428, 429
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 0x1
 _OPEN_TREE_CLOEXEC = 0x80000
-_AT_RECURSIVE = 0x8000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 
@@ -121,27 +118,25 @@ class Users:
         tree = kernel.syscall(
             _OPEN_TREE,
             "open_tree %s" % source,
-            _AT_FDCWD,
+            kernel.AT_FDCWD,
             os.fsencode(source),
-            _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE,
+            _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | kernel.AT_RECURSIVE,
         )
         try:
-            attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, self._handle)
-            kernel.syscall(
-                _MOUNT_SETATTR,
+            kernel.change_mount(
+                "",
                 "map the owners of %s" % source,
-                tree,
-                b"",
-                _AT_EMPTY_PATH,
-                attributes,
-                len(attributes),
+                directory=tree,
+                flags=_AT_EMPTY_PATH,
+                added=_MOUNT_ATTR_IDMAP,
+                owners=self._handle,
             )
             kernel.syscall(
                 _MOVE_MOUNT,
                 "move_mount on %s" % target,
                 tree,
                 b"",
-                _AT_FDCWD,
+                kernel.AT_FDCWD,
                 os.fsencode(target),
                 _MOVE_MOUNT_F_EMPTY_PATH,
             )

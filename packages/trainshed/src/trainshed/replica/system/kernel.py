@@ -30,6 +30,9 @@ MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
+_MOUNT_SETATTR = 442
 MS_UNBINDABLE = 0x20000
 MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
@@ -124,6 +127,23 @@ def mount(
 def bind(source: str, target: str) -> None:
     """Mount a file or a directory tree in a second place as well. Raises OSError."""
     mount(source, target, None, MS_BIND | MS_REC)
+
+
+def change_mount(
+    place: str,
+    what: str,
+    *,
+    directory: int = AT_FDCWD,
+    flags: int = 0,
+    added: int = 0,
+    removed: int = 0,
+    owners: int = 0,
+) -> None:
+    """Add and remove attributes of a mount, or with AT_RECURSIVE of all below it as well (mount_setattr(2)).
+    `place`: below `directory`. `owners`: handle of the user namespace that maps them. Raises OSError."""
+    attributes = struct.pack("QQQQ", added, removed, 0, owners)
+    path = os.fsencode(place)
+    syscall(_MOUNT_SETATTR, what, directory, path, flags, attributes, len(attributes))
 
 
 def make_read_only(target: str) -> None:
