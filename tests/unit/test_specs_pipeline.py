@@ -54,13 +54,13 @@ def tuning_inputs(**changes: Any) -> Request:
 
 def parse(
     request: Request,
-    given: Request | None = None,
+    data: Request | None = None,
     max_trials: int = 0,
     dataset: Dataset | None = None,
 ) -> ParsedPipeline:
     return parse_pipeline(
         request,
-        inputs() if given is None else given,
+        inputs() if data is None else data,
         region="us-central1",
         runtimes=FakeRuntimes(),
         max_trials=max_trials,
@@ -71,9 +71,9 @@ def parse(
 
 
 def violations(
-    request: Request, given: Request | None = None, dataset: Dataset | None = None
+    request: Request, data: Request | None = None, dataset: Dataset | None = None
 ) -> dict[str, str]:
-    return refused(lambda: parse(request, given, dataset=dataset))
+    return refused(lambda: parse(request, data, dataset=dataset))
 
 
 def custom_of(found: ParsedPipeline) -> ParsedCustomJob:

@@ -65,7 +65,7 @@ class Api:
         self.leaving = leaving
         self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.deleted: list[str] = []
-        self.asked = asyncio.Event()
+        self.confirming = asyncio.Event()
         self.confirmed: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -77,7 +77,7 @@ class Api:
         if "watch" in request.url.params:
             return httpx2.Response(200, content=self._changes(of_pods))
         if of_pods and "fieldSelector" in request.url.params:
-            self.asked.set()
+            self.confirming.set()
             return httpx2.Response(200, json={"metadata": {}, "items": await self.confirmed})
         items = [pod(self.phase, 1)] if of_pods else [NODE]
         return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
@@ -203,7 +203,7 @@ async def test_a_list_that_is_older_than_what_was_told_brings_nothing_back(start
     api = Api()
     here = await start(api)
     here.suspect("a")
-    await api.asked.wait()
+    await api.confirming.wait()
     api.events.put_nowait(("DELETED", pod("Succeeded", 3)))
     await not_there(here)
     api.confirmed.set_result([pod("Running", 2)])
