@@ -52,6 +52,7 @@ def gpus(kind: str, count: str | None, machine: str = "n1-standard-8") -> Reques
     return custom(masterType=machine, masterConfig={"acceleratorConfig": config})
 
 
+ACCELERATORS, COMMAND = "master_config.accelerator_config", "master_config.container_command"
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no job id": (ml_job(job_id=""), "job_id"),
     "job id beginning with a digit": (ml_job(job_id="1job"), "job_id"),
@@ -63,7 +64,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "worker count on a tier": (ml_job(scaleTier=None, workerCount="1"), "worker_count"),
     "accelerators on a tier": (
         ml_job(masterConfig={"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}}),
-        "master_config.accelerator_config",
+        ACCELERATORS,
     ),
     "no master type": (ml_job(scaleTier="CUSTOM"), "master_type"),
     "machine of Vertex only": (custom(masterType="n4-standard-4"), "master_type"),
@@ -73,20 +74,11 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "negative workers": (custom(workerType="n1-standard-4", workerCount="-1"), "worker_count"),
     "absurd workers": (custom(workerType="n1-standard-4", workerCount="9" * 18), "worker_count"),
     "two categories": (custom(workerType="standard", workerCount="1"), "worker_type"),
-    "accelerators on a legacy type": (
-        gpus("NVIDIA_TESLA_K80", "1", "standard"),
-        "master_config.accelerator_config",
-    ),
-    "GPU on the wrong machine": (
-        gpus("NVIDIA_TESLA_A100", "1"),
-        "master_config.accelerator_config.type",
-    ),
-    "GPU count": (gpus("NVIDIA_TESLA_K80", "3"), "master_config.accelerator_config.count"),
-    "GPU without count": (gpus("NVIDIA_TESLA_K80", None), "master_config.accelerator_config.count"),
-    "A2 without its GPUs": (
-        custom(masterType="a2-highgpu-1g"),
-        "master_config.accelerator_config.type",
-    ),
+    "accelerators on a legacy type": (gpus("NVIDIA_TESLA_K80", "1", "standard"), ACCELERATORS),
+    "GPU on the wrong machine": (gpus("NVIDIA_TESLA_A100", "1"), f"{ACCELERATORS}.type"),
+    "GPU count": (gpus("NVIDIA_TESLA_K80", "3"), f"{ACCELERATORS}.count"),
+    "GPU without count": (gpus("NVIDIA_TESLA_K80", None), f"{ACCELERATORS}.count"),
+    "A2 without its GPUs": (custom(masterType="a2-highgpu-1g"), f"{ACCELERATORS}.type"),
     "disk type": (
         ml_job(masterConfig={"diskConfig": {"bootDiskType": "hyperdisk-balanced"}}),
         "master_config.disk_config.boot_disk_type",
@@ -105,16 +97,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         ml_job(workerConfig={"imageUri": CUSTOM_IMAGE}),
         "worker_config.image_uri",
     ),
-    "command without image": (
-        ml_job(masterConfig={"containerCommand": ["x"]}),
-        "master_config.container_command",
-    ),
+    "command without image": (ml_job(masterConfig={"containerCommand": ["x"]}), COMMAND),
     "image refused by the runtimes": (image(REFUSED_IMAGE), "master_config.image_uri"),
     "image name": (image("gs://bucket/image"), "master_config.image_uri"),
-    "args and command": (
-        image(config={"containerCommand": ["x"]}, args=["--a"]),
-        "master_config.container_command",
-    ),
+    "args and command": (image(config={"containerCommand": ["x"]}, args=["--a"]), COMMAND),
     "args and container args": (
         image(config={"containerArgs": ["x"]}, args=["--a"]),
         "master_config.container_args",
@@ -125,9 +111,9 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
             packageUris=["gs://bucket/p.tar.gz"],
             pythonModule="trainer.task",
         ),
-        "master_config.container_command",
+        COMMAND,
     ),
-    "prebuilt image without a program": (image(SKLEARN), "master_config.container_command"),
+    "prebuilt image without a program": (image(SKLEARN), COMMAND),
     "prebuilt image by arguments without packages": (
         image(SKLEARN, args=["--module_name=trainer.task"]),
         "args",

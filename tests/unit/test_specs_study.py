@@ -76,9 +76,14 @@ def metrics(*given: Request) -> Request:
     return study(metrics=list(given))
 
 
+DOUBLE, INTEGER, DISCRETE, CATEGORICAL = (
+    f"{FIRST}.{kind}_value_spec" for kind in ("double", "integer", "discrete", "categorical")
+)
 CONDITIONAL = f"{FIRST}.conditional_parameter_specs"
 A = {"values": ["a"]}
 METRICS = "study_spec.metrics"
+PARENT_VALUES = f"{CONDITIONAL}[0].parent_categorical_values"
+MINIMIZED = {"metricId": "a", "goal": "MINIMIZE"}
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no parameters": (
@@ -88,7 +93,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no metrics": (study(metrics=[]), METRICS),
     "metric without id": (metrics({"goal": "MINIMIZE"}), f"{METRICS}[0].metric_id"),
     "metric twice": (
-        metrics({"metricId": "a", "goal": "MINIMIZE"}, {"metricId": "a", "goal": "MAXIMIZE"}),
+        metrics(MINIMIZED, {"metricId": "a", "goal": "MAXIMIZE"}),
         f"{METRICS}[1].metric_id",
     ),
     "safety metrics only": (
@@ -97,7 +102,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "safe fraction": (
         metrics(
-            {"metricId": "a", "goal": "MINIMIZE"},
+            MINIMIZED,
             {
                 "metricId": "b",
                 "goal": "MINIMIZE",
@@ -110,22 +115,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "zero byte in an id": (study(double("a\0")), f"{FIRST}.parameter_id"),
     "id twice": (study(double(), integer("x")), "study_spec.parameters[1].parameter_id"),
     "two value specs": (study({**double(), **integer("x")}), f"{FIRST}.integer_value_spec"),
-    "no bounds": (
-        study({"parameterId": "x", "doubleValueSpec": {}}),
-        f"{FIRST}.double_value_spec.max_value",
-    ),
+    "no bounds": (study({"parameterId": "x", "doubleValueSpec": {}}), f"{DOUBLE}.max_value"),
     "infinite bound": (
         study({"parameterId": "x", "doubleValueSpec": {"maxValue": "Infinity"}}),
-        f"{FIRST}.double_value_spec.max_value",
+        f"{DOUBLE}.max_value",
     ),
-    "overflowing range": (
-        study(double(low=-1.7e308, high=1.7e308)),
-        f"{FIRST}.double_value_spec.max_value",
-    ),
-    "integer beyond floats": (
-        study(integer(high=str(2**53))),
-        f"{FIRST}.integer_value_spec.max_value",
-    ),
+    "overflowing range": (study(double(low=-1.7e308, high=1.7e308)), f"{DOUBLE}.max_value"),
+    "integer beyond floats": (study(integer(high=str(2**53))), f"{INTEGER}.max_value"),
     "logarithm of zero": (study(double(low=0, scaleType="UNIT_LOG_SCALE")), f"{FIRST}.scale_type"),
     "reverse logarithm of a negative": (
         study(discrete("d", -1, 1, scaleType="UNIT_REVERSE_LOG_SCALE")),
@@ -137,30 +133,18 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "discrete without values": (
         study({"parameterId": "d", "discreteValueSpec": {}}),
-        f"{FIRST}.discrete_value_spec.values",
+        f"{DISCRETE}.values",
     ),
-    "discrete out of order": (study(discrete("d", 1, 3, 2)), f"{FIRST}.discrete_value_spec.values"),
-    "discrete too near": (
-        study(discrete("d", 1, 1 + 1e-11)),
-        f"{FIRST}.discrete_value_spec.values",
-    ),
-    "1001 discrete values": (
-        study(discrete("d", *range(1001))),
-        f"{FIRST}.discrete_value_spec.values",
-    ),
+    "discrete out of order": (study(discrete("d", 1, 3, 2)), f"{DISCRETE}.values"),
+    "discrete too near": (study(discrete("d", 1, 1 + 1e-11)), f"{DISCRETE}.values"),
+    "1001 discrete values": (study(discrete("d", *range(1001))), f"{DISCRETE}.values"),
     "no categories": (
         study({"parameterId": "c", "categoricalValueSpec": {}}),
-        f"{FIRST}.categorical_value_spec.values",
+        f"{CATEGORICAL}.values",
     ),
-    "category twice": (
-        study(categorical("c", "a", "a")),
-        f"{FIRST}.categorical_value_spec.values[1]",
-    ),
-    "default outside": (with_default(double(), 2.5), f"{FIRST}.double_value_spec.default_value"),
-    "default no category": (
-        with_default(categorical(), "z"),
-        f"{FIRST}.categorical_value_spec.default_value",
-    ),
+    "category twice": (study(categorical("c", "a", "a")), f"{CATEGORICAL}.values[1]"),
+    "default outside": (with_default(double(), 2.5), f"{DOUBLE}.default_value"),
+    "default no category": (with_default(categorical(), "z"), f"{CATEGORICAL}.default_value"),
     "grid of doubles": (study(algorithm="GRID_SEARCH"), "study_spec.algorithm"),
     "no trial at all": (
         study(studyStoppingConfig={"maxNumTrials": 0}),
@@ -182,13 +166,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "child without condition": (
         study(categorical(conditionalParameterSpecs=[child(integer())])),
-        f"{CONDITIONAL}[0].parent_categorical_values",
+        PARENT_VALUES,
     ),
     "condition of another kind": (
         study(
             integer("m", conditionalParameterSpecs=[child(integer(), parentCategoricalValues=A)])
         ),
-        f"{CONDITIONAL}[0].parent_categorical_values",
+        PARENT_VALUES,
     ),
     "empty condition": (
         study(
@@ -366,7 +350,7 @@ def test_several_objectives_and_safety() -> None:
     """spec/tuning#objectives: multi-objective studies; a threshold that is left out is 0 (public text)."""
     spec = parse(
         metrics(
-            {"metricId": "a", "goal": "MINIMIZE"},
+            MINIMIZED,
             {"metricId": "b", "goal": "MAXIMIZE"},
             {
                 "metricId": "s",

@@ -24,6 +24,12 @@ from tests.unit.specs_vertex import (
     with_gpus,
 )
 
+MACHINE, PACKAGE, CONTAINER = (
+    f"{FIRST}.{part}" for part in ("machine_spec", "python_package_spec", "container_spec")
+)
+OUTPUT = "job_spec.base_output_directory.output_uri_prefix"
+STRATEGY = "job_spec.scheduling.strategy"
+
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "long display name": ({**custom_job(), "displayName": "x" * 129}, "display_name"),
     "no job spec": ({"displayName": "job"}, POOLS),
@@ -38,89 +44,65 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "negative count": (custom_job(pool(), pool(replicaCount="-1")), f"{POOLS}[1].replica_count"),
     "absurd count": (custom_job(pool(), pool(replicaCount="9" * 18)), f"{POOLS}[1].replica_count"),
     "too many addresses": (custom_job(pool(), pool(replicaCount="1990")), POOLS),
-    "no machine": (machine(), f"{FIRST}.machine_spec.machine_type"),
-    "unknown machine": (machine(machineType="n1-standard4"), f"{FIRST}.machine_spec.machine_type"),
-    "legacy machine": (
-        machine(machineType="complex_model_m"),
-        f"{FIRST}.machine_spec.machine_type",
-    ),
-    "tier-only machine": (
-        machine(machineType="n1-highcpu-8"),
-        f"{FIRST}.machine_spec.machine_type",
-    ),
+    "no machine": (machine(), f"{MACHINE}.machine_type"),
+    "unknown machine": (machine(machineType="n1-standard4"), f"{MACHINE}.machine_type"),
+    "legacy machine": (machine(machineType="complex_model_m"), f"{MACHINE}.machine_type"),
+    "tier-only machine": (machine(machineType="n1-highcpu-8"), f"{MACHINE}.machine_type"),
     "one T4 on 32 vCPUs": (
         with_gpus("NVIDIA_TESLA_T4", 1, "n1-standard-32"),
-        f"{FIRST}.machine_spec.accelerator_count",
+        f"{MACHINE}.accelerator_count",
     ),
     "GPU without count": (
         machine(machineType="n1-standard-4", acceleratorType="NVIDIA_TESLA_T4"),
-        f"{FIRST}.machine_spec.accelerator_count",
+        f"{MACHINE}.accelerator_count",
     ),
     "count without GPU": (
         machine(machineType="n1-standard-4", acceleratorCount=1),
-        f"{FIRST}.machine_spec.accelerator_count",
+        f"{MACHINE}.accelerator_count",
     ),
     "GPU machine without GPUs": (
         machine(machineType="a2-highgpu-1g"),
-        f"{FIRST}.machine_spec.accelerator_type",
+        f"{MACHINE}.accelerator_type",
     ),
-    "TPU without topology": (
-        machine(machineType="ct5lp-hightpu-4t"),
-        f"{FIRST}.machine_spec.tpu_topology",
-    ),
+    "TPU without topology": (machine(machineType="ct5lp-hightpu-4t"), f"{MACHINE}.tpu_topology"),
     "topology without TPU": (
         machine(machineType="n1-standard-4", tpuTopology="2x2"),
-        f"{FIRST}.machine_spec.tpu_topology",
+        f"{MACHINE}.tpu_topology",
     ),
-    "TPU pod of 40": (
-        with_gpus("TPU_V3", 40, "cloud-tpu"),
-        f"{FIRST}.machine_spec.accelerator_count",
-    ),
+    "TPU pod of 40": (with_gpus("TPU_V3", 40, "cloud-tpu"), f"{MACHINE}.accelerator_count"),
     "large disk": (
         custom_job(pool(diskSpec={"bootDiskSizeGb": 64_001})),
         f"{FIRST}.disk_spec.boot_disk_size_gb",
     ),
-    "no program": (custom_job(pool(pythonPackageSpec=None)), f"{FIRST}.container_spec"),
-    "two programs": (
-        custom_job(pool(containerSpec={"imageUri": CUSTOM_IMAGE})),
-        f"{FIRST}.container_spec",
-    ),
-    "no executor": (
-        custom_job(package(executorImageUri=None)),
-        f"{FIRST}.python_package_spec.executor_image_uri",
-    ),
+    "no program": (custom_job(pool(pythonPackageSpec=None)), CONTAINER),
+    "two programs": (custom_job(pool(containerSpec={"imageUri": CUSTOM_IMAGE})), CONTAINER),
+    "no executor": (custom_job(package(executorImageUri=None)), f"{PACKAGE}.executor_image_uri"),
     "executor of no known version": (
         custom_job(package(executorImageUri=SKLEARN.replace("1-6", "9-9"))),
-        f"{FIRST}.python_package_spec.executor_image_uri",
+        f"{PACKAGE}.executor_image_uri",
     ),
-    "no module": (
-        custom_job(package(pythonModule=None)),
-        f"{FIRST}.python_package_spec.python_module",
-    ),
-    "no packages": (
-        custom_job(package(packageUris=None)),
-        f"{FIRST}.python_package_spec.package_uris",
-    ),
+    "no module": (custom_job(package(pythonModule=None)), f"{PACKAGE}.python_module"),
+    "no packages": (custom_job(package(packageUris=None)), f"{PACKAGE}.package_uris"),
     "101 packages": (
         custom_job(package(packageUris=["gs://bucket/p.tar.gz"] * 101)),
-        f"{FIRST}.python_package_spec.package_uris",
+        f"{PACKAGE}.package_uris",
     ),
     "package is a bucket": (
         custom_job(package(packageUris=["gs://bucket/"])),
-        f"{FIRST}.python_package_spec.package_uris[0]",
+        f"{PACKAGE}.package_uris[0]",
     ),
-    "no image": (custom_job(container(imageUri=None)), f"{FIRST}.container_spec.image_uri"),
+    "no image": (custom_job(container(imageUri=None)), f"{CONTAINER}.image_uri"),
     "image with scheme": (
         custom_job(container(imageUri="https://gcr.io/p/i")),
-        f"{FIRST}.container_spec.image_uri",
+        f"{CONTAINER}.image_uri",
     ),
     "prebuilt image without a command": (
         custom_job(container(imageUri=SKLEARN)),
-        f"{FIRST}.container_spec.command",
+        f"{CONTAINER}.command",
     ),
     "prebuilt image with arguments only": (
         custom_job(container(imageUri=SKLEARN, args=["--x"])),
-        f"{FIRST}.container_spec.command",
+        f"{CONTAINER}.command",
     ),
     "reducer refused by the runtimes": (
         custom_job(pool(), {}, container(imageUri=REDUCER)),
@@ -128,43 +110,34 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "variable name": (
         custom_job(container(env=[{"name": "GOOD"}, {"name": "1BAD", "value": "x"}])),
-        f"{FIRST}.container_spec.env[1].name",
+        f"{CONTAINER}.env[1].name",
     ),
     "101 variables": (
         custom_job(container(env=[{"name": f"V{i}"} for i in range(101)])),
-        f"{FIRST}.container_spec.env",
+        f"{CONTAINER}.env",
     ),
     "zero byte in a variable": (
         custom_job(container(env=[{"name": "V", "value": "a\0b"}])),
-        f"{FIRST}.container_spec.env[0].value",
+        f"{CONTAINER}.env[0].value",
     ),
     "long arguments": (
         custom_job(container(args=["x" * 50_001, "y" * 50_000])),
-        f"{FIRST}.container_spec.args",
+        f"{CONTAINER}.args",
     ),
     "NFS": (
         custom_job(pool(nfsMounts=[{"server": "10.0.0.1", "path": "p", "mountPoint": "m"}])),
         f"{FIRST}.nfs_mounts",
     ),
     "Lustre": (custom_job(pool(lustreMounts=[{"filesystem": "f"}])), f"{FIRST}.lustre_mounts"),
-    "empty output directory": (
-        custom_job(baseOutputDirectory={}),
-        "job_spec.base_output_directory.output_uri_prefix",
-    ),
-    "bucket name": (
-        custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}),
-        "job_spec.base_output_directory.output_uri_prefix",
-    ),
+    "empty output directory": (custom_job(baseOutputDirectory={}), OUTPUT),
+    "bucket name": (custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}), OUTPUT),
     "network": (custom_job(network="default"), "job_spec.network"),
     "tensorboard": (custom_job(tensorboard="tb"), "job_spec.tensorboard"),
     "endless timeout": (
         custom_job(scheduling={"timeout": "315576000000s"}),
         "job_spec.scheduling.timeout",
     ),
-    "FLEX_START without GPUs": (
-        custom_job(scheduling={"strategy": "FLEX_START"}),
-        "job_spec.scheduling.strategy",
-    ),
+    "FLEX_START without GPUs": (custom_job(scheduling={"strategy": "FLEX_START"}), STRATEGY),
     "FLEX_START over seven days": (flex(timeout="604801s"), "job_spec.scheduling.timeout"),
     "label key beginning with a dash": (labelled(**{"-a": "b"}), "labels.-a"),
     "label value with a space": (labelled(team="a b"), "labels.team"),
@@ -205,9 +178,9 @@ def test_all_violations_are_reported_at_once() -> None:
     assert set(violations(request)) == {
         "display_name",
         "labels.Team",
-        f"{FIRST}.python_package_spec.executor_image_uri",
-        f"{FIRST}.python_package_spec.python_module",
-        f"{FIRST}.python_package_spec.package_uris[0]",
+        f"{PACKAGE}.executor_image_uri",
+        f"{PACKAGE}.python_module",
+        f"{PACKAGE}.package_uris[0]",
         f"{POOLS}[1].machine_spec.accelerator_type",
         f"{POOLS}[1].replica_count",
         f"{POOLS}[3].container_spec.image_uri",
@@ -217,18 +190,18 @@ def test_all_violations_are_reported_at_once() -> None:
         "job_spec.scheduling.timeout",
         "job_spec.scheduling.max_wait_duration",
         "job_spec.service_account",
-        "job_spec.base_output_directory.output_uri_prefix",
+        OUTPUT,
     }
 
 
 def test_public_words() -> None:
     """facts/limits#error-texts: the texts that were seen begin the descriptions."""
     faults = violations(machine(machineType="n1-standard4"))
-    assert faults[f"{FIRST}.machine_spec.machine_type"] == (
+    assert faults[f"{MACHINE}.machine_type"] == (
         "Machine type n1-standard4 is not supported. Did you mean n1-standard-4?"
     )
     faults = violations(with_gpus("NVIDIA_L4", 1))
-    assert faults[f"{FIRST}.machine_spec.accelerator_type"].startswith(
+    assert faults[f"{MACHINE}.accelerator_type"].startswith(
         'Accelerator "NVIDIA_L4" is not supported for machine type "n1-standard-4"'
     )
 
@@ -275,7 +248,7 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     faults = violations(
         custom_job(*workers, container(imageUri=REDUCER, env=variables(reducer)), pool())
     )
-    package_env = f"{FIRST}.python_package_spec.env"
+    package_env = f"{PACKAGE}.env"
     reducer_env = f"{POOLS}[2].container_spec.env"
     wrong = [field for field in faults if ".env[" in field]
     assert wrong == [
@@ -286,11 +259,11 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, off."
     assert "no number of at least 4096" in faults[wrong[1]]
     assert faults[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
-    assert f"{FIRST}.machine_spec.machine_type" not in faults
+    assert f"{MACHINE}.machine_type" not in faults
 
 
 def test_flex_start_needs_one_configuration() -> None:
     """facts/lifecycle#scheduling."""
     request = flex()
     request["jobSpec"]["workerPoolSpecs"].append(pool())
-    assert "job_spec.scheduling.strategy" in violations(request)
+    assert STRATEGY in violations(request)

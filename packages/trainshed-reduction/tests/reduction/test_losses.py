@@ -88,7 +88,8 @@ def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them(
             leaving.start()
             with sends() as worker:
                 assert worker.result() == wanted
-            leaving.join()
+                worker.bye()
+                leaving.join()
 
         group = Ranks(settings(reducers.addresses), 2)
         group.world = 1

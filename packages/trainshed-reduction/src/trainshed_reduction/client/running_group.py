@@ -80,8 +80,8 @@ _QUIET = 60.0
 """Seconds between two lines about broken connections."""
 _LOOK = 0.5
 """Seconds between two checks for what causes no event, such as silence."""
-_LEAVE = 5.0
-"""Seconds for sending what others may still need."""
+_LEAVE = 10.0
+"""Seconds for sending what others may still need, if a reducer was lost just before the end."""
 _PARTING = 1.0
 """Seconds for sending a lane's last frame."""
 
@@ -234,10 +234,10 @@ class RunningGroup:
         return time.monotonic()
 
     def _is_needed(self) -> bool:
-        """Whether a reducer that is being started again may need results that only this rank has. Not if the
-        reducer is back and says that it waits for others: they have left."""
+        """Whether a reducer that is being started again may need results that only this rank has. It cannot
+        tell whether those whom it waits for have left or lose time on their way."""
         return any(
-            not (lane.running or lane.dropped or lane.status) and self._ledger.keeps(lane.index)
+            not (lane.running or lane.dropped) and self._ledger.keeps(lane.index)
             for lane in self._lanes
         )
 
