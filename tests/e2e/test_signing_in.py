@@ -7,10 +7,8 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from google.auth import identity_pool
@@ -173,26 +171,3 @@ def test_google_s_library_exchanges_the_id_token_of_a_machine(
     credentials.refresh(Request())
     me = service.ask("GET", "/trainshed/v1/whoami", token=credentials.token).json
     assert (me["email"], credentials.expired) == (ROBOT, False)
-
-
-def led_to(address: str) -> str:
-    """Where an answer sends a client."""
-    parts = urlsplit(address)
-    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-    connection.request("GET", f"{parts.path}?{parts.query}")
-    location = connection.getresponse().headers["location"]
-    connection.close()
-    return location
-
-
-@WITH_CHROMIUM
-def test_a_browser_that_is_led_to_another_s_sign_in_asks_first(
-    service: Service, chromium: Browser
-) -> None:
-    end = led_to(led_to(f"{service.rest}/login/with?issuer=Corp&mark=theirs"))
-    victim = chromium.new_context().new_page()
-    victim.goto(end)
-    expect(
-        victim.get_by_text("If it was not you who asked for it, leave this page.")
-    ).to_be_visible()
-    assert "/login?" in victim.url

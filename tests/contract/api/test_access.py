@@ -14,6 +14,7 @@ from tests.contract.api.shelling import Shelled
 from tests.people import known
 from tests.unit.specs_requests import custom_job
 from trainshed.access import strangers
+from trainshed.access.account_tokens import GRANT
 from trainshed.api.calls.call import tell_of_stranger
 from trainshed.store.audit import chained
 
@@ -195,20 +196,23 @@ async def test_a_long_record_comes_in_pages(house: Shelled) -> None:
     assert [row["seq"] for row in rows] == [row["seq"] for row in first[:-1]]
 
 
+@pytest.mark.parametrize(("path", "status"), [(JOBS, 401), ("/token", 400)])
 async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_up(
-    house: Shelled, monkeypatch: pytest.MonkeyPatch
+    house: Shelled, monkeypatch: pytest.MonkeyPatch, path: str, status: int
 ) -> None:
     monkeypatch.setattr(strangers, "_DELAY", 3600.0)
+    form = f"grant_type={GRANT}&assertion=a.b.c".encode()
+    guess = partial(house.call, "POST", path, form, token="guessed")
     for _ in range(30):
-        assert (await house.call("GET", JOBS, token="guessed")).status == 401
-    guesses = [asyncio.ensure_future(house.call("GET", JOBS, token="guessed")) for _ in range(2)]
+        assert (await guess()).status == status
+    guesses = [asyncio.ensure_future(guess()) for _ in range(2)]
     made = await token_of(house)
     assert (await house.call("GET", JOBS, token=made["token"])).status == 200
-    assert not any(guess.done() for guess in guesses)
+    assert not any(waiting.done() for waiting in guesses)
     refused = (await audit(house))[-1]
     assert (refused["method"], refused["source"]) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
-    for guess in guesses:
-        guess.cancel()
+    for waiting in guesses:
+        waiting.cancel()
 
 
 async def test_who_guesses_from_a_network_of_addresses_is_one(house: Shelled) -> None:

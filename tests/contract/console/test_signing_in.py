@@ -526,6 +526,8 @@ async def test_a_forged_id_token_is_refused(
         ({"email": "owner@trainshed.local"}, "no address of a person"),
         ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no address of a person"),
         ({"email": "a@b@c"}, "no address of a person"),
+        ({"email": "ana\0@corp.example"}, "no address of a person"),
+        ({"email": "ana\N{RIGHT-TO-LEFT OVERRIDE}@corp.example"}, "no address of a person"),
         ({"email": "mi\N{KELVIN SIGN}e@corp.example"}, "no address of a person"),
     ],
 )
@@ -594,6 +596,7 @@ async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(
         assert answer.status == 503 and "does not answer" in answer.json["error_description"]
         answer = await other.call("GET", WHO, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]
+        assert (await Browser(other).sign_in(token=issuer.id_token(now=NOW))).status == 503
     with issuing(lambda: NOW, port=int(issuer.address.rpartition(":")[2])):
         assert (await exchanged(other, issuer.id_token(now=NOW))).status == 503, (
             "asked a moment ago"
@@ -610,6 +613,48 @@ async def test_an_issuer_with_an_address_that_is_none_is_read_once(
         answer = await house.call("GET", WHO, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]
     assert len(issuer.paths) == 1
+
+
+async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
+    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = "https://sso.corp.example"
+    published = {**issuer.published(), "issuer": elsewhere}
+
+    async def asked(address: str, *_: object) -> tuple[int, bytes]:
+        assert address.startswith(elsewhere)
+        return 200, json.dumps(published).encode()
+
+    monkeypatch.setattr("trainshed.serve.signing_in._asked", asked)
+    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
+    answer = await house.call("GET", WHO, token=issuer.id_token(now=NOW, iss=elsewhere))
+    assert answer.status == 503 and "publishes no facts" in answer.error["message"]
+    house.close()
+
+
+async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainshed.serve.signing_in._TIMEOUT", 0.2)
+    left = asyncio.Event()
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        leaving = asyncio.ensure_future(reader.read())
+        writer.write(b"HTTP/1.1 200 OK\r\nx: ")
+        while not leaving.done():
+            writer.write(b"y")
+            await asyncio.wait((leaving,), timeout=0.02)
+        writer.close()
+        left.set()
+
+    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        house = ConsoleHouse(tmp_path, issuers=[ScriptedIssuer(address).settings()])
+        async with asyncio.timeout(60):
+            answer = await Browser(house).get("/login/with?issuer=Corp")
+            await left.wait()
+    assert answer.status == 503 and "no whole answer within 0.2 s" in text_of(answer)
+    house.close()
 
 
 @pytest.mark.parametrize("age", [31, 7200])

@@ -106,6 +106,13 @@ def is_safe(address: str) -> bool:
     return bool(parts.hostname) and (parts.scheme == "https" or is_here)
 
 
+def may_name(issuer: Issuer, address: str) -> bool:
+    """Whether the documents of an issuer may name an address. One of this machine is for those alone that are
+    on it themselves; anywhere else TLS says whether it is theirs."""
+    is_here = urlsplit(issuer.issuer).hostname in _HERE
+    return is_safe(address) and (is_here or urlsplit(address).hostname not in _HERE)
+
+
 def _faults(issuer: Issuer) -> Iterator[str]:
     if not _NAME.fullmatch(issuer.name):
         yield f"name: {issuer.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"

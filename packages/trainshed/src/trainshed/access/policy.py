@@ -139,13 +139,14 @@ def member_fault(member: str) -> str:
     """Return what is wrong with a member of a policy; "" if nothing is."""
     kind, _, email = member.partition(":")
     if f"{kind}:" == GROUP:
-        return "" if _GROUP.fullmatch(email) else f"{email!r} is no name of a group."
+        is_name = _GROUP.fullmatch(email) and email.isprintable()
+        return "" if is_name else f"{email!r} is no name of a group."
     if f"{kind}:" not in (USER, SERVICE_ACCOUNT):
         return (
             f"{member!r} is none of user:EMAIL, serviceAccount:EMAIL and group:NAME; no other members have "
             "roles here."
         )
-    if not _EMAIL.fullmatch(email):
+    if not (_EMAIL.fullmatch(email) and email.isprintable()):
         return f"{email!r} is not an e-mail address."
     if member != member_of(email):
         return f"{email!r} has the address of another kind of member: write {member_of(email)}."

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httptools
 import msgspec
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from trainshed.buckets.errors import BucketsError, Unavailable
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
 from trainshed.eventloop.background import joined
+from trainshed.httpd.forwarding import Answer
 from trainshed.httpd.messages import CHALLENGE, JSON, Receive, Response, Scope, Send, sized
 from trainshed.replica.system.unix_sockets import reachable
 
@@ -47,30 +47,6 @@ def handles(path: str) -> bool:
 
 class _Lost(Exception):
     """The bucket process closed the connection before it answered."""
-
-
-class _Reply:
-    """Collects what the response parser's callbacks are given."""
-
-    def __init__(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.has_head = False
-        self.done = False
-        self.body: list[bytes] = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        lower = name.lower()
-        if lower not in _HOP_BY_HOP:
-            self.headers.append((_CAPITALS.get(lower, name), value))
-
-    def on_headers_complete(self) -> None:
-        self.has_head = True
-
-    def on_body(self, block: bytes) -> None:
-        self.body.append(block)
-
-    def on_message_complete(self) -> None:
-        self.done = True
 
 
 class BucketsGateway:
@@ -115,30 +91,31 @@ class BucketsGateway:
         """Forward the body and the answer."""
         pumping = joined(pump.run())
         try:
-            reply = _Reply()
-            parser = httptools.HttpResponseParser(reply)
+            reply = Answer()
             started = False
-            while not reply.done:
+            while not reply.is_done:
                 data = await reader.read(_READ)
                 if not data:
                     if started and not pump.client_gone:
                         raise RuntimeError("the bucket process died during an answer")
                     raise _Lost
-                parser.feed_data(data)
+                reply.parser.feed_data(data)
                 if reply.has_head and not started:
                     started = True
                     await send(
                         {
                             "type": "http.response.start",
-                            "status": parser.get_status_code(),
-                            "headers": reply.headers,
+                            "status": reply.status,
+                            "headers": [
+                                (_CAPITALS.get(name, name), value)
+                                for name, value in reply.headers
+                                if name not in _HOP_BY_HOP
+                            ],
                         }
                     )
                     if method == "HEAD":
                         break  # The parser would wait for the body that Content-Length announces.
-                if reply.body:
-                    body = b"".join(reply.body)
-                    reply.body.clear()
+                if body := reply.blocks():
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -242,6 +242,10 @@ class ConsoleApplication:
         session = self._session(call)
         if isinstance(error, Refused):
             return self._trouble(call, session, error.code, str(error))
+        if isinstance(error, Unauthenticated | Unavailable):
+            is_away = isinstance(error, Unavailable)
+            code = StatusCode.UNAVAILABLE if is_away else StatusCode.UNAUTHENTICATED
+            return self._trouble(call, session, code, f"{str(error).rstrip('.')}.")
         if isinstance(error, BodyTooLarge):
             return self._trouble(call, session, StatusCode.INVALID_ARGUMENT, str(error))
         _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
@@ -292,27 +296,18 @@ class ConsoleApplication:
     async def _to_issuer(self, call: Request) -> Response:
         """`GET /login/with?issuer=NAME&next=N&mark=M`: send the browser to an issuer, where it signs in."""
         name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
-        try:
-            return self._guarded(_see(await self._signing_in.begin(name, _local(following), mark)))
-        except (Unauthenticated, Unavailable) as wrong:
-            return self._not_signed_in(call, wrong)
+        return self._guarded(_see(await self._signing_in.begin(name, _local(following), mark)))
 
     async def _from_issuer(self, call: Request) -> Response:
         """`GET /login/back?state=S&code=C`: sign in whom an issuer sends back, by a link that the browser
         follows at once if it has begun this sign-in, and asks about if others led it here."""
-        try:
-            if "code" not in call.query:
-                cause = call.query.get("error_description") or call.query.get("error") or "nothing"
-                raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
-            made = await self._signing_in.finish(call.query.get("state", ""), call.query["code"])
-            code = self._sessions.link_code(made.shown)
-        except (Unauthenticated, Unavailable) as wrong:
-            return self._not_signed_in(call, wrong)
+        if "code" not in call.query:
+            cause = call.query.get("error_description") or call.query.get("error") or "nothing"
+            raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
+        made = await self._signing_in.finish(call.query.get("state", ""), call.query["code"])
+        code = self._sessions.link_code(made.shown)
         query = urlencode({"code": code, "next": made.following, "mark": made.mark})
         return self._guarded(_see(f"/login?{query}"))
-
-    def _not_signed_in(self, call: Request, wrong: Exception) -> Response:
-        return self._trouble(call, None, StatusCode.UNAUTHENTICATED, f"{str(wrong).rstrip('.')}.")
 
     async def _log_in(self, call: Request) -> Response:
         """Return the session for a token, or for the code of a link, as JSON to the script of the page that
@@ -369,11 +364,7 @@ class ConsoleApplication:
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
-        try:
-            uri = self.link(await self._sessions.shown_by(token.strip()))
-        except Unauthenticated as wrong:
-            raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
-        return self._json({"uri": uri})
+        return self._json({"uri": self.link(await self._sessions.shown_by(token.strip()))})
 
     async def _to_command_line(self, call: Request, session: Session) -> Response:
         """`GET|POST /login/command-line?challenge=C[&port=P]`: ask whether a command line may act for the
@@ -393,10 +384,7 @@ class ConsoleApplication:
     async def _redeem(self, call: Request) -> Response:
         """`POST /login/token` with `code` and `verifier`: return the token that a page has offered."""
         form = await _form(call, _SMALL)
-        try:
-            token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
-        except Unauthenticated as wrong:
-            raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
+        token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
         return self._json({"token": token})
 
     def link(self, shown: Shown) -> str:

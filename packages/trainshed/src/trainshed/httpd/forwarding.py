@@ -72,8 +72,9 @@ class Rules(Struct, frozen=True):
     patience: float = 120.0
 
 
-class _Answer:
-    """Collects what the HTTP parser reports to its callbacks."""
+class Answer:
+    """Collects what the HTTP parser of an answer reports to its callbacks. Names of headers are in small
+    letters."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -147,14 +148,24 @@ async def forward(
     return streamed
 
 
-async def status_of(line: Line, path: str, patience: float) -> int:
-    """Return the status of the answer to a GET of the service itself. Raises NoAnswer."""
-    message = f"GET {path} HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
+async def answered(line: Line, request: bytes, patience: float, most: int) -> tuple[int, bytes]:
+    """Send a request of the service itself, and return the status of the answer, and its body, of which no
+    more is read than `most` bytes and a block. The line ends with it. Raises NoAnswer, also if it is not
+    whole after `patience` seconds."""
+    body = b""
     try:
-        await line.write(message.encode("latin-1"))
-        return (await _answered(line, patience)).status
+        async with asyncio.timeout(patience):
+            await line.write(request)
+            answer = await _answered(line, patience)
+            async for block in _parts(line, answer):
+                body += block
+                if len(body) > most:
+                    break
+    except (TimeoutError, httptools.HttpParserError) as failure:
+        raise NoAnswer(str(failure) or f"no whole answer within {patience:g} s") from None
     finally:
         line.close()
+    return answer.status, body
 
 
 async def _send_body(line: Line, request: Request, rules: Rules) -> None:
@@ -175,9 +186,9 @@ async def _send_body(line: Line, request: Request, rules: Rules) -> None:
         await line.write(b"0\r\n\r\n")
 
 
-async def _answered(line: Line, patience: float) -> _Answer:
+async def _answered(line: Line, patience: float) -> Answer:
     """Wait for the head of the answer. Raises NoAnswer."""
-    answer = _Answer()
+    answer = Answer()
     size = 0
     try:
         async with asyncio.timeout(patience):
@@ -196,7 +207,7 @@ async def _answered(line: Line, patience: float) -> _Answer:
     return answer
 
 
-async def _parts(line: Line, answer: _Answer) -> AsyncGenerator[bytes]:
+async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
     """Yield the body as it comes. If it is cut short, the server cuts its own answer to the browser: by its
     length, or because this raises NoAnswer."""
     try:

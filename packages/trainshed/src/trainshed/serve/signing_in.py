@@ -13,11 +13,11 @@ import json
 import logging
 import os
 import secrets
+import ssl
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
 
@@ -32,8 +32,8 @@ from trainshed.access.issuers import (
     SignedIn,
     UnknownKey,
     bearer_of,
-    is_safe,
     issuer_of,
+    may_name,
     person_of,
     signing_keys,
     verified,
@@ -42,6 +42,8 @@ from trainshed.access.principals import Bearer, Principal
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
+from trainshed.eventloop.joining import StreamLine
+from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
@@ -65,6 +67,7 @@ _ANEW: Final = 30.0
 """Seconds between two readings because of an unknown key, which anybody can send, or of an issuer that
 does not answer."""
 _TIMEOUT: Final = 10.0
+"""Seconds until an issuer has taken a connection, and again until it has answered as a whole."""
 _MOST_BYTES: Final = 1 << 20
 _AUDIENCE: Final = "sign-in"
 _GOOGLE: Final = "https://accounts.google.com"
@@ -325,7 +328,9 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     )
     names = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
     addresses = (str(published.get(name, "")) for name in names)
-    authorization, token, userinfo, jwks = (text if is_safe(text) else "" for text in addresses)
+    authorization, token, userinfo, jwks = (
+        text if may_name(issuer, text) else "" for text in addresses
+    )
     if published.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
             f"{issuer.name} publishes no facts of the issuer {issuer.issuer}: see the table [[oidc]] in the "
@@ -352,9 +357,10 @@ async def _fetched(
     """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated if it refuses
     the form."""
     try:
-        status, content = await asyncio.to_thread(_asked, address, form, headers or {})
-    except (OSError, HTTPException, ValueError) as failure:
-        raise Unavailable(f"{issuer.name} does not answer ({failure}); try again later.") from None
+        status, content = await _asked(address, form, headers or {})
+    except (OSError, NoAnswer, ValueError) as failure:
+        why = str(failure) or "no connection in time"
+        raise Unavailable(f"{issuer.name} does not answer ({why}); try again later.") from None
     if form is not None and status in (400, 401, 403):
         raise Unauthenticated(f"{issuer.name} refuses this sign-in: begin again.")
     try:
@@ -366,19 +372,24 @@ async def _fetched(
     return cast("dict[str, Any]", answer)
 
 
-def _asked(address: str, form: bytes | None, more: Mapping[str, str]) -> tuple[int, bytes]:
+async def _asked(address: str, form: bytes | None, more: Mapping[str, str]) -> tuple[int, bytes]:
     """Return the status of an answer, and its content, which is cut off where it is too long. Follows nobody
-    elsewhere: a code or a secret may be in the form."""
+    elsewhere: a code or a secret may be in the form. Raises OSError, NoAnswer, ValueError."""
     parts = urlsplit(address)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+    is_tls = parts.scheme == "https"
+    # It reads the authorities that the machine trusts.
+    trusted = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = {"accept": "application/json", **more}
+    headers = {"host": parts.netloc, "connection": "close", "accept": "application/json", **more}
     if form is not None:
         headers["content-type"] = "application/x-www-form-urlencoded"
-    try:
-        connection.request("GET" if form is None else "POST", path, form, headers)
-        response = connection.getresponse()
-        return response.status, response.read(_MOST_BYTES + 1)
-    finally:
-        connection.close()
+        headers["content-length"] = str(len(form))
+    lines = [f"{'GET' if form is None else 'POST'} {path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if not all(line.isascii() and line.isprintable() for line in lines):
+        raise ValueError("its documents have signs in addresses or tokens that belong in neither")
+    port = parts.port or (443 if is_tls else 80)
+    async with asyncio.timeout(_TIMEOUT):
+        line = StreamLine(*await asyncio.open_connection(parts.hostname, port, ssl=trusted))
+    request = "\r\n".join([*lines, "", ""]).encode() + (form or b"")
+    return await answered(line, request, _TIMEOUT, _MOST_BYTES)
