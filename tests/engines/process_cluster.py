@@ -190,6 +190,10 @@ class ProcessCluster:
         """What is held there is about to be taken away."""
         self._set(f"{node}.evicting", evicting)
 
+    def make_old(self) -> None:
+        """Whatever is held from now on."""
+        self._set("old", is_set=True)
+
     def end_agents_of(self, node: str, mark: str, *, ended: bool) -> None:
         """`stillborn`: those that are started there end before they have their document; `short-lived`: after
         that, and before they call."""
@@ -238,7 +242,9 @@ class ProcessCluster:
                 node for node, pid in held["agents"].items() if lives(pid)
             )
         delays = dict(self._delays)
-        before, self._report = (self._report, ClusterReport(nodes, agents, looked, delays))
+        old = frozenset(agents) if (self._directory / "old").exists() else frozenset[HoldName]()
+        before = self._report
+        self._report = ClusterReport(nodes, agents, looked, delays, old=old)
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

@@ -110,6 +110,10 @@ class RemoteLab(LabWithNodes):
         """Have no agent start there, though it can be held; or as it was."""
         self._cluster.set_stepless(node, refused)
 
+    def make_old(self) -> None:
+        """Have the cluster say that it may soon end whatever is held from now on."""
+        self._cluster.make_old()
+
     def end_agents(self, node: str) -> None:
         """With all that they started."""
         for pid in self._cluster.agents_on(node):

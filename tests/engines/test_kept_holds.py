@@ -142,6 +142,13 @@ class TestKeeping:
         assert before and not before.keys() & _held(stage).keys()
 
     @staged
+    async def test_is_not_for_what_the_cluster_may_soon_end(self, stage: Stage) -> None:
+        assert isinstance(stage.lab, RemoteLab)
+        stage.lab.make_old()
+        await _over(stage, stage.job(), Program())
+        assert _held(stage) == {}
+
+    @staged
     async def test_goes_on_when_the_agent_has_died(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         first, second = stage.job(), stage.job()

@@ -162,10 +162,11 @@ class SlurmLab(Machines):
             self._controller.wait()
 
     def start_controller(self) -> None:
-        """With the state that it kept. Returns when it answers."""
+        """With the state that it kept. Returns when it answers, and knows what became of each node."""
         self._start_controller()
         for _ in until("an answer of slurmctld"):
-            if self.states():
+            states = self.states().values()
+            if states and not any("unknown" in state for state in states):
                 return
 
     def restart_slurmd(self, name: str) -> None:

@@ -74,6 +74,18 @@ def test_what_is_more_than_the_account_gives_one_job_fails_it(
     assert "Slurm would never start this (AssocMaxCpuPerJobLimit)" in view["error"]["message"]
 
 
+def test_a_job_that_may_run_longer_than_its_account_begins(
+    lab: AccountedLab, service: Service
+) -> None:
+    lab.await_idle()
+    lab.account("modify", "account", "research", "set", "MaxWall=60")
+    try:
+        job_id = submitted(service, "known")
+        assert service.finish(job_id, 60)["state"] == "SUCCEEDED", timeline(service, job_id)
+    finally:
+        lab.account("modify", "account", "research", "set", "MaxWall=-1")
+
+
 @pytest.mark.parametrize(
     ("limit", "text"),
     [

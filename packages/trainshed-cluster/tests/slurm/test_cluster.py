@@ -262,6 +262,40 @@ async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
     await cluster.give_back(hold.name)
 
 
+@pytest.mark.parametrize(
+    ("table", "limit"),
+    [({}, "1-00:02:00"), ({"partition": "short"}, "10:00"), ({"extra": ["--time=5"]}, "5:00")],
+    ids=["its job's", "the partition's", "the setting's"],
+)
+async def test_what_nobody_gives_back_slurm_ends_at_its_limit(
+    slurm_lab: SlurmLab, table: dict[str, object], limit: str
+) -> None:
+    opened = cluster_of(settings_of(slurm_lab, **table), "test")
+    await opened.start()
+    await opened.acquire(a_name(), [need("node1", seconds=90)])
+    limits = slurm_lab.slurm("squeue", "-h", "-o", "%l").split()
+    await opened.close()
+    slurm_lab.clear()
+    assert limits == [limit]
+
+
+async def test_a_request_of_an_earlier_service_whose_limit_is_refused_is_made_again(
+    slurm_lab: SlurmLab,
+) -> None:
+    name = a_name()
+    options = ["--job-name", str(name), "--no-shell", "--partition=short", "--time=1500"]
+    submit_and_die(
+        [str(slurm_lab.commands / "salloc"), *options], lambda: str(name) in jobs(slurm_lab)
+    )
+    opened = cluster_of(settings_of(slurm_lab, partition="short"), "test")
+    await opened.start()
+    await opened.acquire(name, [need("node1", seconds=90)])
+    left = jobs(slurm_lab)
+    await opened.close()
+    slurm_lab.clear()
+    assert left == {str(name): "RUNNING"}
+
+
 async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
     """As the engine does."""
     while True:

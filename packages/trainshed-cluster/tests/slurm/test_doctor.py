@@ -18,16 +18,13 @@ def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
 def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> None:
     by_subject = findings(slurm_lab, partition="hi")
     assert {finding.verdict for finding in by_subject.values()} == {"good"}
-    assert {"memory on nodes", "GPUs on nodes", "time limit"} <= by_subject.keys()
+    assert {"memory on nodes", "GPUs on nodes"} <= by_subject.keys()
     assert f"3 of 3 take work; the largest has {CPUS} CPUs" in by_subject["Slurm nodes"].text
     slurm_lab.drain("node2", "its disk is full")
     try:
         nodes = findings(slurm_lab)["Slurm nodes"]
         assert (nodes.verdict, nodes.text[:6]) == ("less", "2 of 3")
         assert "node2: its disk is full" in nodes.cause
-        short = findings(slurm_lab, partition="short")["time limit"]
-        assert short.verdict == "less" and "short after 10:00" in short.text
-        assert "time limit" not in findings(slurm_lab, partition="short", extra=["--time=5"])
         alone = findings(slurm_lab, partition="tiny")
         assert "1 of 1" in alone["Slurm nodes"].text
     finally:

@@ -25,10 +25,11 @@ controller answered not: the end of the programs and the pauses between two trie
 WHOLE_NODE = "n4-highcpu-2"
 """A machine type of which a node has room for one."""
 PRINTS = """
-import itertools, pathlib, time
+import itertools, time
+written = open('/gcs/trainshed/written', 'a')
 for n in itertools.count():
     print('line', n, flush=True)
-    pathlib.Path('/gcs/trainshed/last').write_text(str(n))
+    print(n, file=written, flush=True)
     time.sleep(0.05)
 """
 
@@ -116,9 +117,12 @@ def test_a_service_that_is_away_for_longer_than_its_lease_has_left_nothing_and_a
     prints = submit(service, pools(PRINTS, machine=WHOLE_NODE))
     until(service.follow(prints, PRIMARY), "line 20")
     assert held_by(slurm_lab, service.data)
+    # Whoever dies: seven days, as their timeout is, and one.
+    assert set(slurm_lab.slurm("squeue", "-h", "-o", "%l").split()) == {"8-00:00:00"}
     service.kill()
     await_given_back(slurm_lab, service.data, STATED)
-    last = int((service.data / "buckets" / "trainshed" / "last").read_text())
+    written = service.data / "buckets" / "trainshed" / "written"
+    last = int(written.read_text().split()[-1])
     back = start_again(service, directory)
     try:
         lines = back.follow(prints, PRIMARY)

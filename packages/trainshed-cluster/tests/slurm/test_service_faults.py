@@ -163,21 +163,3 @@ def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     assert left["details"]["signal"] == signal.SIGTERM
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
     assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
-
-
-def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -> None:
-    """Its controller is killed, a slurmd is started again, munge is down: programs, their lines and a cancel
-    of nobody's go on."""
-    job_id = training(site, gate)
-    node = site.node_of(job_id, WORKER)
-    site.lab.await_saved()
-    site.lab.stop_controller(signal.SIGKILL)
-    site.lab.stop_munged(node)
-    site.lab.restart_slurmd(node)
-    site.lab.start_munged(node)
-    site.lab.start_controller()
-    gate.write_text("")
-    story = story_of(site.service, job_id)
-    assert story.state == "SUCCEEDED"
-    assert story.begun == {PRIMARY: 1, WORKER: 1}
-    assert not story.verdicts

@@ -84,6 +84,8 @@ class NodeNeed(Struct, frozen=True):
     #: Public machine type of the replicas, or of one that is routed as the others are; "" = not known.
     machine: str = ""
     owner: Owner = THE_SERVICE
+    #: Seconds for which their job may run; 0 = not known.
+    seconds: int = 0
     #: The replica (`workerpool0-1`) and its hostname, if it is for one alone (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
@@ -136,6 +138,8 @@ class ClusterReport(Struct, frozen=True):
     #: Further names of this service in the cluster, of which nothing runs: requests that wait, and what has
     #: ended and was not given back.
     idle: frozenset[HoldName] = frozenset()
+    #: Holds that the cluster may end before another attempt with the same needs would be over.
+    old: frozenset[HoldName] = frozenset()
 
 
 class HoldEnd(Struct, frozen=True):

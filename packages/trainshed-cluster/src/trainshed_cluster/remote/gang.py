@@ -402,7 +402,8 @@ def needs(
         devices = sum(request.accelerators for request in some)
         typical = next((request for request in some if request.accelerators), some[0])
         kind = typical.accelerator if devices else ""
-        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
+        machine, seconds = typical.machine, typical.seconds
+        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, machine, owner, seconds)
         if apart:
             need = replace(
                 need,

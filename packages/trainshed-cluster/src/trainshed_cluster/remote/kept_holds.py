@@ -77,7 +77,11 @@ class KeptHolds:
             wanted = {
                 place(part, need.node) for part, some in gang.record.parts.items() for need in some
             }
-            if gang.agents.keys() == wanted and await _rest(gang):
+            is_old = any(
+                hold_name(self._options.identity, gang.record, part) in self._cluster.report().old
+                for part in gang.record.parts
+            )
+            if gang.agents.keys() == wanted and not is_old and await _rest(gang):
                 seconds = max(
                     self._options.keep, _RETRY_SECONDS if _has_failed(gang) else _NEXT_SECONDS
                 )

@@ -29,7 +29,13 @@ from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import Output, SlurmClient
 from trainshed_cluster.slurm.commands import Ask
 from trainshed_cluster.slurm.look import Look, compile_look, end_of, own_jobs
-from trainshed_cluster.slurm.queries import list_jobs, list_nodes, list_pending, list_steps
+from trainshed_cluster.slurm.queries import (
+    list_jobs,
+    list_limits,
+    list_nodes,
+    list_pending,
+    list_steps,
+)
 from trainshed_cluster.slurm.records import Gres, Job
 from trainshed_cluster.slurm.routes import Routes, SlurmRoute
 from trainshed_cluster.slurm.settings import SlurmSettings
@@ -56,6 +62,10 @@ _SETTLE_SECONDS = 20.0
 """For which a service that ends waits at most to be certain of that."""
 _REMEMBERED_SECONDS = 600.0
 """For which a name that was given back is not to come up again."""
+_SPARE_SECONDS = 86400
+"""For which an allocation is requested beyond what its job may run: for what comes before, and for an attempt
+that adopts it until it is old (`look.OLD_SECONDS`)."""
+_LONGEST_SECONDS = 365 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """By which commands are found on nodes."""
 
@@ -99,6 +109,10 @@ class SlurmCluster:
         #: Holds that were requested since the start, which the last look may not have seen yet.
         self._asked: set[HoldName] = set()
         self._seen: dict[HoldName, _Seen] = {}
+        #: Longest time limit in seconds by partition, of those that have one.
+        self._limits: dict[str, int] = {}
+        #: The shortest one that Slurm has refused all the same, by partition, account, QOS and user.
+        self._refused: dict[tuple[str, ...], int] = {}
         #: When holds were given back.
         self._given_back: dict[HoldName, float] = {}
 
@@ -109,6 +123,7 @@ class SlurmCluster:
             raise ClusterRefused(str(e)) from None
         for name in await self._users.load():
             log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
+        self._limits = await self._client.ask(list_limits())
         await self._look_now()
         self._tasks.keep(self._look_on, "slurm: looks")
 
@@ -144,7 +159,7 @@ class SlurmCluster:
         begun = time.monotonic()
         self._wanted[name] = frozenset(ask.nodes if avoid is None else ())
         try:
-            hold = await self._find(name, ask) or await self._request(name, ask)
+            hold = await self._obtain(name, ask)
         except BaseException:
             if self._is_detached:
                 raise
@@ -268,6 +283,8 @@ class SlurmCluster:
             if same != (first.vcpus, first.memory_bytes, first.accelerators, first.wanted):
                 raise ValueError(f"{name}: one hold is of nodes with equal needs")
         route = self._routes.of(first.wanted)
+        partitions = route.partition.split(",")
+        longest = [self._limits.get(partition, _LONGEST_SECONDS) for partition in partitions]
         return Ask(
             name=str(name),
             nodes=tuple(need.node for need in needs),
@@ -280,6 +297,7 @@ class SlurmCluster:
             qos=route.qos,
             constraint=route.constraint,
             extra=route.extra,
+            seconds=min(first.seconds + _SPARE_SECONDS, *longest) if first.seconds else 0,
         )
 
     def _gres(self, need: NodeNeed, route: SlurmRoute) -> Gres | None:
@@ -294,6 +312,23 @@ class SlurmCluster:
                 f"names {', '.join(known) or 'no type'}"
             )
         return Gres("gpu", known[need.accelerator], need.accelerators)
+
+    async def _obtain(self, name: HoldName, ask: Ask) -> Hold:
+        """Find or request a hold. Where account or QOS let it have no such time limit, theirs has to do."""
+        way = (ask.partition, ask.account, ask.qos, ask.user)
+        if ask.seconds >= self._refused.get(way, math.inf):
+            ask = replace(ask, seconds=0)
+        try:
+            return await self._find(name, ask) or await self._request(name, ask)
+        except (ClusterRefused, ClusterUnavailable) as failure:
+            # One message of Slurm's is for limits of time and for those that waiting helps against.
+            may_be_time = isinstance(failure, ClusterRefused) or "time limit" in str(failure)
+            if not ask.seconds or not may_be_time:
+                raise
+        await self._try_to_cancel(name)
+        hold = await self._request(name, replace(ask, seconds=0))
+        self._refused[way] = ask.seconds
+        return hold
 
     async def _find(self, name: HoldName, ask: Ask) -> Hold | None:
         """Return the existing hold of that name; wait if a request from before the last restart is still
@@ -336,7 +371,7 @@ class SlurmCluster:
                     # slurmctld tells salloc as well, unless it crashed in between.
                     await request.leave()
                     return self._hold(name, job.id, job.nodes, ask.gres)
-                if job:
+                if job and look.looked >= begun:
                     unseen = 0
                     self._judge(name, job, look)
                 elif look.looked > begun + _UNSEEN_SECONDS:

@@ -58,6 +58,8 @@ class Ask(Struct, frozen=True):
     qos: str = ""
     constraint: str = ""
     extra: tuple[str, ...] = ()
+    #: Seconds after which Slurm ends the job; 0 = after whatever the site says.
+    seconds: int = 0
     #: Nodes that Slurm must not choose: it chooses as many others as `nodes` names. None = exactly `nodes`.
     avoid: tuple[str, ...] | None = None
 
@@ -79,6 +81,8 @@ def allocate(ask: Ask) -> list[str]:
         "account": ask.account,
         "qos": ask.qos,
         "constraint": ask.constraint,
+        # In minutes.
+        "time": str(-(-ask.seconds // 60) or ""),
     }
     return ["salloc", "--no-shell", "--no-kill", *_given(options), *ask.extra]
 

@@ -21,7 +21,6 @@ from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.queries import (
     SHOW_CONFIG,
     list_groups,
-    list_limits,
     list_nodes,
     parse_config,
 )
@@ -31,7 +30,6 @@ from trainshed_cluster.slurm.settings import SlurmSettings, parse
 from trainshed_cluster.slurm.users import Users
 
 _TOLD_NODES = 5
-_UNKNOWN = "what holds there is not known."
 _IN_FILE = "The table [engines.slurm] of the configuration says so."
 _SETTINGS = "Correct it there; docs/slurm.md lists all settings."
 _NO_CLIENT = "Slurm's client commands are not installed here, or lie elsewhere."
@@ -91,37 +89,14 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
             cause = "sinfo lists no such one to this user."
             return [*findings, bad("Slurm partition", text, cause=cause, remedy=advice)]
         lines = await client.ask(list_nodes(routes.partitions))
+        config = parse_config(await client.answer(SHOW_CONFIG))
     except ClusterUnavailable as failure:
         return [
             bad("Slurm controller", "cannot be asked.", cause=f"{failure}.", remedy=_CONTROLLER)
         ]
     text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
     findings += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
-    return [*findings, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
-
-
-async def _what_holds(
-    client: SlurmClient, settings: SlurmSettings, routes: Routes, *, has_gpus: bool
-) -> list[Finding]:
-    """Check what jobs may rely on on nodes, as far as the cluster's configuration says it."""
-    try:
-        config = parse_config(await client.answer(SHOW_CONFIG))
-        limits = await client.ask(list_limits())
-    except ClusterUnavailable as failure:
-        return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_CONTROLLER)]
-    arguments = [
-        *settings.extra,
-        *(option for route in settings.machines for option in route.extra or ()),
-    ]
-    has_limit = any(argument.startswith("--time=") for argument in arguments)
-    return [
-        *on_nodes(config, has_gpus=has_gpus),
-        *(
-            []
-            if has_limit
-            else [time_limit({n: limits.get(n, "") for n in routes.named_partitions})]
-        ),
-    ]
+    return [*findings, *on_nodes(config, has_gpus=_have_gpus(lines))]
 
 
 async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
@@ -233,25 +208,6 @@ def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
             cause="Slurm finds them by their parents.",
             remedy="Set ProctrackType=proctrack/cgroup (slurm.conf).",
         )
-
-
-def time_limit(limits: Mapping[str, str]) -> Finding:
-    """Return whether jobs have a time limit. `limits`: as the answer to `queries.list_limits`. Pure."""
-    bounded = [
-        f"{name or 'the default partition'} after {limit}"
-        for name, limit in sorted(limits.items())
-        if limit
-    ]
-    if not bounded:
-        return good("time limit", "none: jobs run until they end.")
-    return less(
-        "time limit",
-        f"Slurm ends what does not say how long it runs: {', '.join(bounded[:_TOLD_NODES])}; that counts as "
-        "a lost node.",
-        cause="These partitions have a default limit (DefaultTime or MaxTime).",
-        remedy='Set [engines.slurm] extra = ["--time=7-00:00:00"], up to what the partition allows, or take '
-        "a partition without a limit.",
-    )
 
 
 def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:

@@ -32,6 +32,8 @@ from trainshed_cluster.slurm.records import (
 )
 from trainshed_cluster.slurm.routes import Routes
 
+OLD_SECONDS = 43200
+"""Age of an allocation that no further attempt adopts."""
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
 """What is told of a job that the scheduler has not come to."""
 _WORDS = {
@@ -48,11 +50,7 @@ _WORDS = {
 }
 _ENDS = {
     "CANCELLED": (Loss.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
-    "TIMEOUT": (
-        Loss.ALLOCATION_EXPIRED,
-        "Slurm's time limit for its allocation is over; a longer one is asked for by "
-        '`extra = ["--time=..."]`',
-    ),
+    "TIMEOUT": (Loss.ALLOCATION_EXPIRED, "Slurm's time limit for its allocation is over"),
     "DEADLINE": (Loss.ALLOCATION_EXPIRED, "Slurm's deadline for its allocation is over"),
     "PREEMPTED": (Loss.CLUSTER_PREEMPTED, "Slurm gave its allocation to a job that goes before it"),
     "NODE_FAIL": (Loss.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
@@ -184,6 +182,7 @@ def compile_look(
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - held.keys()),
+            old=frozenset(name for name, job in held.items() if now - job.starts > OLD_SECONDS),
         ),
     )
 

@@ -75,7 +75,7 @@ _JOB_FIELDS = (
     "Reason",
 )
 _PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
-_LIMIT_FIELDS = ("Time", "DefaultTime", "Partition")
+_LIMIT_FIELDS = ("Time", "Partition")
 _GROUP_FIELDS = ("Partition", "Groups")
 _STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
 _NODE_FIELDS = (
@@ -213,19 +213,20 @@ def parse_config(answer: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
 
 
-def list_limits() -> Query[dict[str, str]]:
-    """Return the query of the time limit, by partition, of a job that sets none. The key "" is the default
-    partition, the value "" means no limit."""
+def list_limits() -> Query[dict[str, int]]:
+    """Return the query of the longest time limit of jobs in seconds, by partition; "" is the default one.
+    Partitions without one are left out."""
     return Query(("sinfo", "--noheader"), _LIMIT_FIELDS, _limits)
 
 
-def _limits(rows: Rows) -> dict[str, str]:
-    limits: dict[str, str] = {}
+def _limits(rows: Rows) -> dict[str, int]:
+    limits: dict[str, int] = {}
     for row in rows:
-        most, usual = row["Time"], row["DefaultTime"]
-        limit = most if usual in ("n/a", "NONE", "") else usual
-        for called in _called(row["Partition"]):
-            limits[called] = "" if limit == "infinite" else limit
+        # "10:00", "1:00:00", "7-00:00:00", "infinite".
+        if match := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", row["Time"]):
+            days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+            limit = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+            limits |= dict.fromkeys(_called(row["Partition"]), limit)
     return limits
 
 

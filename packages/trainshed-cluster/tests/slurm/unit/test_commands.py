@@ -48,10 +48,11 @@ def look(
     sinfo: str = "",
     service: str = "lab",
     settings: SlurmSettings = SETTINGS,
+    now: float = 1_795_304_650,
 ) -> Look:
     return compile_look(
         0.0,
-        now=1_795_304_650,
+        now=now,
         pending=(),
         jobs=own(squeue or recorded("squeue"), service),
         steps=read(list_steps([0]), steps or recorded("squeue_steps")),
@@ -59,6 +60,12 @@ def look(
         routes=Routes(settings),
         known={},
     )
+
+
+def test_an_allocation_is_old_after_half_of_what_it_may_last_beyond_its_job() -> None:
+    begun = look().jobs[HELD].starts
+    assert not look(now=begun + 43_200).report.old
+    assert look(now=begun + 43_201).report.old == {HELD}
 
 
 def test_a_recorded_cluster_is_read() -> None:
@@ -228,6 +235,7 @@ def test_what_is_asked_for() -> None:
         memory_bytes=GIB + 1,
         gres=Gres("gpu", "t4", 2),
         qos="high",
+        seconds=3601,
         extra=("--time=60",),
     )
     assert commands.allocate(ask) == [
@@ -243,6 +251,7 @@ def test_what_is_asked_for() -> None:
         "--mem=1025M",
         "--gres=gpu:t4:2",
         "--qos=high",
+        "--time=61",
         "--time=60",
     ]
 

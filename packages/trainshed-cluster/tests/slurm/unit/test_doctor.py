@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed_cluster.slurm.doctor import on_nodes, time_limit
-from trainshed_cluster.slurm.queries import list_limits, parse_config
+from trainshed_cluster.slurm.doctor import on_nodes
+from trainshed_cluster.slurm.queries import parse_config
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm" / "scontrol_config.txt"
 
@@ -41,18 +41,3 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
 
 def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:
     assert "GPUs on nodes" not in {finding.about for finding in on_nodes(config(), has_gpus=False)}
-
-
-def test_how_long_jobs_may_run_is_told() -> None:
-    lines = [
-        ("infinite", "n/a", "main*"),
-        ("10:00", "n/a", "short"),
-        ("infinite", "1:00:00", "day"),
-    ]
-    query = list_limits()
-    limits = query.read("".join(query.separator.join((*line, "\n")) for line in lines))
-    assert limits == {"main": "", "": "", "short": "10:00", "day": "1:00:00"}
-    assert time_limit({"main": ""}).verdict == "good"
-    finding = time_limit(limits)
-    assert finding.verdict == "less" and "day after 1:00:00, short after 10:00" in finding.text
-    assert "--time=" in finding.remedy

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed_cluster.slurm.queries import Query, T, list_jobs, list_nodes, list_steps
+from trainshed_cluster.slurm.queries import Query, T, list_jobs, list_limits, list_nodes, list_steps
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
 RELEASES = ("24.11", "26.05")
@@ -34,6 +34,13 @@ def test_a_recorded_release_is_read(release: str) -> None:
         assert [node.name for node in nodes] == ["node1", "node2", "node3"]
         assert nodes[2].reason == "a fan | is 'loud'" and "drain" in nodes[2].states
         assert nodes[0].in_default is (recording == "nodes")
+
+
+def test_a_partition_may_have_a_limit() -> None:
+    rows = [("infinite", "main"), ("10:00", "short"), ("7-01:00:00", "week*")]
+    limits = recorded(list_limits(), "".join("\x1f".join((*row, "\n")) for row in rows))
+    week = 7 * 86400 + 3600
+    assert limits == {"short": 600, "week": week, "": week}
 
 
 def test_a_reason_behind_a_description_is_known() -> None:

@@ -15,17 +15,6 @@ def test_nothing_has_to_be_set() -> None:
     assert node_directory(settings, None).startswith("/tmp/trainshed-")
 
 
-def test_everything_that_is_wrong_is_named_at_once() -> None:
-    wrong = {"partitoin": "x", "port": 70000, "lease": 1, "extra": ["-p x"], "shared": "yes"}
-    with pytest.raises(ValueError) as caught:
-        parse(wrong)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 5 and all(line.startswith("[engines.slurm] ") for line in lines)
-    assert "did you mean partition?" in lines[0]
-    for line, name in zip(lines[1:], list(wrong)[1:], strict=True):
-        assert name in line
-
-
 @pytest.mark.parametrize(
     ("extra", "text"),
     [

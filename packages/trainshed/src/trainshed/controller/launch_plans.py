@@ -76,6 +76,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
         job.name.project_id,
         job.spec.service_account,
         is_placed=bool(replica.node),
+        seconds=job.spec.scheduling.timeout // 10**9,
     )
 
 

@@ -118,6 +118,8 @@ class SlotRequest(Struct, frozen=True):
     #: False: it has lost its node and waits for another. `node` is then the former one, and of a slot that it
     #: has, only what peers were told has to stay.
     is_placed: bool = True
+    #: Seconds for which its job may run, over all attempts; 0 = not known.
+    seconds: int = 0
 
     @property
     def wanted(self) -> MachineWanted:
