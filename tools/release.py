@@ -1,11 +1,13 @@
 """Makes what a release has, twice, and lays it into dist/ if both times gave the same bytes: `./dev release`.
 
-A source archive and a wheel of each distribution, wheels of the reducers with their part in C, the packages
+A source archive and a wheel of each distribution, wheels of the reducers with their part in C, the site of
+the documentation in a folder of its version, the packages
 that the service is tested with, by their hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and
 the SHA-256 of all. Nothing is published.
 """
 
 import base64
+import gzip
 import hashlib
 import json
 import os
@@ -13,12 +15,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from tools import site
 
 from trainshed_reduction.native import library
 from trainshed_reduction.native.__main__ import FLAGS
@@ -41,6 +46,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for place in (first, second):
             build(Path(place))
+            pages = site.build(Path(place, "site"))
+            pack(pages, site.VERSION, Path(place, f"trainshed-docs-{site.VERSION}.tar.gz"))
+            shutil.rmtree(Path(place, "site"))
             for machine in ("x86_64", "aarch64"):
                 target = (*_ZIG, "-target", f"{machine}-linux-gnu.{_GLIBC}")
                 tag = f"manylinux_{_GLIBC.replace('.', '_')}_{machine}"
@@ -60,7 +68,7 @@ def main() -> None:
 
 def build(place: Path) -> None:
     """Make all files in a directory. Raises subprocess.CalledProcessError."""
-    environ = os.environ | {"SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct")}
+    environ = os.environ | {"SOURCE_DATE_EPOCH": _moment()}
     for package in sorted((ROOT / "packages").iterdir()):
         uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]
         subprocess.run(uv, env=environ, check=True)
@@ -68,6 +76,23 @@ def build(place: Path) -> None:
     # Those of the service with all engines; ours are the wheels beside it.
     shutil.copyfile(ROOT / "locks/kubernetes.txt", place / "requirements.txt")
     (place / "sbom.cdx.json").write_text(json.dumps(bill(), indent=1) + "\n")
+
+
+def pack(directory: Path, name: str, archive: Path) -> None:
+    """Write a directory into an archive, where it is called `name`, the same bytes for the same files."""
+    moment = int(_moment())
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.mtime, info.uid, info.gid, info.uname, info.gname = moment, 0, 0, "", ""
+        info.mode = 0o755 if info.isdir() else 0o644
+        return info
+
+    with (
+        archive.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=moment) as squeezed,
+        tarfile.open(mode="w", fileobj=squeezed) as tar,
+    ):
+        tar.add(directory, name, filter=plain)
 
 
 def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str) -> Path:
@@ -138,6 +163,11 @@ def digests(place: Path) -> dict[str, str]:
     """Return the SHA-256 of each file, by name."""
     files = sorted(file for file in place.iterdir() if file.is_file())
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _moment() -> str:
+    """Return the time of the commit, in seconds since the epoch."""
+    return _git("log", "-1", "--format=%ct")
 
 
 def _git(*words: str) -> str:

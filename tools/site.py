@@ -4,7 +4,8 @@ The pages are those of the checkout with what is made for the site alone: the re
 our own API, from their definitions, and the tables of the last `./dev bench`, where build/bench has some. The
 files beside docs/ that pages link to are copied along. Beside each page lies its text, and `llms.txt` lists
 them (llmstxt.org). The build is strict, so a dead link or heading ends it, and so does anything that a page
-would load from another machine.
+would load from another machine. Its name has the version; a release keeps it in a folder of that name, so
+that the sites of several versions lie beside each other.
 """
 
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -21,6 +23,7 @@ from tools import api_reference, command_reference, diagrams, roles_reference
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "build/site"
 CONFIG: Final = ROOT / "docs/zensical.toml"
+VERSION: Final = version("trainshed")
 
 _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s#]+)")
@@ -55,7 +58,8 @@ def build(target: Path) -> Path:
     """The site's directory, below `target`, whose former contents go. Raises SiteError."""
     shutil.rmtree(target, ignore_errors=True)
     stage(target / "pages")
-    shutil.copy(CONFIG, target / CONFIG.name)
+    about = CONFIG.read_text().replace('name = "Trainshed"', f'name = "Trainshed {VERSION}"', 1)
+    (target / CONFIG.name).write_text(about)
     run = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
         cwd=target,
@@ -100,7 +104,7 @@ def add_texts(pages: Path, site: Path) -> None:
         plain = _LINKED.sub(r"\1", first)
         lines.append(f"- [{title}]({page}): {plain}")
     about = tomllib.loads(CONFIG.read_text())["project"]
-    head = f"# {about['site_name']}\n\n> {about['site_description']}\n\n## Pages\n\n"
+    head = f"# {about['site_name']} {VERSION}\n\n> {about['site_description']}\n\n## Pages\n\n"
     (site / "llms.txt").write_text(head + "\n".join(lines) + "\n")
 
 
