@@ -206,7 +206,8 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
 
 
 async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
-    """Issue: a private /tmp; a cache or a file of certificates may lie in the machine's own."""
+    """Issue: a private /tmp; a cache or a file of certificates may lie in the machine's own, and what
+    programs run in may lie in what the operator shows."""
     place = Path("/var/tmp" if str(tmp_path).startswith("/tmp/") else tmp_path)
     with (
         tempfile.TemporaryDirectory(dir=place) as data,
@@ -219,8 +220,10 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
         try:
             if _level(house) == LEVEL_SESSION:
                 pytest.skip("without namespaces there is one /tmp")
-            await house.restart(hidden=(house.data, Path(cache)), visible=(Path(lent),))
-            Path(lent, "certificates").write_text("of use")
+            Path(lent, "certificates").mkdir()
+            read_only = (*house.options["read_only"], Path(lent, "certificates"))
+            hidden = (house.data, Path(cache))
+            await house.restart(hidden=hidden, visible=(Path(lent),), read_only=read_only)
             program = (
                 "import os\n"
                 f"print(os.listdir({lent!r}), os.path.exists({cache!r}))\n"

@@ -127,6 +127,8 @@ class View:
         bound = [(self._source(path), path, True) for path in self._read_only]
         bound += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
+        # Outer ones first, or they would cover what is shown in them.
+        bound.sort(key=lambda mount: mount[1])
         hosts = self._source(self._isolation.hosts)
         ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
         places = [path for path in ways if mounts.is_directory(path)]
