@@ -47,8 +47,6 @@ class Job(Struct, frozen=True):
     id: int
     name: str
     state: str
-    #: Seconds since the epoch.
-    submitted: int
     node_count: int
     cpus: int
     #: On each node.

@@ -52,8 +52,8 @@ def test_a_reason_behind_a_description_is_known() -> None:
 
 def test_a_name_is_not_taken_for_a_row() -> None:
     query = list_jobs([0])
-    real = ["7", "ours", "RUNNING", "1", "1", "1", "1M", "N/A", "node1", "1", "1001", "None"]
-    forged = "\x1f".join(["9", "trainshed-lab-1-1-0", *real[2:10], "0", "None", "\n"])
+    real = ["7", "ours", "RUNNING", "1", "1", "1M", "N/A", "node1", "1", "1001", "None"]
+    forged = "\x1f".join(["9", "trainshed-lab-1-1-0", *real[2:9], "0", "None", "\n"])
     real[1] = f"mine\n{forged}"
     (job,) = query.read("".join(f"{value}{query.separator}" for value in real) + "\n")
     assert (job.id, job.user) == (7, 1001) and "trainshed-lab" in job.name

@@ -35,7 +35,7 @@ def test_a_reason_in_words(reason: str, words: str) -> None:
 
 
 def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
-    return Job(7, "a", "PENDING", 1, nodes, 1, 1, (), (), starts, 0, reason)
+    return Job(7, "a", "PENDING", nodes, 1, 1, (), (), starts, 0, reason)
 
 
 def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
@@ -85,6 +85,6 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
     ],
 )
 def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Loss | None) -> None:
-    ending = end_of(Job(7, "a", state, 1, 1, 1, 1, (), (), 0, 0, "None"))
+    ending = end_of(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")
