@@ -22,7 +22,7 @@ from trainshed_cluster.remote.messages import AgentDocument
 def document_of(directory: Path, account: str, lease: float) -> AgentDocument:
     """An agent's on node a: of an attempt that is the first one. `account`: as which it calls the service."""
     return AgentDocument(
-        credential=Credential(account, "", 0, "", "", "", ""),
+        credential=Credential(account, "", 0, "", "", ""),
         job_uid=JobUid(1),
         attempt=1,
         node="a",

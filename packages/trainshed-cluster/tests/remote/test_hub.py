@@ -85,9 +85,7 @@ async def test_an_agent_of_another_authority_is_nobody(place: Place, tmp_path: P
     other = Issuer.open(tmp_path / "other")
     certificate, key = other.issue(NAME, time.time() + 60)
     mine = place.credential()
-    forged = Credential(
-        NAME, mine.host, mine.port, mine.server_name, mine.authority, certificate, key
-    )
+    forged = Credential(NAME, mine.host, mine.port, mine.authority, certificate, key)
     with pytest.raises(OSError):
         await place.dialer(forged).dial()
     assert place.channels == []
@@ -110,9 +108,7 @@ async def test_a_hub_that_is_not_ours_is_told_nothing(place: Place, tmp_path: Pa
     for context in impostors:
         server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
         port: int = server.sockets[0].getsockname()[1]
-        credential = Credential(
-            NAME, mine.host, port, mine.server_name, mine.authority, mine.certificate, mine.key
-        )
+        credential = Credential(NAME, mine.host, port, mine.authority, mine.certificate, mine.key)
         with pytest.raises(ssl.SSLCertVerificationError):
             await place.dialer(credential).dial()
         server.close()

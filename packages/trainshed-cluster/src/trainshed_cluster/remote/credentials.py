@@ -43,8 +43,6 @@ class Credential(Struct, frozen=True):
     #: Host that it dials.
     host: str
     port: int
-    #: The name in the certificate that the other side must show.
-    server_name: str
     #: PEM of the only authority that it trusts; then of its own certificate, and of its key.
     authority: str
     certificate: str

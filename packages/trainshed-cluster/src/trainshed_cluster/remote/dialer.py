@@ -11,7 +11,7 @@ from trainshed.eventloop.joining import End
 from trainshed.replica.system.listening import listen_unix
 from trainshed_cluster.remote import credentials, greeting
 from trainshed_cluster.remote.channel import SILENCE, Channel
-from trainshed_cluster.remote.credentials import Credential
+from trainshed_cluster.remote.credentials import SERVER_NAME, Credential
 from trainshed_cluster.remote.greeting import FirstLine, NotAdmitted
 from trainshed_cluster.remote.tunnel import Tunnel, streams
 
@@ -141,7 +141,7 @@ class Dialer(Generic[Sent, Received]):
                     credential.host,
                     credential.port,
                     ssl=self._context,
-                    server_hostname=credential.server_name,
+                    server_hostname=SERVER_NAME,
                 )
                 greeting.probe(first.info("socket").fileno())
                 first.say(greeting.wish(door))

@@ -27,7 +27,6 @@ from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import SILENCE, Channel
 from trainshed_cluster.remote.credentials import (
-    SERVER_NAME,
     Credential,
     Issuer,
     shown_end,
@@ -170,7 +169,7 @@ class Hub(Generic[Sent, Received]):
         started. Takes a millisecond."""
         certificate, key = self._issuer.issue(name, ends)
         authority = self._issuer.authority
-        return Credential(name, self._dialled, self._port, SERVER_NAME, authority, certificate, key)
+        return Credential(name, self._dialled, self._port, authority, certificate, key)
 
     def drop(self, name: str) -> None:
         """End all connections of an agent now. Only `admits` decides whether it may connect again."""
