@@ -167,6 +167,16 @@ def test_ranges(
         assert answer.headers["content-length"] == str(len(content))
 
 
+def test_a_range_is_of_the_content_that_the_client_has(ask: Ask) -> None:
+    """HTTP's If-Range: else a download that goes on would be glued together of two generations."""
+    put(ask, "x", b"0123")
+    tag = ask("GET", ITEM + "x?alt=media").headers["etag"]
+    ranges = {"range": "bytes=2-", "if_range": f'"{tag}"'}
+    assert ask("GET", ITEM + "x?alt=media", **ranges).body == b"23"
+    put(ask, "x", b"abcd")
+    assert ask("GET", ITEM + "x?alt=media", **ranges).body == b"abcd"
+
+
 def test_a_full_disk_is_told_in_a_line(
     ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,10 +236,11 @@ def test_what_is_not_served_says_so(ask: Ask, method: str, target: str, status: 
         ("POST", "/storage/v1/b", {"name": "another", "labels": [1]}),
         ("PATCH", "/storage/v1/b/bucket", {"labels": 5}),
         ("PUT", "/storage/v1/b/bucket/iam", {"bindings": [5]}),
+        ("PUT", "/storage/v1/b/bucket/iam", {"bindings": [{"role": "r", "members": "m"}]}),
         ("PATCH", f"{ITEM}x", {"metadata": 5}),
         ("POST", f"{UPLOAD}?uploadType=resumable&name=x", {"metadata": [1]}),
     ],
-    ids=["nested", "new labels", "labels", "bindings", "metadata", "upload"],
+    ids=["nested", "new labels", "labels", "bindings", "members", "metadata", "upload"],
 )
 def test_a_value_of_another_type_is_a_400(
     ask: Ask, method: str, target: str, body: bytes | dict[str, Any]
@@ -265,6 +276,15 @@ def test_resumable_upload_by_hand(ask: Ask) -> None:
     assert ask("PUT", target, b"llo", content_range="bytes 2-4/5").json == last.json
     assert ask("PUT", target, content_range="bytes */5").json == last.json
     assert ask("GET", ITEM + "big?alt=media").body == b"hello"
+
+
+def test_an_upload_in_one_request_has_the_size_that_was_announced(ask: Ask) -> None:
+    start = ask("POST", UPLOAD + "?uploadType=resumable&name=x", x_upload_content_length="5")
+    target = start.headers["location"].removeprefix("http://h:1")
+    part = ask("PUT", target, b"hel")
+    assert (part.status, part.headers["range"]) == (308, "bytes=0-2")
+    assert ask("GET", ITEM + "x").status == 404
+    assert ask("PUT", target, b"hello!").status == 400
 
 
 def test_a_client_that_knows_no_308_is_told_otherwise(ask: Ask) -> None:
@@ -315,9 +335,12 @@ def test_buckets_over_the_api(ask: Ask) -> None:
     assert [item["name"] for item in of_p] == ["second"]
     for part in ("storageLayout", "managedFolders", "iam"):
         assert ask("GET", f"/storage/v1/b/second/{part}").status == 200
-    policy = {"bindings": [{"role": "r", "members": ["m"]}]}
-    ask("PUT", "/storage/v1/b/second/iam", policy)
+    policy = ask("GET", "/storage/v1/b/second/iam").json
+    policy["bindings"] = [{"role": "r", "members": ["m"]}]
+    assert ask("PUT", "/storage/v1/b/second/iam", policy).status == 200
     assert ask("GET", "/storage/v1/b/second/iam").json["bindings"] == policy["bindings"]
+    # Else of two people who give a role at once, one would take the other's away.
+    assert ask("PUT", "/storage/v1/b/second/iam", policy).status == 412
     wanted = ["storage.objects.get", "storage.objects.fly", "a", "storage.buckets.update"]
     query = "&".join(f"permissions={permission}" for permission in wanted)
     tested = ask("GET", f"/storage/v1/b/second/iam/testPermissions?{query}")

@@ -125,7 +125,7 @@ def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
         answer = ask(method, target, b"", **key)
         assert answer.status == 400
         assert header in answer.body.decode()
-    for query in ("kmsKeyName=k", "destinationKmsKeyName=k"):
+    for query in ("kmsKeyName=k", "destinationKmsKeyName=k", "filter=f"):
         assert ask("POST", f"{UPLOAD}?uploadType=media&name=y&{query}", b"y").status == 400
     assert ask("POST", "/storage/v1/b?enableObjectRetention=true", {"name": "other"}).status == 400
     assert ask("GET", f"{ITEM}y").status == 404
@@ -150,6 +150,8 @@ def test_a_predefined_acl_is_refused_by_its_name(ask: Ask, name: str) -> None:
     made = ask("POST", "/storage/v1/b?predefinedDefaultObjectAcl=publicRead", {"name": "other"})
     assert made.status == 400
     assert ask("PUT", "/bucket/z", b"", x_goog_acl="public-read").status == 400
+    matched = {"x_goog_copy_source": "bucket/x", "x_goog_copy_source_if_generation_match": "1"}
+    assert ask("PUT", "/bucket/z", b"", **matched).status == 400
     assert ask("PUT", "/bucket/z", b"", x_goog_acl="project-private").status == 200
 
 

@@ -21,11 +21,8 @@ from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket, project_number
 
 _GET, _LIST = "storage.objects.get", "storage.objects.list"
-_CREATE, _UPDATE, _DELETE = (
-    "storage.objects.create",
-    "storage.objects.update",
-    "storage.objects.delete",
-)
+_CREATE, _UPDATE = "storage.objects.create", "storage.objects.update"
+_DELETE = "storage.objects.delete"
 _LOOK = frozenset({"storage.buckets.get"})
 GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.objectViewer": VIEW_OBJECTS,

@@ -26,7 +26,10 @@ _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOn
 """Access is uniform in every bucket, so that asking for it, or not, changes nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
 _UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
-_UNDONE_IN_QUERIES: Final = ("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention")
+_UNDONE_IN_QUERIES: Final = (
+    *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),
+    "filter",
+)
 _ACLS: Final = (
     *("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"),
     "x-goog-acl",
@@ -38,7 +41,7 @@ _CLOSED_ACLS: Final = frozenset(
 """The lists that open nothing to anybody: who has the bucket's project has them all."""
 _UNDONE_HEADERS: Final = (
     "x-goog-encryption-",
-    "x-goog-copy-source-encryption-",
+    *("x-goog-copy-source-encryption-", "x-goog-copy-source-if-"),
     "x-goog-object-lock-",
 )
 TEMPORARY_HOLD: Final = "temporaryHold"

@@ -6,6 +6,7 @@ store. A directory without such a file (made by an operator) is a bucket with de
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import threading
@@ -53,6 +54,11 @@ class BucketRecord(Struct, frozen=True):
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     #: The project that made it; "" = the service's own.
     project: str = ""
+
+    @property
+    def etag(self) -> str:
+        """A tag that changes whenever the bucket's properties or policy do."""
+        return base64.b64encode(str(self.metageneration).encode()).decode()
 
 
 def state_directory(root: Path) -> Path:
@@ -202,11 +208,19 @@ class BucketCatalog:
                 refuse(promises(settings), _ELSEWHERE)
             return self._save(replace(record, settings=settings))
 
-    def set_policy(self, bucket: str, bindings: list[dict[str, Any]]) -> BucketRecord:
+    def set_policy(
+        self, bucket: str, bindings: list[dict[str, Any]], etag: str = ""
+    ) -> BucketRecord:
         """Store the bindings of the bucket's IAM policy, which ``admission`` applies. Raises
-        ``PreconditionFailed`` for the public, if the bucket prevents that."""
+        ``PreconditionFailed`` unless ``etag`` is "" or the bucket's, and for the public, if the bucket
+        prevents that."""
         with self._lock:
             record = self.get(bucket)
+            if etag not in ("", record.etag):
+                raise PreconditionFailed(
+                    f"The policy of {bucket} was changed since you read it: read it again, make your change "
+                    "to that, and send it with its etag."
+                )
             if prevents_public_access(record.settings) and any(map(is_public, bindings)):
                 raise PreconditionFailed(
                     "The member bindings allUsers and allAuthenticatedUsers are not allowed since public "

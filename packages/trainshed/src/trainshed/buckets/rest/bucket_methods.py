@@ -6,18 +6,26 @@ import asyncio
 import base64
 import binascii
 import re
-from typing import Any, cast
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from trainshed.buckets.admission import admit_name, admit_policy, admit_project, held, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
 from trainshed.buckets.rest.calls import Call, json_answer
-from trainshed.buckets.rest.views import bucket_etag, bucket_view, layout_view, policy_view
+from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
 from trainshed.httpd.messages import Response
 
 _MAX_RESULTS = 1000
 _PROJECT = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
+
+
+class _Binding(Struct):
+    role: str
+    members: list[str] = []
 
 
 async def collection(call: Call) -> Response:
@@ -39,7 +47,7 @@ async def bucket(call: Call) -> Response:
         case "GET" | "HEAD":
             record = await call.run(catalog.get, name)
             call.conditions().check(0, record.metageneration, reading=True)
-            call.check_tag(bucket_etag(record))
+            call.check_tag(record.etag)
         case "PATCH" | "PUT" as method:
             whole = method == "PUT"
             record = await call.run(
@@ -69,11 +77,11 @@ async def part(call: Call) -> Response:
         case "GET", "iam":
             return json_answer(policy_view(await call.run(catalog.get, call.target.bucket)))
         case "PUT", "iam":
-            bindings = _bindings(await call.json())
+            policy = await call.json()
+            bindings, etag = _bindings(policy), str(policy.get("etag") or "")
             admit_policy(call.caller, bindings)
-            return json_answer(
-                policy_view(await call.run(catalog.set_policy, call.target.bucket, bindings))
-            )
+            record = await call.run(catalog.set_policy, call.target.bucket, bindings, etag)
+            return json_answer(policy_view(record))
         case "GET", "iam/testPermissions":
             if call.caller.kind is Kind.UNKNOWN:
                 raise nobody("storage.buckets.testIamPermissions")
@@ -158,8 +166,10 @@ def _valid_project(project: str) -> str:
 
 def _bindings(policy: dict[str, Any]) -> list[dict[str, Any]]:
     bindings = policy.get("bindings", [])
-    if not isinstance(bindings, list) or not all(
-        isinstance(binding, dict) for binding in cast("list[Any]", bindings)
-    ):
-        raise InvalidRequest("'bindings' of a policy is a list. Send a list of role bindings.")
-    return cast("list[dict[str, Any]]", bindings)
+    try:
+        msgspec.convert(bindings, list[_Binding])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(
+            f"'bindings' of a policy is a list of a 'role' and its 'members' each: {error}."
+        ) from error
+    return bindings

@@ -52,7 +52,10 @@ def _answer(call: Call, opened: Opened) -> Response:
         headers["Warning"] = "214 UploadServer gunzipped"
         content = _unpacked(call, opened)
     else:
-        span = _range(call.request.headers.get("range", ""), record.size)
+        sent, etag = call.request.headers, headers["ETag"]
+        # A part of this generation would be glued to what the client has of another.
+        is_other = sent.get("if-range", etag).strip('"') != etag
+        span = _range("" if is_other else sent.get("range", ""), record.size)
         if span is not None:
             status, (start, end) = 206, span
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"

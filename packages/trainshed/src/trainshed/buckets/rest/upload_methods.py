@@ -145,7 +145,8 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
     else:
         await _append(call, writer, first)
     if total is None and first == 0 and "content-range" not in call.request.headers:
-        total = writer.offset  # The whole content comes in one request.
+        # The whole content comes in one request.
+        total = writer.offset if writer.spec.total is None else writer.spec.total
     if total is not None and writer.offset > total:
         raise InvalidRequest(
             f"The upload has {writer.offset} bytes, more than the {total} it announced. "

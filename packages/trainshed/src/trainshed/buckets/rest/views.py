@@ -19,13 +19,8 @@ from trainshed.core.names import project_number
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """What no document of XML 1.0 may hold, not even as a reference."""
 EDITABLE = (
-    "contentType",
-    "contentEncoding",
-    "contentDisposition",
-    "contentLanguage",
-    "cacheControl",
-    "storageClass",
-    "customTime",
+    *("contentType", "contentEncoding", "contentDisposition", "contentLanguage"),
+    *("cacheControl", "storageClass", "customTime"),
 )
 """The text properties of an object that a client may set."""
 
@@ -93,15 +88,10 @@ def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]
         "metageneration": str(record.metageneration),
         "location": record.location,
         "locationType": _location_type(record),
-        "etag": bucket_etag(record),
+        "etag": record.etag,
         "timeCreated": timestamp(record.created_ns),
         "updated": timestamp(record.updated_ns),
     }
-
-
-def bucket_etag(record: BucketRecord) -> str:
-    """Returns a tag that changes whenever the bucket's properties or policy do."""
-    return base64.b64encode(str(record.metageneration).encode()).decode()
 
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
@@ -125,7 +115,7 @@ def policy_view(record: BucketRecord) -> dict[str, Any]:
         "kind": "storage#policy",
         "resourceId": f"projects/_/buckets/{record.name}",
         "version": 1,
-        "etag": bucket_etag(record),
+        "etag": record.etag,
         "bindings": record.policy,
     }
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -92,31 +93,35 @@ async def _list(call: Call) -> Response:
     page = await call.run(call.store.at(bucket).list, bucket, query)
     # The JSON API's offset is the first name that may be listed; here the name itself may not be.
     objects = [(name, record) for name, record in page.objects if name != after]
-    inner = [
-        xml_element("Name", bucket),
-        xml_element("Prefix", query.prefix),
-        xml_element("KeyCount", str(len(objects) + len(page.prefixes))),
-        xml_element("IsTruncated", "true" if page.next_page_token else "false"),
-    ]
+    fields = {
+        "Name": bucket,
+        "Prefix": query.prefix,
+        "KeyCount": str(len(objects) + len(page.prefixes)),
+        "IsTruncated": "true" if page.next_page_token else "false",
+    }
     if page.next_page_token:
-        inner.append(xml_element("NextContinuationToken", page.next_page_token))
+        fields["NextContinuationToken"] = page.next_page_token
         if objects and "list-type" not in parameters:
-            inner.append(xml_element("NextMarker", objects[-1][0]))
-    inner += [_listed(name, record) for name, record in objects]
-    inner += [f"<CommonPrefixes>{xml_element('Prefix', p)}</CommonPrefixes>" for p in page.prefixes]
-    return _xml("ListBucketResult", _LISTED, inner)
+            fields["NextMarker"] = objects[-1][0]
+    inner = [_elements(**fields), *(_listed(name, record) for name, record in objects)]
+    inner += [f"<CommonPrefixes>{_elements(Prefix=p)}</CommonPrefixes>" for p in page.prefixes]
+    return _xml("ListBucketResult", _LISTED, "".join(inner))
 
 
 def _listed(name: str, record: ObjectRecord) -> str:
-    fields = {
-        "Key": name,
-        "Generation": str(record.generation),
-        "MetaGeneration": str(record.metageneration),
-        "LastModified": timestamp(record.updated_ns),
-        "ETag": etag_of(record),
-        "Size": str(record.size),
-    }
-    return f"<Contents>{''.join(xml_element(*pair) for pair in fields.items())}</Contents>"
+    fields = _elements(
+        Key=name,
+        Generation=str(record.generation),
+        MetaGeneration=str(record.metageneration),
+        LastModified=timestamp(record.updated_ns),
+        ETag=etag_of(record),
+        Size=str(record.size),
+    )
+    return f"<Contents>{fields}</Contents>"
+
+
+def _elements(**fields: str) -> str:
+    return "".join(starmap(xml_element, fields.items()))
 
 
 async def _put(call: Call) -> Response:
@@ -143,10 +148,7 @@ async def _copy(call: Call) -> Response:
 
     source = ObjectRef(target.bucket, target.object)
     record = await call.run(copy, call.store, source, call.destination(), redraft)
-    inner = [
-        xml_element("LastModified", timestamp(record.updated_ns)),
-        xml_element("ETag", etag_of(record)),
-    ]
+    inner = _elements(LastModified=timestamp(record.updated_ns), ETag=etag_of(record))
     return _xml("CopyObjectResult", _UPLOADED, inner, record)
 
 
@@ -158,19 +160,10 @@ async def _delete(call: Call) -> Response:
 async def _initiate(call: Call) -> Response:
     bucket, name = call.target.bucket, call.target.object
     spec = UploadSpec(
-        bucket,
-        name,
-        call.store.now(),
-        _properties(call),
-        _custom(call),
-        conditions=call.conditions(),
+        bucket, name, call.store.now(), _properties(call), _custom(call), UNKNOWN, call.conditions()
     )
     upload_id = await call.run(call.sessions.start, spec)
-    inner = [
-        xml_element("Bucket", bucket),
-        xml_element("Key", name),
-        xml_element("UploadId", upload_id),
-    ]
+    inner = _elements(Bucket=bucket, Key=name, UploadId=upload_id)
     return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)
 
 
@@ -195,12 +188,8 @@ async def _complete(call: Call) -> Response:
     name, record = await call.run(
         complete, call.sessions, bucket, call.query["uploadId"], _parts(body)
     )
-    inner = [
-        xml_element("Location", f"{call.base}/{bucket}/{name}"),
-        xml_element("Bucket", bucket),
-        xml_element("Key", name),
-        xml_element("ETag", etag_of(record)),
-    ]
+    place = f"{call.base}/{bucket}/{name}"
+    inner = _elements(Location=place, Bucket=bucket, Key=name, ETag=etag_of(record))
     return _xml("CompleteMultipartUploadResult", _UPLOADED, inner, record)
 
 
@@ -244,10 +233,8 @@ def _expected(call: Call) -> Checksums:
     return Checksums(sent.md5 or call.request.headers.get("content-md5", ""), sent.crc32c)
 
 
-def _xml(
-    name: str, namespace: str, inner: list[str], record: ObjectRecord | None = None
-) -> Response:
-    text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{''.join(inner)}</{name}>"
+def _xml(name: str, namespace: str, inner: str, record: ObjectRecord | None = None) -> Response:
+    text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{inner}</{name}>"
     headers = record_headers(record) if record is not None else {}
     return answer(text.encode(), 200, headers, XML)
 
