@@ -112,11 +112,8 @@ def test_the_account_as_google_auth_asks_for_it(metadata: Metadata) -> None:
 
 def test_all_of_it_at_once(metadata: Metadata) -> None:
     whole = told(metadata, f"{V1}/", "recursive=true")
-    assert whole["project"] == {
-        "attributes": {},
-        "numericProjectId": project_number("p1"),
-        "projectId": "p1",
-    }
+    number = project_number("p1")
+    assert whole["project"] == {"attributes": {}, "numericProjectId": number, "projectId": "p1"}
     assert set(whole["instance"]["serviceAccounts"]) == {EMAIL, "default"}
     assert whole["instance"]["name"].endswith("-3")
     assert whole["instance"]["hostname"] == f"{whole['instance']['name']}.c.p1.internal"

@@ -36,19 +36,7 @@ def test_bad_gs_uri_says_what_to_do(uri: str) -> None:
 def test_bucket_names_follow_the_public_rules() -> None:
     for good in ("abc", "a" * 63, "a.b", "0-9_a", "my-bucket.example.com"):
         assert validate_bucket_name(good) == good
-    for bad in (
-        "",
-        "ab",
-        "a" * 64,
-        "-ab",
-        "ab-",
-        "a..b",
-        "a.-b",
-        "a b",
-        ".trainshed",
-        "a/b",
-        "aé1",
-    ):
+    for bad in ("", "ab", "a" * 64, "-ab", "ab-", "a..b", "a.-b", "a b", ".abc", "a/b", "aé1"):
         with pytest.raises(InvalidRequest):
             validate_bucket_name(bad)
 

@@ -101,11 +101,9 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
         )
     raise Forbidden(
         f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket "
-        f"{holding.name}. "
-        f"The bucket belongs to another project than the job, which is of {caller.project}: a "
-        "program reaches the "
-        "buckets of its own project and shared ones. Grant it a role in the bucket's IAM policy, "
-        "or share the bucket."
+        f"{holding.name}. The bucket belongs to another project than the job, which is of {caller.project}: "
+        "a program reaches the buckets of its own project and shared ones. Grant it a role in the bucket's "
+        "IAM policy, or share the bucket."
     )
 
 
@@ -286,10 +284,9 @@ def without_public(binding: Mapping[str, Any]) -> dict[str, Any]:
 def nobody(permission: str) -> Unauthenticated:
     """Returns the error for a caller that has not said who it is."""
     return Unauthenticated(
-        f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, "
-        "or use the address "
-        "that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients "
-        "that send no token."
+        f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, or use the "
+        "address that `trainshed env` prints as STORAGE_EMULATOR_HOST: it has a key in it, for clients that "
+        "send no token."
     )
 
 

@@ -10,12 +10,10 @@ from typing import Any, Final, cast
 
 from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
 
-_FIXED: Final = frozenset(
-    (
-        *("id", "kind", "name", "selfLink", "etag", "generation", "metageneration"),
-        *("projectNumber", "timeCreated", "updated", "location", "locationType", "owner"),
-        *("satisfiesPZI", "satisfiesPZS"),
-    )
+_FIXED: Final = (
+    *("id", "kind", "name", "selfLink", "etag", "generation", "metageneration"),
+    *("projectNumber", "timeCreated", "updated", "location", "locationType", "owner"),
+    *("satisfiesPZI", "satisfiesPZS"),
 )
 """Properties of a bucket that the service alone sets; `location` is set when the bucket is made."""
 _LABELS, _VERSIONING = "labels", "versioning"
