@@ -54,6 +54,8 @@ async def stocked(house: House) -> list[tuple[int, int]]:
 
 
 async def test_programs_are_started_by_idle_shims_and_by_others(house: House) -> None:
+    """Of a zygote that has not loaded TLS, and Python's threads with it: each fork would pay for them."""
+    assert "_ssl." not in Path(f"/proc/{house.zygote()}/maps").read_text()
     idle = await stocked(house)
     replicas = [ReplicaId(1, index) for index in range(len(idle) + 2)]
     uid = house.job()

@@ -13,13 +13,15 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from trainshed.replica.endpoint import (
-    google_hosts,
-    interception,
-    peers,
-)
+from trainshed.replica.endpoint import peers
 from trainshed.replica.system import kernel, loop, processes, unix_sockets
+
+if TYPE_CHECKING:
+    # Imported by the relay process when it has a use for them: Python's threads and TLS would make each fork
+    # of a shim slower.
+    from trainshed.replica.endpoint import google_hosts, interception
 
 Service = tuple[str, str]
 
@@ -175,7 +177,7 @@ class Endpoint:
             refused=note_refusal,
         )
 
-    def _way_out(self) -> google_hosts.GoogleHosts:
+    def _way_out(self) -> "google_hosts.GoogleHosts":
         from trainshed.replica.endpoint import google_hosts
 
         return google_hosts.GoogleHosts(self._proxy, self._trust)
@@ -202,7 +204,7 @@ class Relay:
         certificate: str = "",
         *,
         peers: peers.Peers | None = None,
-        out: Callable[[], google_hosts.GoogleHosts | None] = lambda: None,
+        out: "Callable[[], google_hosts.GoogleHosts | None]" = lambda: None,
         service: Service = NO_SERVICE,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
@@ -279,7 +281,7 @@ class Relay:
             connection.setblocking(False)
             self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
 
-    def _opened(self) -> interception.TlsFront:
+    def _opened(self) -> "interception.TlsFront":
         """Return the TLS front, made for the first TLS client because it imports large libraries."""
         if self._tls_front is None:
             from trainshed.replica.endpoint import conversation, interception
