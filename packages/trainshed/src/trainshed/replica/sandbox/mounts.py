@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from trainshed.replica.sandbox import users
 
-_MOUNT_ATTR_RDONLY = 0x1
-
 SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
 """Nothing there makes anybody more than he is."""
 
@@ -46,14 +44,13 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Mount something read-only: with its owner mapped to the program's if the file system supports that,
-        else readable as its permission bits say. What is mounted below it is read-only at once; it itself has
-        to be made so when all mount points in it are there."""
+        """Mount something read-only, with what is mounted below it: with its owner mapped to the program's if
+        the file system supports that, else readable as its permission bits say."""
         try:
             self.show(target)
         except OSError:
             self.bind(target)
-        _freeze_below(target)
+        kernel.make_read_only(target, below=True)
 
     def make_place(self, way: str, directory: bool) -> None:
         """Make a mount point in this directory at the relative path `way`. The program may have made links
@@ -85,35 +82,22 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 def freeze(place: str) -> None:
     """Make the mounts at `place` and below read-only, except for files that are open for writing already."""
-    if not os.path.isdir(place):
-        return
-    kernel.bind(place, place)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounted = sorted({line.split()[4] for line in file})
-    for target in mounted:
-        if target == place or target.startswith(place + "/"):
-            kernel.make_read_only(target)
+    if os.path.isdir(place):
+        kernel.bind(place, place)
+        kernel.make_read_only(place, below=True)
 
 
-def _freeze_below(place: str) -> None:
-    """Make the mounts below the one at `place` read-only. Raises OSError."""
-    was_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
-    freeze_all([] if was_read_only else [place], place)
-
-
-def freeze_all(kept: "Iterable[str]", place: str = "/") -> None:
-    """Make all mounts at `place` and below read-only except those at the `kept` places. Does nothing before
-    Linux 5.12. Raises OSError."""
+def freeze_all(kept: "Iterable[str]") -> None:
+    """Make all mounts read-only except those at the `kept` places. Does nothing before Linux 5.12. Raises
+    OSError."""
     try:
-        kernel.change_mount(
-            place, "mount_setattr %s" % place, flags=kernel.AT_RECURSIVE, added=_MOUNT_ATTR_RDONLY
-        )
+        kernel.change_mount("/", flags=kernel.AT_RECURSIVE, added=kernel.MOUNT_ATTR_RDONLY)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
         return
     for writable in kept:
-        kernel.change_mount(writable, "mount_setattr %s" % writable, removed=_MOUNT_ATTR_RDONLY)
+        kernel.change_mount(writable, removed=kernel.MOUNT_ATTR_RDONLY)
 
 
 def is_directory(path: str) -> bool:

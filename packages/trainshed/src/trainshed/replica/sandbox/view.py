@@ -5,6 +5,7 @@ It owns the mounts of a replica. `View.enter` is called in the first process of 
 """
 
 import os
+import re
 import socket
 import stat
 from collections.abc import Sequence
@@ -161,10 +162,9 @@ class View:
         mounts.have_directory(self._files)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        read_only = [target for _, target, frost in bound if frost]
         # A hidden directory below a target that was shown is covered itself, and cannot be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
-        for path in read_only + seen + again + in_memory:
+        for path in seen + again + in_memory:
             kernel.make_read_only(path)
 
     def _show_around(
@@ -258,7 +258,6 @@ class View:
             mounts.make_target(place, source.is_directory)
             if frost:
                 source.lend(place)
-                kernel.make_read_only(place)
             else:
                 source.show(place)
         # A directory shown under its own path may contain hidden ones.
@@ -333,26 +332,16 @@ class View:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
 
 
-def _is_of_step(name: str) -> bool:
-    """Whether a name is that of a Slurm step's socket: NODE_JOB.STEP."""
-    first, _, step = name.rpartition(".")
-    node, _, job = first.rpartition("_")
-    return bool(node) and job.isdecimal() and step.isdecimal()
+_STEP = re.compile(rb" (/[^\n]*/[^/\n]+_\d+\.\d+)\n")
+"""In the kernel's list, the path of a Unix socket whose name is that of a Slurm step: NODE_JOB.STEP."""
 
 
 def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
-    sockets = {path for path in _bound_paths() if _is_of_step(path.rpartition("/")[2])}
+    sockets = set(map(os.fsdecode, _STEP.findall(processes.read("/proc/net/unix"))))
     return sorted({os.path.dirname(path) for path in sockets if _is_kept_apart(path)})
-
-
-def _bound_paths() -> list[str]:
-    """Return the paths of the machine's Unix sockets."""
-    text = processes.read("/proc/net/unix").decode("utf-8", "surrogateescape")
-    paths = (line.partition(" /")[2] for line in text.splitlines())
-    return ["/" + path for path in paths if path]
 
 
 def _is_kept_apart(path: str) -> bool:

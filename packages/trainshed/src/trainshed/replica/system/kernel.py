@@ -32,6 +32,7 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
+MOUNT_ATTR_RDONLY = 0x1
 _MOUNT_SETATTR = 442
 MS_UNBINDABLE = 0x20000
 MS_PRIVATE = 0x40000
@@ -131,7 +132,7 @@ def bind(source: str, target: str) -> None:
 
 def change_mount(
     place: str,
-    what: str,
+    what: str = "",
     *,
     directory: int = AT_FDCWD,
     flags: int = 0,
@@ -140,16 +141,30 @@ def change_mount(
     owners: int = 0,
 ) -> None:
     """Add and remove attributes of a mount, or with AT_RECURSIVE of all below it as well (mount_setattr(2)).
-    `place`: below `directory`. `owners`: handle of the user namespace that maps them. Raises OSError."""
+    `place`: below `directory`. `what`: for people. `owners`: handle of the user namespace that maps them.
+    Raises OSError."""
     attributes = struct.pack("QQQQ", added, removed, 0, owners)
-    path = os.fsencode(place)
-    syscall(_MOUNT_SETATTR, what, directory, path, flags, attributes, len(attributes))
+    what = what or "mount_setattr %s" % place
+    syscall(_MOUNT_SETATTR, what, directory, _bytes(place), flags, attributes, len(attributes))
 
 
-def make_read_only(target: str) -> None:
-    """Forbid writing through the mount at `target` (its sub-mounts keep their own flags). Raises OSError."""
-    kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
-    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+def make_read_only(target: str, below: bool = False) -> None:
+    """Forbid writing through the mount at `target`, and through all `below` it. Raises OSError."""
+    try:
+        change_mount(target, flags=AT_RECURSIVE if below else 0, added=MOUNT_ATTR_RDONLY)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        for place in _mounted(target) if below else [target]:
+            kept = os.statvfs(place).f_flag & _LOCKED_FLAGS
+            mount(None, place, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def _mounted(place: str) -> "list[str]":
+    """Return the mounts at `place` and below, as Linux before 5.12 needs them one by one."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounted = sorted({line.split()[4] for line in file})
+    return [path for path in mounted if path == place or path.startswith(place + "/")]
 
 
 def pivot_root(new_root: str) -> None:
