@@ -89,18 +89,18 @@ class Section:
     """A part of a launch document. Declares its fields as `NAME: "TYPE" = DEFAULT`, or without a default."""
 
     FIELDS: "tuple[str, ...]" = ()
+    REQUIRED: "frozenset[str]" = frozenset()
 
     def __init_subclass__(cls) -> None:
         cls.FIELDS = tuple(cls.__annotations__)
+        cls.REQUIRED = frozenset(name for name in cls.FIELDS if not hasattr(cls, name))
 
     def __init__(self, **values: "Any") -> None:
-        for name in self.FIELDS:
-            has_default = hasattr(type(self), name)
-            self.__dict__[name] = (
-                values.pop(name, getattr(type(self), name)) if has_default else values.pop(name)
-            )
-        if values:
-            raise TypeError("%s has no %s" % (type(self).__name__, ", ".join(values)))
+        # Defaults stay with the class: each start makes these twice.
+        wrong = self.REQUIRED.difference(values) | values.keys() - set(self.FIELDS)
+        if wrong:
+            raise TypeError("missing or unknown: %s.%s" % (type(self).__name__, sorted(wrong)))
+        self.__dict__.update(values)
 
 
 class Program(Section):
