@@ -107,22 +107,21 @@ class Usage:
         self._look_after(0.0)
 
     def stop(self) -> None:
-        """Measure for the last time and end all helpers. The program has ended, but its control groups are
-        still there."""
+        """Measure disk and GPUs for the last time and end all helpers, because the program has ended."""
         if self._sheet.is_open:
-            self._see()
+            self._note(processes=0, memory=0)
         self._end_watch()
 
     def seal(self, used: "Any") -> None:
         """Write the last line. `used`: resources of all processes that the shim reaped
-        (`resource.getrusage`)."""
+        (`resource.getrusage`). The control groups are still there."""
         last = self._seen
         if not self._sheet.is_open or not last:
             return
         scale = 1024 if os.path.isdir("/proc/self") else 1
         last["peak"] = max(self._peak, used.ru_maxrss * scale)
-        # Without /proc there is no other source.
-        last["cpu"] = last["cpu"] or round(used.ru_utime + used.ru_stime, 3)
+        counted = _group_cpu(self._directories)
+        last["cpu"] = self._sum(counted if counted >= 0 else used.ru_utime + used.ru_stime)
         last["last"] = True
         try:
             self._sheet.append(last)
@@ -147,24 +146,26 @@ class Usage:
         self._look_after(time.process_time() - begin)
 
     def _see(self) -> None:
-        at = log.now()
         family = processes.family(self._shim)
         memory = _group_memory(self._directories)
-        if memory < 0:
-            memory = _memory_of(self._shim)
         cpu = _group_cpu(self._directories)
-        if cpu < 0:
-            cpu = processes.used(self._shim)[0]
+        self._sum(cpu if cpu >= 0 else processes.used(self._shim)[0])
+        self._note(len(family), memory if memory >= 0 else _memory_of(self._shim))
+
+    def _sum(self, cpu: float) -> float:
         # Times of processes whose parents ignore their ends are lost, which must not make the sum fall.
-        self._cpu = max(self._cpu, cpu)
+        self._cpu = max(self._cpu, round(cpu, 3))
+        return self._cpu
+
+    def _note(self, processes: int, memory: int) -> None:
         self._peak = max(self._peak, memory)
         gpus = self._watch.read() if self._watch is not None else []
         self._seen = {
-            "at": at,
-            "cpu": round(self._cpu, 3),
+            "at": log.now(),
+            "cpu": self._cpu,
             "memory": memory,
             "peak": self._peak,
-            "processes": len(family),
+            "processes": processes,
             "gpus": [[gpu.busy, gpu.used, gpu.total, gpu.peak] for gpu in gpus],
             "disk": self._disk(),
         }
