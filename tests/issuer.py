@@ -82,7 +82,9 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
                 case "/.well-known/openid-configuration":
                     self._answer(200, issuer.published())
                 case "/keys":
-                    self._answer(200, issuer.jwks())
+                    # As Kubernetes does, whose keys are of another type.
+                    is_refused = self.headers.get("accept") == "application/json"
+                    self._answer(406 if is_refused else 200, issuer.jwks())
                 case "/userinfo":
                     is_known = self.headers["authorization"] == "Bearer x"
                     self._answer(200 if is_known else 401, issuer.userinfo or {})

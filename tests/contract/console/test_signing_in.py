@@ -639,7 +639,7 @@ async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
     left = asyncio.Event()
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        leaving = asyncio.ensure_future(reader.read())
+        leaving = asyncio.gather(reader.read(), return_exceptions=True)
         writer.write(b"HTTP/1.1 200 OK\r\nx: ")
         while not leaving.done():
             writer.write(b"y")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from trainshed.access.book import AccessBook, AccountKey
+from trainshed.access.job_tokens import ISSUER
 from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
 
@@ -25,7 +26,6 @@ OWNER_EMAIL: Final = "owner@trainshed.local"
 """Whoever has the token in `owner.token`, which only those can read who may read the data directory."""
 GET_ACCESS_TOKEN: Final = "iam.serviceAccounts.getAccessToken"
 
-_ISSUER: Final = "https://trainshed.local"
 SKEW: Final = 60
 """Seconds by which the clock of whoever signed may differ."""
 _FAR: Final = 1 << 40
@@ -59,7 +59,7 @@ def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> s
     from joserfc.jwk import OctKey
 
     claims = {
-        "iss": _ISSUER,
+        "iss": ISSUER,
         "sub": bearer.email,
         "key": bearer.key,
         "by": bearer.by,

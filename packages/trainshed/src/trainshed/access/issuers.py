@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.access.account_tokens import OWNER_EMAIL, SKEW, check_claims
 from trainshed.access.policy import GROUP, SERVICE_ACCOUNT, USER, member_fault, member_of
@@ -55,13 +56,6 @@ class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
     def mark_of(self, known: str) -> str:
         """What it is known by for machines of an entry of `accounts`; with another account, another."""
         return f"{self.mark} {known} {self.accounts[known]}"
-
-
-class Person(Struct, frozen=True):
-    """Whom an issuer has recognised."""
-
-    email: str
-    groups: tuple[str, ...] = ()
 
 
 class SignedIn(Struct, frozen=True):
@@ -158,9 +152,9 @@ def verified(
     return claims
 
 
-def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Person:
-    """Return whom the claims of an issuer are about. Raises Unauthenticated."""
-    return Person(_email(claims, issuer), _groups(claims.get(issuer.groups_claim)))
+def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
+    """Return whom the claims of an issuer are about, address and groups alone. Raises Unauthenticated."""
+    return Bearer(_email(claims, issuer), groups=_groups(claims.get(issuer.groups_claim)))
 
 
 def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
@@ -172,17 +166,17 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
     # The whole subject counts before its longest beginning.
     nearest = max(fitting, key=lambda known: (known == subject, len(known)), default="")
     if nearest:
-        person = Person(issuer.accounts[nearest])
+        bearer = Bearer(issuer.accounts[nearest])
     elif issuer.accounts and "email" not in claims:
         raise Unauthenticated(
             f"{issuer.name} has no account for the subject {subject[:200]!r}: give it one in `accounts` of "
             "its table [[oidc]]."
         )
     else:
-        person = person_of(claims, issuer)
+        bearer = person_of(claims, issuer)
     by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else ("", issuer.mark)
     ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
-    return Bearer(person.email, "", by, ends, mark, person.groups, issued)
+    return replace(bearer, by=by, expires=ends, issuer=mark, issued=issued)
 
 
 def _fits(known: str, subject: str) -> bool:

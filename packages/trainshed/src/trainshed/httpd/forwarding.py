@@ -73,8 +73,7 @@ class Rules(Struct, frozen=True):
 
 
 class Answer:
-    """Collects what the HTTP parser of an answer reports to its callbacks. Names of headers are in small
-    letters."""
+    """Collects what the HTTP parser reports to its callbacks; names of headers in small letters."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)

@@ -28,7 +28,6 @@ from trainshed.access.account_tokens import OWNER_EMAIL, is_json_web_token
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.issuers import (
     Issuer,
-    Person,
     SignedIn,
     UnknownKey,
     bearer_of,
@@ -232,7 +231,7 @@ class SigningIn:
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
-    async def _store(self, person: Person, issuer: Issuer) -> str:
+    async def _store(self, person: Bearer, issuer: Issuer) -> str:
         """Store a token for somebody whom an issuer has just signed in, and return its digest."""
         now = self._now()
         made = Token(
@@ -380,7 +379,8 @@ async def _asked(address: str, form: bytes | None, more: Mapping[str, str]) -> t
     # It reads the authorities that the machine trusts.
     trusted = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = {"host": parts.netloc, "connection": "close", "accept": "application/json", **more}
+    # Kubernetes has its keys for nobody who accepts JSON alone.
+    headers = {"host": parts.netloc, "connection": "close", **more}
     if form is not None:
         headers["content-type"] = "application/x-www-form-urlencoded"
         headers["content-length"] = str(len(form))
