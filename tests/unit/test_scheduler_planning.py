@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.clusters import NOW, REGION, SECOND, STRICT, T4, V100, World, gang, node
 from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.catalog.quotas import GLOBAL, SHARE
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
 from trainshed.scheduler.fair_share import position
@@ -60,6 +61,24 @@ def test_within_a_project_the_person_who_uses_least_comes_first() -> None:
     world.wait(*(gang(uid, 1, person="bo") for uid in (9, 10)), gang(11, 1, project="q"))
     assert world.admitted() == [2, 9, 11, 3, 10, 4, 5]
     assert [position(world.snapshot, JobUid(uid)) for uid in (2, 9, 10, 8)] == [1, 2, 5, 10]
+
+
+def test_who_is_due_more_uses_more_before_others_have_their_turn() -> None:
+    """spec/queue#order: as projects, and as people in one."""
+    due = {QuotaKey("vision", GLOBAL, SHARE): 3.0, QuotaKey("nlp", GLOBAL, SHARE, "ana"): 2.0}
+    world = World([node("a", 8)], quotas=due)
+    world.wait(*(gang(uid, 1, project="speech", created=1) for uid in range(1, 9)))
+    world.wait(*(gang(uid, 1, project="vision", created=2) for uid in range(11, 19)))
+    assert sum(uid > 10 for uid in world.admitted()) == 6
+    world = World([node("a", 6)], quotas=due)
+    world.wait(*(gang(uid, 1, project="nlp", person="bo", created=1) for uid in range(1, 9)))
+    assert position(world.snapshot, JobUid(5)) == 5
+    world.wait(*(gang(uid, 1, project="nlp", person="ana", created=2) for uid in range(11, 19)))
+    order = world.admitted()
+    assert order == [1, 11, 12, 2, 13, 14]
+    assert [position(world.snapshot, JobUid(uid)) for uid in order] == [1, 2, 3, 4, 5, 6]
+    world.snapshot.set_quotas({})
+    assert [position(world.snapshot, JobUid(uid)) for uid in order] == [1, 2, 4, 3, 6, 8]
 
 
 def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:

@@ -1,7 +1,7 @@
 """Whose turn it is on one level, and how many jobs stand before one.
 
-The project that uses least comes first, now and lately; within it the person who does; of theirs the
-oldest.
+The project that uses least of what it is due comes first, now and lately; within it the person who does; of
+theirs the oldest.
 
 A job that has waited longer than the policy's patience is not made to pay for younger ones of its project
 that overtook it: they are left out of its project's share.
@@ -61,14 +61,7 @@ class _PersonCandidates:
 class _ProjectCandidates:
     """One project's candidates on one level, in order."""
 
-    __slots__ = (
-        "_persons",
-        "_project_id",
-        "_share",
-        "_snapshot",
-        "_younger",
-        "_younger_at",
-    )
+    __slots__ = ("_persons", "_project_id", "_share", "_snapshot", "_younger", "_younger_at")
 
     def __init__(
         self,
@@ -114,7 +107,8 @@ class _ProjectCandidates:
     def _share_of(self, person: str) -> float:
         snapshot = self._snapshot
         used = snapshot.projects[self._project_id].persons.get(person, {})
-        return share(snapshot.past.beside(self._project_id, used, person), snapshot.totals)
+        used = snapshot.past.beside(self._project_id, used, person)
+        return _weighed(snapshot, used, self._project_id, person)
 
     def share(self, entry: Entry, now: Nanos) -> float:
         snapshot = self._snapshot
@@ -122,12 +116,10 @@ class _ProjectCandidates:
         used = snapshot.past.beside(entry.gang.project_id, project.used)
         if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
-            return share(
-                {what: value - self._younger.get(what, 0) for what, value in used.items()},
-                snapshot.totals,
-            )
+            used = {what: value - self._younger.get(what, 0) for what, value in used.items()}
+            return _weighed(snapshot, used, self._project_id)
         if self._share is None:
-            self._share = share(used, snapshot.totals)
+            self._share = _weighed(snapshot, used, self._project_id)
         return self._share
 
     def _count_younger(self, entry: Entry, project: Project) -> None:
@@ -234,7 +226,7 @@ def _turns(snapshot: Snapshot, group: Group, project_id: str) -> list[Entry]:
             person = entry.gang.person
             at = by_person[person] = by_person.get(person, -1) + 1
             used = snapshot.past.beside(project_id, project.persons.get(person, {}), person)
-            turns.append((_share_at(snapshot, used, group, at), entry))
+            turns.append((_share_at(snapshot, used, group, at, person), entry))
         group.turns = project.changes, [entry for _, entry in sorted(turns)]
     return group.turns[1]
 
@@ -267,10 +259,20 @@ def _earlier(
     return first + sum(other < entry for other in equal)
 
 
-def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at: int) -> float:
+def _share_at(
+    snapshot: Snapshot, before: Mapping[str, float], group: Group, at: int, who: str | None = None
+) -> float:
     """Return the share of whoever uses `before` when `at` jobs of the group's average size have started."""
     count = len(group.waiting)
     used = dict(before)
     for what, amount in group.sums.items():
         used[what] = used.get(what, 0) + amount * at // count
-    return share(used, snapshot.totals)
+    return _weighed(snapshot, used, group.waiting[0].gang.project_id, who)
+
+
+def _weighed(
+    snapshot: Snapshot, used: Mapping[str, float], project: str, person: str | None = None
+) -> float:
+    """Return the share of a project, or of a person in it, as a part of what they are due."""
+    due = snapshot.due(project, person)
+    return share(used, snapshot.totals) / due if due else float("inf")

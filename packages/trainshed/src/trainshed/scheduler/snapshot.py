@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeVar
 from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey, limit_of
-from trainshed.core.catalog.quotas import GLOBAL, JOBS
+from trainshed.core.catalog.quotas import GLOBAL, JOBS, SHARE
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import (
@@ -306,6 +306,8 @@ class Snapshot:
         self.past = Past()
         self._all: dict[str, int] = {}
         self._quotas: Quotas = {}
+        #: Nobody is due more of the fair share than others.
+        self._are_equal = True
         #: The projects in which people have quotas.
         self._personal = frozenset[str]()
         self._shapes = Shapes()
@@ -337,6 +339,9 @@ class Snapshot:
     def set_quotas(self, quotas: Quotas) -> None:
         """Set all limits that an operator has set: those left out are not set any more."""
         self._quotas = dict(quotas)
+        self._are_equal = not any(key.metric == SHARE for key in quotas)
+        for name in self.projects:
+            self.projects.own(name).changes += 1
         personal = frozenset(key.project_id for key in quotas if key.person)
         if personal != self._personal:
             self._personal = personal
@@ -418,6 +423,12 @@ class Snapshot:
     def limit(self, key: QuotaKey) -> float | None:
         """Return a quota's limit; None = it has none."""
         return limit_of(self._quotas, key)
+
+    def due(self, project: str, person: str | None) -> float:
+        """Return how much of the fair share a person is due in a project, or for None the project itself."""
+        key = QuotaKey(project, GLOBAL, SHARE, person or "")
+        due = None if self._are_equal or person == "" else self.limit(key)
+        return 1.0 if due is None else due
 
     def quotas_set(self) -> Iterator[QuotaKey]:
         return iter(self._quotas)

@@ -23,7 +23,9 @@ BUDGETS = (COST, CPU_HOURS, GPU_HOURS)
 HARD = "_hard"
 """What ends the names of the metrics of the same use at which what runs is stopped, too."""
 HARD_BUDGETS = tuple(f"{metric}{HARD}" for metric in BUDGETS)
-OF_ALL_REGIONS = (JOBS, *BUDGETS, *HARD_BUDGETS)
+SHARE = "share"
+"""How much of the fair share a project, or a person in it, is due; without it 1."""
+OF_ALL_REGIONS = (JOBS, SHARE, *BUDGETS, *HARD_BUDGETS)
 PREEMPTIBLE = "preemptible_"
 ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
