@@ -21,34 +21,24 @@ CLAIMS = JobClaims(17, 2, "workerpool1-0", "p1", "trainer@p1.iam.gserviceaccount
 KEY = bytes(range(32))
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> int:
-        return self.now
+def clock() -> int:
+    return START
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def test_a_token_says_for_whom_it_speaks_until_it_expires(clock: Clock) -> None:
+def test_a_token_says_for_whom_it_speaks_until_it_expires() -> None:
     """spec/program#credentials: short-lived, scoped to the job's project."""
-    tokens = JobTokens(KEY, clock)
+    now = START
+    tokens = JobTokens(KEY, lambda: now)
     token, seconds = tokens.mint(CLAIMS)
     assert seconds == LIFETIME == 3600
     assert tokens.read(token) == CLAIMS
-    clock.now += LIFETIME * SECOND - 1
+    now += LIFETIME * SECOND - 1
     assert tokens.read(token) == CLAIMS
-    clock.now += 1
+    now += 1
     assert tokens.read(token) is None
 
 
-def test_a_token_that_was_changed_or_is_signed_by_another_key_is_none(clock: Clock) -> None:
+def test_a_token_that_was_changed_or_is_signed_by_another_key_is_none() -> None:
     tokens = JobTokens(KEY, clock)
     token, _ = tokens.mint(CLAIMS)
     version, payload, signature = token.split(".")
@@ -63,9 +53,7 @@ def test_a_token_that_was_changed_or_is_signed_by_another_key_is_none(clock: Clo
     assert JobTokens(bytes(32), clock).read(token) is None
 
 
-def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token(
-    clock: Clock,
-) -> None:
+def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token() -> None:
     """spec/clients#metadata: clients read it as a JWT."""
     tokens = JobTokens(KEY, clock)
     token = tokens.identity_token(CLAIMS, "https://there")
@@ -78,7 +66,7 @@ def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token(
     assert tokens.read(token) is None
 
 
-def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, clock: Clock) -> None:
+def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "data" / KEY_FILE
     token, _ = JobTokens.open(path, clock).mint(CLAIMS)
     assert JobTokens.open(path, clock).read(token) == CLAIMS
@@ -88,10 +76,10 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, clock: Clo
 
 
 def _mint(path: Path) -> str:
-    return JobTokens.open(path, Clock()).mint(CLAIMS)[0]
+    return JobTokens.open(path, clock).mint(CLAIMS)[0]
 
 
-def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path, clock: Clock) -> None:
+def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
     path = tmp_path / KEY_FILE
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         tokens = pool.map(_mint, [path] * 6, chunksize=1)
@@ -100,14 +88,14 @@ def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path, clock: Cl
 
 
 @pytest.mark.parametrize("content", ["", "00", "no hexadecimal digits", "00" * 33])
-def test_a_file_that_is_no_key_is_named(tmp_path: Path, clock: Clock, content: str) -> None:
+def test_a_file_that_is_no_key_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / KEY_FILE
     path.write_text(content)
     with pytest.raises(JobKeyUnreadable, match=KEY_FILE):
         JobTokens.open(path, clock)
 
 
-def test_the_token_of_a_program_that_is_over_is_refused(clock: Clock) -> None:
+def test_the_token_of_a_program_that_is_over_is_refused() -> None:
     jobs = JobTokens(KEY, clock)
     authority = TokenAuthority(AccessBook(), "", clock, jobs)
     authority.refuse(lambda claims: claims.attempt < 2)

@@ -127,11 +127,6 @@ def test_a_policy_lists_roles_and_members_in_order() -> None:
     assert AccessBook().policy.projects() == frozenset()
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_the_owner_holds_what_every_role_holds(role: str) -> None:
-    assert ROLES[role] <= ROLES[OWNER]
-
-
 def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten() -> None:
     """Of somebody with a role in each project: in calls, which are the same each time, and in time of the
     processor, of which the least counts."""
