@@ -35,7 +35,8 @@ def attack(yard: Yard) -> Attack:
     running, failing = yard.secret(), yard.secret()
     failed = yard.submit(OTHER, "victim", failing, "fail")
     other = yard.submit(OTHER, "victim", running, "wait", SECRET=running)
-    yard.service.finish(failed, 60)
+    # The first one: the environment of all of them may have to be made.
+    yard.service.finish(failed, 300)
     endpoint = yard.heard(other, "ENDPOINT")
     name = f"hostile-{uuid.uuid4().hex}"
     with yard.listening(name):
