@@ -54,7 +54,8 @@ async def test_what_there_is_to_do_is_told(house: House) -> None:
         key = QuotaKey("p1", "us-central1", "cpus")
         endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), None, 3, 0)
         jobs = {(Api.ML, "QUEUED"): 2, (Api.VERTEX, "RUNNING"): 1}
-        return Load(jobs, 2, (QuotaStatus(key, 8, 4, 16), endless))
+        of_ana = QuotaStatus(QuotaKey(key.project_id, key.region, "cpus", "ana@x.example"), 1, 1, 0)
+        return Load(jobs, 2, (QuotaStatus(key, 8, 4, 16), of_ana, endless))
 
     house.capacity.load = load
     samples = await read(house)

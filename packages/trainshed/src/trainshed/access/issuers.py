@@ -233,12 +233,11 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
             f"{issuer.name} does not say that it has verified the address {email!r}: verify it there, or "
             "have the client ask for the claims email and email_verified."
         )
-    domain = email.rpartition("@")[2]
     is_person = not member_fault(USER + email) and member_of(email) == USER + email
     # The sign of kelvin in small letters is a k, and the address somebody else's.
     if not is_person or email == OWNER_EMAIL or email.isascii() != claimed.isascii():
         raise Unauthenticated(f"{email!r} is no address of a person.")
-    if issuer.domains and domain not in issuer.domains:
+    if issuer.domains and email.rpartition("@")[2] not in issuer.domains:
         raise Unauthenticated(
             f"{issuer.name} signs in people of {', '.join(issuer.domains)} here, and {email} is none of them."
         )

@@ -69,9 +69,9 @@ def _of_load(load: Load) -> Iterable[str]:
     yield from _gauge(
         "trainshed_jobs_waiting", "Jobs that wait for capacity.", (), {(): load.waiting}
     )
-    quotas = {
-        (quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in load.quotas
-    }
+    # Those of people are not told: there may be ten thousand.
+    own = [quota for quota in load.quotas if not quota.key.person]
+    quotas = {(quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in own}
     labels = ("project", "region", "metric")
     limits = {of: quota.limit for of, quota in quotas.items() if quota.limit is not None}
     used = {of: quota.used for of, quota in quotas.items()}

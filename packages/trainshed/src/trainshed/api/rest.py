@@ -200,8 +200,7 @@ class ApiApplication:
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
         form = await request.decoded_body(SMALL_BODY)
         status, answer = await service_accounts.exchanged(self._services, self._authenticate, form)
-        if status == 400:
-            # OAuth's word for credentials that are not known.
+        if status == 400:  # OAuth's word for credentials that are not known.
             await self._strangers.refused(SOURCE.get())
         return sized(
             wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]

@@ -280,7 +280,10 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
         more = len(taken_over) - _NAMED
         names = ", ".join(taken_over[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield f"Taken over: {len(taken_over)} {many} that ran on ({names})."
-    if not (is_loopback(settings.host) or speaks_tls(settings)):
+    if is_loopback(settings.host):
+        return
+    yield "Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user"
+    if not speaks_tls(settings):
         yield (
             f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"
             " they are; gRPC has a port with TLS."
