@@ -155,21 +155,6 @@ def _last(stage: Stage, uid: JobUid) -> object:
     return lines[-1]["m"] if lines else None
 
 
-def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
-    """By its name, and by the labels that tools look at; nothing in it is secret, or a user's."""
-
-    async def body(_: object, stage: Stage) -> None:
-        uid = await stage.run(FOREVER)
-        await stage.printed(uid, 1)
-        [pod] = our_pods(cluster)
-        assert pod["metadata"]["name"] == f"conformance-{uid}-workerpool0-0-1-0"
-        assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == f"job-{uid}"
-        assert pod["metadata"]["labels"]["trainshed/replica"] == "workerpool0-0"
-        assert "PRIVATE KEY" not in json.dumps(pod)
-
-    staged(body)(None, engine_lab(cluster, tmp_path))
-
-
 def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:

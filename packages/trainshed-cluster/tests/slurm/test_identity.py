@@ -56,18 +56,6 @@ def test_a_projects_job_runs_as_its_user(service: Service) -> None:
         assert service.lines(job_id) == [f"{number} {number} [{number}]"]
 
 
-def test_a_project_that_nobody_can_run_is_told_so(service: Service) -> None:
-    reasons = {
-        "lost": "jobs of project lost run as lab-eve ([engines.slurm.users]), and the service's machine",
-        "other": "no user is named whom jobs of project other run as",
-    }
-    for job_id, reason in [
-        (submitted(service, p, "pass"), reasons) for p, reasons in reasons.items()
-    ]:
-        assert service.finish(job_id)["state"] == "FAILED"
-        assert reason in "\n".join(entry["message"] for entry in timeline(service, job_id))
-
-
 def test_a_user_who_may_not_use_the_partition_is_told_so(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
