@@ -83,24 +83,21 @@ class Models(Port):
         def work(connection: sqlite3.Connection) -> None:
             if not _newest(connection, name):
                 raise missing(name)
-            _delete_model(connection, name)
+            for statement in ("unmake_model", "delete_versions", "delete_aliases"):
+                connection.execute(_SQL[statement], asdict(name))
+            forget_model(connection, asdict(name))
 
         await self._write("delete_model", work, operation)
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
-        """Raises NotFound, FailedPrecondition (the default version of a model that has others)."""
+        """Raises NotFound, FailedPrecondition (the default version, as a model's only one always is)."""
         parameters = asdict(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
-            stored = _numbered(connection, name, version)
-            others = len(connection.execute(_SQL["versions"], asdict(name)).fetchall()) - 1
-            if not others:
-                _delete_model(connection, name)
-                return
-            if _DEFAULT in stored.aliases:
+            if _DEFAULT in _numbered(connection, name, version).aliases:
                 raise FailedPrecondition(
-                    f"{name}@{version} is the default version of a model that has others; give the alias "
-                    f"{_DEFAULT!r} to another version first, or delete the model"
+                    f"{name}@{version} is the default version; give the alias {_DEFAULT!r} to another first, "
+                    "or delete the model"
                 )
             connection.execute(_SQL["drop_aliases"], parameters)
             connection.execute(_SQL["delete_version"], parameters)
@@ -151,12 +148,6 @@ def _take_aliases(
     connection.executemany(
         _SQL["take_alias"], [parameters | {"alias": alias} for alias in version.aliases]
     )
-
-
-def _delete_model(connection: sqlite3.Connection, name: ModelName) -> None:
-    for statement in ("unmake_model", "delete_versions", "delete_aliases"):
-        connection.execute(_SQL[statement], asdict(name))
-    forget_model(connection, asdict(name))
 
 
 def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
