@@ -8,7 +8,7 @@ import time
 
 from tests import torch_runtime
 from tests.contract.runtimes.conftest import Objects
-from tests.e2e.running import CACHE, SKLEARN
+from tests.e2e.running import CACHE, SKLEARN, SLIM
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed.runtimes.families import GSUTIL, TENSORBOARD
 from trainshed.runtimes.service import LocalRuntimes
@@ -20,7 +20,7 @@ def main() -> None:
     catalog = runtimes.catalog
     wanted = (
         catalog.for_image(SKLEARN),
-        catalog.named("scikit-learn", "1.6+slim", "{}.{}".format(*sys.version_info)),
+        catalog.named("scikit-learn", SLIM, "{}.{}".format(*sys.version_info)),
         catalog.named(REDUCERS),
         catalog.named(TENSORBOARD.family),
         catalog.named(GSUTIL.family),

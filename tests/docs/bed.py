@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.running import environment
+from tests.e2e.running import SLIM, environment
 
-_SETTINGS = """\
+_SETTINGS = f"""\
 nodes = 2
 [[images]]
 pattern = "*-docker.pkg.dev/vertex-ai/training/*"
-runtime = "scikit-learn 1.6+slim"
+runtime = "scikit-learn {SLIM}"
 [[buckets]]
 name = "handover"
 """
@@ -198,7 +198,7 @@ def _wheel(directory: Path, name: str) -> None:
 def start(bed: Bed) -> None:
     """The service, and its three jobs: one that is over, one that failed, one that goes on."""
     # From the index, if it is not there; then no index is asked any more.
-    bed.done("trainshed runtimes build scikit-learn=1.6+slim")
+    bed.done(f"trainshed runtimes build scikit-learn={SLIM}")
     offline = f"UV_NO_INDEX=1 UV_FIND_LINKS={bed.work.parent / 'wheels'}"
     bed.done(f"{offline} trainshed up --detach --port 0 --config trainshed.toml")
     image = "--image scikit-learn --detach"

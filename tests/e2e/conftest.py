@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.e2e.browsing import CHROMIUM, FORMS, PageMessages, sign_in
-from tests.e2e.running import CACHE, Service, common_place, running
+from tests.e2e.running import CACHE, SLIM, Service, common_place, running
 from tests.e2e.stories import make_pipe
 
 NODE = Path(__file__).parent / "node"
@@ -22,10 +22,10 @@ RUNTIME_VERSION = ("--runtime-version=2.11", "--python-version=3.7")
 """Of `ml` jobs on the service that the files share. It runs them in the environment that the other jobs have:
 what the real ones hold is gigabytes, and the subject of `./dev test-runtimes`."""
 
-MAPPED = """
+MAPPED = f"""
 [[images]]
 pattern = "runtimeVersion:2.11"
-runtime = "scikit-learn 1.6+slim"
+runtime = "scikit-learn {SLIM}"
 python = "3.10"
 """
 

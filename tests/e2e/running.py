@@ -30,6 +30,8 @@ CACHE = ROOT / "build" / "test-cache"
 """Runtimes built once for all test runs of a checkout; never the user's own cache."""
 
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim"
+SLIM = "1.6+slim" if sys.version_info < (3, 14) else "1.9+slim"
+"""The release of scikit-learn in which jobs run that do not care."""
 PROJECT, REGION = "trainshed", "us-central1"
 
 

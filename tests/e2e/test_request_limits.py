@@ -53,9 +53,11 @@ def connect(service: Service, place: str) -> socket.socket:
 
 def held(service: Service) -> int:
     """Bytes of memory that the service and the processes beside it hold."""
-    page = resource.getpagesize()
-    pids = (service.pid, *children(service.pid))
-    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in pids)
+    pages = 0
+    for pid in (service.pid, *children(service.pid)):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, int, str]:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
         )
         source = str(Path(kernel.__file__).parents[3])
         process = subprocess.Popen(
-            ["python3", "-c", begin, source, target], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", begin, source, target], stdout=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None

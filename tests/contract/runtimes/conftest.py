@@ -18,6 +18,7 @@ import pytest
 
 from tests.caches import remove_cache, wait_until_finished
 from tests.commands import execute
+from tests.e2e.running import SLIM
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.replica.sandbox import levels
@@ -146,7 +147,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     )
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(cache, objects, settings, now=time.monotonic_ns)
-    choice = runtimes.catalog.named("scikit-learn", "1.6+slim")
+    choice = runtimes.catalog.named("scikit-learn", SLIM)
     assert isinstance(choice, RuntimeChoice)
 
     async def build() -> list[PreparedRuntime]:

@@ -19,7 +19,16 @@ import pytest
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.processes import marked
-from tests.e2e.running import ROOT, NotStarted, Service, cache_of, custom_job, ready, worker_pool
+from tests.e2e.running import (
+    ROOT,
+    SLIM,
+    NotStarted,
+    Service,
+    cache_of,
+    custom_job,
+    ready,
+    worker_pool,
+)
 from tests.sources import search_path
 from trainshed.core.launch import OWN_ROOT_LABEL, WARM_LABEL
 from trainshed.core.names import project_number
@@ -44,7 +53,7 @@ memory_per_replica = {MEMORY >> 20}
 grace = 1
 [[images]]
 pattern = "python:*"
-runtime = "scikit-learn 1.6+slim"
+runtime = "scikit-learn {SLIM}"
 """
 
 

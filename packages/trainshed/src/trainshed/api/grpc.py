@@ -34,7 +34,7 @@ from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.api.registry import CHECKS, handlers
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import joined, outliving
 from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
@@ -116,7 +116,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             task = joined(self._answer(path, method, metadata, request))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-            outcome = await asyncio.shield(task)
+            outcome = await outliving(task)
             return await self._end(context, path, outcome, identity, began)
 
         try:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from trainshed.console.feeds import QUIET, SILENCE, event, next_of
 from trainshed.console.rendering import build, render
 from trainshed.console.visits import View, Visit
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import joined, outliving
 from trainshed.wire.status import Refused
 
 _PAUSE: Final = 1.0
@@ -79,7 +79,7 @@ class Looks(Struct):
 
             task = joined(looking())
             self._fresh[key] = now, task
-        return await asyncio.shield(task)
+        return await outliving(task)
 
 
 async def look_at(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Look:

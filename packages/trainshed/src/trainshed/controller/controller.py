@@ -55,7 +55,7 @@ from trainshed.engines.port import (
     NodesChosen,
     StartWaits,
 )
-from trainshed.eventloop.background import begin, in_turns, joined, keep
+from trainshed.eventloop.background import begin, in_turns, joined, keep, outliving
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import measured
@@ -281,7 +281,7 @@ class Controller:
         meanwhile, the works are stored all the same. Raises FailedPrecondition, ResourceExhausted as
         `JobsOfJobs.admit`.
         """
-        await asyncio.shield(joined(self._create(made)))
+        await outliving(joined(self._create(made)))
 
     def set_aside(self, record: RecordSetAside) -> None:
         """Take note that a record could not be read: if it is a job's, nothing is committed to that job any

@@ -52,6 +52,20 @@ def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work)
 
 
+async def outliving(task: asyncio.Future[T]) -> T:
+    """Wait for a task that goes on if its caller is cancelled. Nobody is told of its failure then, which
+    `asyncio.shield` does from Python 3.14 on."""
+    task.add_done_callback(looked_at)
+    await asyncio.wait((task,))
+    return task.result()
+
+
+def looked_at(done: asyncio.Future[T]) -> None:
+    """Read a failure, so that the event loop does not report that nobody did."""
+    if not done.cancelled():
+        done.exception()
+
+
 def done_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """Have another thread's loop do something, and wait for that here: return or raise what it does."""
     return asyncio.run_coroutine_threadsafe(work, loop).result()

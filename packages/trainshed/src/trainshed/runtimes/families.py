@@ -93,6 +93,12 @@ SCIKIT_LEARN = Sheet(
             excluded=NCCL,
         ),
         Release(
+            version="1.9+slim",
+            pythons=((3, 11), (3, 14)),
+            requirements=(*ESSENTIALS, "scikit-learn>=1.9,<1.10", "numpy>=2,<3", "scipy>=1.13"),
+            sources=ESSENTIAL_SOURCES,
+        ),
+        Release(
             version="1.6+slim",
             pythons=((3, 9), (3, 13)),
             requirements=(*ESSENTIALS, *_1_6),

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
-from trainshed.eventloop.background import heed, joined
+from trainshed.eventloop.background import heed, joined, looked_at
 from trainshed.runtimes.cache_cleaner import REDUCTION
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.confinement import InstallationTerms
@@ -33,7 +33,7 @@ from trainshed.runtimes.port import (
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
 from trainshed.runtimes.sheet import Release, Sheet, parse_minor
-from trainshed.runtimes.single_flight import SingleFlight, looked_at
+from trainshed.runtimes.single_flight import SingleFlight
 
 _BUILDERS = 4
 

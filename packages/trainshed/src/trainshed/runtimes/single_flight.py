@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from trainshed.eventloop.background import outliving
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import Stop
 
@@ -32,9 +33,8 @@ class SingleFlight(Generic[T]):
         flight = self._join(key, build, hear)
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)
-        built.add_done_callback(looked_at)
         try:
-            return await asyncio.shield(built)
+            return await outliving(built)
         except asyncio.CancelledError:
             if self._abandons and flight.callers == 1:
                 self._finish(key, flight)
@@ -68,12 +68,6 @@ class SingleFlight(Generic[T]):
         with self._lock:
             if self._flights.get(key) is flight:
                 del self._flights[key]
-
-
-def looked_at(done: asyncio.Future[T]) -> None:
-    """Read a failure, so that the event loop does not report that nobody did."""
-    if not done.cancelled():
-        done.exception()
 
 
 class _Flight(Generic[T]):

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
-from trainshed.eventloop.background import Crew, begin, joined
+from trainshed.eventloop.background import Crew, begin, joined, outliving
 from trainshed.httpd.messages import Request, Response
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.families import TENSORBOARD
@@ -120,7 +120,7 @@ class ViewerPool:
             entry = _Entry(name, joined(self._started(name, start)), version)
         self._use(entry)
         try:
-            yield await asyncio.shield(entry.starting)
+            yield await outliving(entry.starting)
         except asyncio.CancelledError:
             if entry.starting.cancelled():
                 raise Unavailable(
