@@ -164,40 +164,20 @@ class ProcessCluster:
             for path in self._directory.glob("*.hold")
         }
 
-    def set_gone(self, node: str, gone: bool) -> None:
-        self._set(f"{node}.gone", gone)
-
-    def set_awaited(self, node: str, awaited: bool) -> None:
-        """Of one that is gone: it is not given up."""
-        self._set(f"{node}.awaited", awaited)
-
-    def set_draining(self, node: str, draining: bool) -> None:
-        """What runs there is to leave; what is held there stays so."""
-        self._set(f"{node}.draining", draining)
-
-    def set_stepless(self, node: str, stepless: bool) -> None:
-        """Nothing can be started there, though it can be held."""
-        self._set(f"{node}.stepless", stepless)
-
-    def set_refused(self, node: str, refused: bool) -> None:
-        """Whoever asks for it next, or has to wait for it, will never get it."""
-        self._set(f"{node}.refused", refused)
+    def mark(self, node: str, mark: str, is_set: bool) -> None:
+        """`gone`; `awaited`: of one that is gone, it is not given up; `draining`: what runs there is to
+        leave, what is held there stays so; `stepless`: nothing can be started there, though it can be held;
+        `refused`: whoever asks for it next, or has to wait for it, will never get it; `evicting`: what is
+        held there is about to be taken away; `stillborn`: agents that are started there end before they have
+        their document; `short-lived`: after that, and before they call."""
+        self._set(f"{node}.{mark}", is_set)
 
     def has_refused(self, node: str) -> bool:
         return (self._directory / f"{node}.told").exists()
 
-    def set_evicting(self, node: str, evicting: bool) -> None:
-        """What is held there is about to be taken away."""
-        self._set(f"{node}.evicting", evicting)
-
     def make_old(self) -> None:
         """Whatever is held from now on."""
         self._set("old", is_set=True)
-
-    def end_agents_of(self, node: str, mark: str, *, ended: bool) -> None:
-        """`stillborn`: those that are started there end before they have their document; `short-lived`: after
-        that, and before they call."""
-        self._set(f"{node}.{mark}", ended)
 
     def _set(self, mark: str, is_set: bool) -> None:
         path = self._directory / mark

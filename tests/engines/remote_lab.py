@@ -71,11 +71,11 @@ class RemoteLab(LabWithNodes):
 
     async def cut_off(self, engine: Engine, node: str) -> None:
         self._signal(node, signal.SIGSTOP)
-        self._cluster.set_gone(node, gone=True)
+        self._cluster.mark(node, "gone", is_set=True)
 
     async def reconnect(self, engine: Engine, node: str) -> None:
         self._signal(node, signal.SIGCONT)
-        self._cluster.set_gone(node, gone=False)
+        self._cluster.mark(node, "gone", is_set=False)
 
     def freeze(self, node: str, *, frozen: bool) -> None:
         """Have nothing heard from it, though the cluster says that it is up; or be as it was."""
@@ -83,24 +83,24 @@ class RemoteLab(LabWithNodes):
 
     def miss_pings(self, node: str, *, missed: bool) -> None:
         """Have nobody hear of it, though it is not given up; or be as it was."""
-        self._cluster.set_awaited(node, missed)
-        self._cluster.set_gone(node, missed)
+        self._cluster.mark(node, "awaited", missed)
+        self._cluster.mark(node, "gone", missed)
         self.freeze(node, frozen=missed)
 
     def drain(self, node: str, *, draining: bool) -> None:
         """Have what runs on that node leave it, or no more."""
-        self._cluster.set_draining(node, draining)
+        self._cluster.mark(node, "draining", draining)
 
     def refuse(self, node: str, *, refused: bool) -> None:
         """Have who wants that node told that it will never be given, or no more."""
-        self._cluster.set_refused(node, refused)
+        self._cluster.mark(node, "refused", refused)
 
     def has_refused(self, node: str) -> bool:
         return self._cluster.has_refused(node)
 
     def evict(self, node: str, *, evicting: bool) -> None:
         """Have the cluster say that it takes away what is held there, or no more."""
-        self._cluster.set_evicting(node, evicting)
+        self._cluster.mark(node, "evicting", evicting)
 
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""
@@ -108,7 +108,7 @@ class RemoteLab(LabWithNodes):
 
     def refuse_steps(self, node: str, *, refused: bool) -> None:
         """Have no agent start there, though it can be held; or as it was."""
-        self._cluster.set_stepless(node, refused)
+        self._cluster.mark(node, "stepless", refused)
 
     def make_old(self) -> None:
         """Have the cluster say that it may soon end whatever is held from now on."""

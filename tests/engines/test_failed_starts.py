@@ -91,7 +91,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 async def test_a_start_that_never_stays_is_given_up_and_says_why(
     site: Site, how: str, words: str
 ) -> None:
-    site.cluster.end_agents_of(HERE, how, ended=True)
+    site.cluster.mark(HERE, how, is_set=True)
     async with asyncio.timeout(60):
         with pytest.raises(
             StartFailed, match=f"no agent stays on node {HERE}: 3 were started"
@@ -110,7 +110,7 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
     site: Site, is_readmitted: bool
 ) -> None:
     """For a while, or until somebody takes it back."""
-    site.cluster.end_agents_of(HERE, "stillborn", ended=True)
+    site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         await site.allocate(THERE, JobUid(2))
         with pytest.raises(EngineUnavailable, match=f"no agent stays on node {HERE}"):
@@ -118,7 +118,7 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
         change = await site.changed(HERE, NodeState.QUARANTINED)
         assert f"{HERE} is quarantined until" in change.cause
         assert "and said: no such file" in change.cause
-        site.cluster.end_agents_of(HERE, "stillborn", ended=False)
+        site.cluster.mark(HERE, "stillborn", is_set=False)
         if is_readmitted:
             await site.engine.readmit(HERE)
         assert (await site.changed(HERE, NodeState.UP)).cause == ""
@@ -146,11 +146,11 @@ async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, s
 
 @needs_root
 async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
-    site.cluster.end_agents_of(HERE, "stillborn", ended=True)
+    site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         asking = begin(site.allocate(HERE), "asking for a slot")
         await site.heard.wait()
-        site.cluster.end_agents_of(HERE, "stillborn", ended=False)
+        site.cluster.mark(HERE, "stillborn", is_set=False)
         [slot] = await asking
     assert slot.node == HERE
     assert site.delays()[-1] is None, "nothing is waited for any more"

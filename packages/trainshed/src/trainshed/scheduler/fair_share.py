@@ -114,7 +114,8 @@ class _ProjectCandidates:
         snapshot = self._snapshot
         project = snapshot.projects[entry.gang.project_id]
         used = snapshot.past.beside(entry.gang.project_id, project.used)
-        if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
+        is_overtaken = bool(project.running) and project.running[-1] > entry.age
+        if is_overtaken and now - entry.eligible_at >= snapshot.policy.patience:
             self._count_younger(entry, project)
             used = {what: value - self._younger.get(what, 0) for what, value in used.items()}
             return _weighed(snapshot, used, self._project_id)
@@ -177,10 +178,6 @@ class Candidates:
         self, turn: _ProjectCandidates, entry: Entry
     ) -> tuple[float, Entry, _ProjectCandidates]:
         return (turn.share(entry, self._now), entry, turn)
-
-
-def _overtaken(entry: Entry, project: Project) -> bool:
-    return bool(project.running) and project.running[-1] > entry.age
 
 
 def position(snapshot: Snapshot, uid: JobUid) -> int:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
+from trainshed.core.names import SERVICE_TASK, JobName, log_task_name
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine, Severity
@@ -173,9 +173,9 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
     """Return the service's own lines, in strictly ascending time: an entry whose time is not later than its
     predecessor's moves behind it."""
     entries: list[Entry] = []
-    last = 0
+    last, begun = 0, timeline[0].at if timeline else 0
     # The first line of a log says what the job gets instead of what it asked for (spec/runtimes#substitutes).
-    for event in sorted(timeline, key=lambda event: not _is_first_notice(event, timeline)):
+    for event in sorted(timeline, key=lambda event: event.kind != "notice" or event.at != begun):
         for text in _texts(event):
             last = max(event.at, last + 1)
             entries.append(
@@ -183,7 +183,8 @@ def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry
                     job.name,
                     SERVICE_TASK,
                     last,
-                    _service_insert_id(job.uid, len(entries)),
+                    # "-" sorts before the digits of a replica's line (`LogLine.insert_id`).
+                    f"{job.uid:016x}-{len(entries):020x}",
                     _severity(event),
                     text,
                 )
@@ -214,10 +215,6 @@ def message(entry: AnyEntry) -> Message:
     return view
 
 
-def _is_first_notice(event: TimelineEntry, timeline: Sequence[TimelineEntry]) -> bool:
-    return event.kind == "notice" and event.at == timeline[0].at
-
-
 def _texts(event: TimelineEntry) -> Iterator[str]:
     if event.kind in _IN_THE_LOG:
         return
@@ -226,8 +223,3 @@ def _texts(event: TimelineEntry) -> Iterator[str]:
         yield event.message
     if public is not None:
         yield public
-
-
-def _service_insert_id(uid: JobUid, number: int) -> str:
-    # "-" sorts before the digits of a replica's line (`LogLine.insert_id`) of the same moment.
-    return f"{uid:016x}-{number:020x}"

@@ -253,7 +253,8 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
         print_data([ended[over.uid] for over in overs])
     else:
         for over in overs:
-            click.echo(f"{over.job_id}  {_styled(over.state)}  {over.display_name}".rstrip())
+            state = click.style(over.state.value, fg=state_colour(over.state))
+            click.echo(f"{over.job_id}  {state}  {over.display_name}".rstrip())
     if failures:
         raise failures[0]
     late = [view.job_id for view in jobs if view.uid not in ended]
@@ -322,7 +323,3 @@ def _look(
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def _styled(state: JobState) -> str:
-    return click.style(state.value, fg=state_colour(state))
