@@ -39,16 +39,20 @@ class Environments:
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
-        #: Keys by family, release and interpreter, because each start of a program asks for one.
-        self._keys: dict[tuple[str, str, Interpreter], str] = {}
+        #: By family, release and interpreter, because each start of a program asks for one.
+        self._prefixes: dict[tuple[str, str, Interpreter], Prefix] = {}
 
     def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         """Return an environment's name, which identifies its content: interpreter, lock, uv, platform,
         layout."""
+        return self._prefix(sheet, release, interpreter).root.name
+
+    def _prefix(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix:
         place = sheet.family, release.version, interpreter
-        if place not in self._keys:
-            self._keys[place] = self._made_key(sheet, release, interpreter)
-        return self._keys[place]
+        if place not in self._prefixes:
+            root = self._shelf.path(self._made_key(sheet, release, interpreter))
+            self._prefixes[place] = Prefix(root, format_minor(interpreter.minor))
+        return self._prefixes[place]
 
     def _made_key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         parts = {
@@ -72,9 +76,9 @@ class Environments:
 
     def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
         """Return the environment if it is built and its interpreter still has its standard library. Fast."""
-        prefix = self._prefix(self.key(sheet, release, interpreter), interpreter)
-        key = prefix.root.name
-        return prefix if self._shelf.has(key) and (prefix.library / "os.py").exists() else None
+        prefix = self._prefix(sheet, release, interpreter)
+        is_built = self._shelf.has(prefix.root.name)
+        return prefix if is_built and (prefix.library / "os.py").exists() else None
 
     def build(
         self,
@@ -85,8 +89,8 @@ class Environments:
     ) -> Prefix:
         """Build the environment unless it exists. Blocks for seconds to minutes. Raises BuildFailed, and
         leaves nothing in that case."""
-        key = self.key(sheet, release, interpreter)
-        final = self._prefix(key, interpreter)
+        final = self._prefix(sheet, release, interpreter)
+        key = final.root.name
 
         def fill(draft: Path) -> None:
             started = self._now()
@@ -153,9 +157,6 @@ class Environments:
             flags = " ".join(release.first)
             progress(f"{failure.lines[-1] if failure.lines else ''} (with {flags}; without it now)")
             install(*pinned)
-
-    def _prefix(self, key: str, interpreter: Interpreter) -> Prefix:
-        return Prefix(self._shelf.path(key), format_minor(interpreter.minor))
 
     def _prove(self, sheet: Sheet, prefix: Prefix, progress: Callable[[str], None]) -> None:
         """Run the sheet's smoke test in the environment as a job's program would see it. Raises

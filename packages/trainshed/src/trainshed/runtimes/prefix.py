@@ -13,6 +13,7 @@ This module makes and reads prefixes; it installs nothing into them.
 import os
 import shutil
 import subprocess
+from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,40 +25,40 @@ _NOT_LINKED = ("site-packages", "dist-packages", "EXTERNALLY-MANAGED")
 _PTH_OF_BASE = "_trainshed_base.pth"
 
 
-class Prefix(Struct, frozen=True):
+class Prefix(Struct, frozen=True, dict=True):
     """The paths inside a prefix at `root`, for Python `major.minor` = `python`."""
 
     root: Path
     python: str
 
-    @property
+    @cached_property
     def executable(self) -> Path:
         """The interpreter's binary."""
         return self.root / "bin" / f"python{self.python}"
 
-    @property
+    @cached_property
     def library(self) -> Path:
         """The standard library: links, and `site-packages`."""
         return self.root / "lib" / f"python{self.python}"
 
-    @property
+    @cached_property
     def site(self) -> Path:
         """The `site-packages` directory."""
         return self.library / "site-packages"
 
-    @property
+    @cached_property
     def scripts(self) -> Path:
         """Directory of console scripts, apart from `bin`, which would hide the replica's own `python` on
         PATH."""
         return self.root / "scripts"
 
-    @property
+    @cached_property
     def excluded(self) -> Path:
         """Directory with metadata, for resolvers, of packages that are left out although something here needs
         them."""
         return self.root / "excluded"
 
-    @property
+    @cached_property
     def template(self) -> Path:
         """Directory that each replica starts its Python from (`write_template`)."""
         return self.root / "template"

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.replica.supervisor import program
+from trainshed.replica.system import processes
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
 _BUILT = program.BUILT
@@ -65,11 +66,9 @@ class Shelf:
 
     def has(self, key: str) -> bool:
         """Whether the directory exists, is complete and was built for this place. Two file-system calls."""
-        try:
-            boot, _, place = (self.path(key) / _BUILT).read_text().partition("\n")
-        except OSError:
-            return False
-        if not _is_same(self.path(key), place):
+        path = self.path(key)
+        boot, _, place = processes.read(f"{path}/{_BUILT}").decode().partition("\n")
+        if not (place and _is_same(path, place)):
             return False
         return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
 
