@@ -332,6 +332,7 @@ def _become(
         if not confinement.network:
             kernel.unshare(kernel.CLONE_NEWNET)
         seen = _view(confinement)
+        seen.look()
         seen.enter()
         mounts.freeze_all((confinement.workspace, *confinement.changes, *_OWN_PLACES))
         levels.drop(level, seen.owner, in_image=False)

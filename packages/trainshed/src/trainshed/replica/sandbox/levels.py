@@ -191,6 +191,7 @@ def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
             users=(_PROBE_USERS, users.COUNT) if own else (),
         )
         seen = view.View(isolation, files=files, scratch=os.path.join(scratch, "view"))
+        seen.look()
         seen.enter()
         drop(level, seen.owner, in_image=False)
         # Whichever user it is now, it must be able to write its own files.

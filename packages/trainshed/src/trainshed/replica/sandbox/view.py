@@ -63,6 +63,8 @@ class View:
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
+        #: Directories that it must not see into (`look`).
+        self._hidden: list[str] = []
         self._is_detached = detached
         #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
         #: last; None = it has none.
@@ -76,8 +78,15 @@ class View:
         """Handle of the namespace of `owners`; None = there is none."""
         return self.owners.handle if self.owners is not None else None
 
+    def look(self) -> None:
+        """Find out what there is to be hidden, which touches nothing of the slot. Raises OSError."""
+        if not self._isolation.image:
+            self._mounts += self._root_mounts()
+            ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
+            self._hidden = [path for path in ways if mounts.is_directory(path)]
+
     def enter(self) -> None:
-        """Give this process, and everything that it starts, the view. Raises OSError."""
+        """Give this process, and everything that it starts, the view, after `look`. Raises OSError."""
         if not self._is_detached:
             detach()
             # First, so that later steps and child processes find themselves in /proc by this namespace's
@@ -122,7 +131,9 @@ class View:
     # --- the machine's own file system, without what the program must not see ---
 
     def _hide(self) -> None:
-        self._mounts += self._root_mounts()
+        if self._isolation.roots:
+            # On the one path that some programs expect even if the machine has no file there.
+            mounts.add_file(os.path.realpath(roots.PLACE), self._scratch)
         kept = self._source(self._files)
         shown = [(self._own(source), target) for source, target in self._binds]
         bound = [(self._source(path), path, True) for path in self._read_only]
@@ -131,9 +142,7 @@ class View:
         # Outer ones first, or they would cover what is shown in them.
         bound.sort(key=lambda mount: mount[1])
         hosts = self._source(self._isolation.hosts)
-        ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
-        places = [path for path in ways if mounts.is_directory(path)]
-        hidden = mounts.outermost(places)
+        places, hidden = self._hidden, mounts.outermost(self._hidden)
         for path in hidden:
             _cover(path)
         for path in self._isolation.covered:
@@ -194,19 +203,17 @@ class View:
                 source.show(target)
 
     def _root_mounts(self) -> list[tuple[str, str, bool]]:
-        """Return the mounts that show `roots`: on each such file that the machine has, and on the one path
-        that some programs expect even if the machine has no file there."""
+        """Return the mounts that show `roots`: on the usual path, and on each such file of the machine."""
         if not self._isolation.roots:
             return []
-        place = os.path.realpath(roots.PLACE)
-        mounts.add_file(place, self._scratch)
-        others = [os.path.realpath(path) for path in roots.PLACES if os.path.isfile(path)]
-        return [(self._isolation.roots, path, True) for path in dict.fromkeys([place, *others])]
+        files = [roots.PLACE, *filter(os.path.isfile, roots.PLACES)]
+        places = dict.fromkeys(map(os.path.realpath, files))
+        return [(self._isolation.roots, path, True) for path in places]
 
     def _closed_ways(self) -> list[str]:
         """Return the directories on the way to what is shown that a user of the program's own could not pass.
         They are covered, and only what is shown is put back."""
-        if self.owners is None:
+        if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
         return [closed for closed in map(mounts.first_closed, ways) if closed]

@@ -154,6 +154,7 @@ class _Beginning:
         os.umask(0o022)
         if self._is_namespaced:
             self._groups.keep_bases()
+            self._view.look()
         while self._next() != b"claimed\n":
             pass
         program.make_directories(self._files, *[program.ROOT] * isolation.own_root)
