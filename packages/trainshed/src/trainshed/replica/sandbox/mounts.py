@@ -44,13 +44,15 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Mount something read-only, with what is mounted below it: with its owner mapped to the program's if
-        the file system supports that, else readable as its permission bits say."""
+        """Mount something read-only: with its owner mapped to the program's if the file system supports that,
+        else readable as its permission bits say. What is mounted below it is read-only at once; it itself has
+        to be made so when all mount points in it are there."""
         try:
             self.show(target)
         except OSError:
             self.bind(target)
-        kernel.make_read_only(target, below=True)
+        was_read_only = os.statvfs(target).f_flag & os.ST_RDONLY
+        freeze_all([] if was_read_only else [target], target)
 
     def make_place(self, way: str, directory: bool) -> None:
         """Make a mount point in this directory at the relative path `way`. The program may have made links
@@ -87,11 +89,11 @@ def freeze(place: str) -> None:
         kernel.make_read_only(place, below=True)
 
 
-def freeze_all(kept: "Iterable[str]") -> None:
-    """Make all mounts read-only except those at the `kept` places. Does nothing before Linux 5.12. Raises
-    OSError."""
+def freeze_all(kept: "Iterable[str]", place: str = "/") -> None:
+    """Make all mounts at `place` and below read-only except those at the `kept` places. Does nothing before
+    Linux 5.12. Raises OSError."""
     try:
-        kernel.change_mount("/", flags=kernel.AT_RECURSIVE, added=kernel.MOUNT_ATTR_RDONLY)
+        kernel.change_mount(place, flags=kernel.AT_RECURSIVE, added=kernel.MOUNT_ATTR_RDONLY)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise

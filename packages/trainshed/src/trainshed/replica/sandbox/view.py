@@ -171,9 +171,10 @@ class View:
         mounts.have_directory(self._files)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
+        read_only = [target for _, target, frost in bound if frost]
         # A hidden directory below a target that was shown is covered itself, and cannot be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
-        for path in seen + again + in_memory:
+        for path in read_only + seen + again + in_memory:
             kernel.make_read_only(path)
 
     def _show_around(
@@ -265,6 +266,7 @@ class View:
             mounts.make_target(place, source.is_directory)
             if frost:
                 source.lend(place)
+                kernel.make_read_only(place)
             else:
                 source.show(place)
         # A directory shown under its own path may contain hidden ones.
