@@ -32,8 +32,8 @@ _SUFFIX = ".jsonl"
 quoted = json.encoder.encode_basestring
 
 
-now = getattr(time, "time_ns", lambda: int(time.time() * 1e9))
-"""Returns nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
+now = time.time_ns
+"""Returns nanoseconds since the epoch."""
 
 
 class Segments:

@@ -183,14 +183,8 @@ class View:
         """Show sources that contain hidden directories, and hide those there again; return the hidden
         ones."""
         self._show_mounts(shown)
-        again = mounts.outermost(
-            [
-                path
-                for path in places
-                if any(mounts.holds(mount[1], [path]) for mount in shown)
-                and mounts.is_directory(path)
-            ]
-        )
+        inside = [path for path in places if any(mounts.holds(to, [path]) for _, to, _ in shown)]
+        again = mounts.outermost(list(filter(mounts.is_directory, inside)))
         for path in again:
             _cover(path)
         return again

@@ -226,7 +226,7 @@ class ControlGroups:
     def _watch_v1(self) -> int:
         control = os.open(os.path.join(self._memory, "memory.oom_control"), os.O_RDONLY)
         try:
-            handle = kernel.event_handle()
+            handle = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # Only shims come here.
             kernel.write(
                 os.path.join(self._memory, "cgroup.event_control"), "%d %d" % (handle, control)
             )

@@ -282,16 +282,6 @@ def write(path: str, text: str) -> None:
 _PIDFD_OPEN = 434
 
 
-def event_handle() -> int:
-    """Return the handle of a kernel event counter (`os.eventfd` is younger than the oldest runtime). Raises
-    OSError."""
-    if not LINUX:
-        raise OSError(errno.ENOSYS, "eventfd: only Linux can do this")
-    handle: int = _libc.eventfd(ctypes.c_uint(0), ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
-    _check(min(handle, 0), "eventfd")
-    return handle
-
-
 def process_handle(process: int) -> int:
     """Return a handle that keeps identifying a process when its id is reused. Raises OSError if the process
     is gone or is a thread, or the kernel has no such handles (before Linux 5.3)."""

@@ -9,7 +9,6 @@ import os
 import stat
 import sys
 import time
-from typing import Any
 
 _BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
@@ -24,9 +23,7 @@ class _Level:
     def __init__(self, handle: int) -> None:
         """Raises OSError; the caller keeps the handle then."""
         self.handle = handle
-        # Python 3.6 cannot list an open directory; without /proc as well, nothing is measured.
-        by_handle = os.scandir in os.supports_fd
-        self.entries: Any = os.scandir(handle if by_handle else "/proc/self/fd/%d" % handle)
+        self.entries = os.scandir(handle)
 
     def close(self) -> None:
         self.entries.close()
