@@ -22,7 +22,7 @@ from trainshed.access.book import (
     changes,
 )
 from trainshed.access.permissions import OWNER, ROLES
-from trainshed.access.policy import Grant, Policy, bindings_of, member_fault
+from trainshed.access.policy import Grant, Policy, member_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of
 from trainshed.core.errors import Unauthenticated
 
@@ -116,15 +116,6 @@ def test_a_policy_that_was_changed_is_the_one_that_is_made_anew() -> None:
         for member in members:
             email = member.removeprefix("user:")
             assert policy.rights(email) == anew.rights(email)
-
-
-def test_a_policy_lists_roles_and_members_in_order() -> None:
-    grants = [Grant("p", "roles/viewer", f"user:{name}@x.example") for name in "ba"]
-    assert bindings_of([*grants, Grant("p", OWNER, "user:z@x.example")]) == {
-        OWNER: ("user:z@x.example",),
-        "roles/viewer": ("user:a@x.example", "user:b@x.example"),
-    }
-    assert AccessBook().policy.projects() == frozenset()
 
 
 def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten() -> None:

@@ -156,6 +156,11 @@ async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -
         )
         assert len(content) + len(row.hash) <= 400
         before = row.hash
+    house.clock += 401 * 24 * 3600 * 10**9
+    for _ in range(2):
+        await token_of(house)
+    _, row = await house.store.access.audited(None, None, 10)
+    assert row.hash == chained(before, row.at, "", house_content(house, row.seq)), "400 days later"
 
 
 def house_content(house: House, seq: int) -> bytes:

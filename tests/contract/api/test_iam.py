@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import violations
 from tests.contract.api.test_job_principals import asked
 from tests.contract.api.test_job_principals import house as house  # noqa: PLC0414  a fixture
 from trainshed.access.permissions import PERMISSIONS, PROGRAM
@@ -44,6 +45,25 @@ async def test_a_program_has_what_its_role_has(house: Any, resource: str) -> Non
     foreign = resource.replace("/p1", "/p2")
     answer = await asked(house, "POST", f"{foreign}:testIamPermissions", body)
     assert (answer.status, answer.error["status"]) == (403, "PERMISSION_DENIED")
+
+
+@pytest.mark.parametrize("version", ["v1", "v3"])
+async def test_a_policy_is_replaced_as_it_was_read_and_has_no_conditions(
+    house: House, version: str
+) -> None:
+    path = f"/{version}/projects/p1"
+    read = await house.result("POST", f"{path}:getIamPolicy", {})
+    binding = {"role": "roles/viewer", "members": ["user:a@x.example", "user:b@x.example"]}
+    turned = {**binding, "members": binding["members"][::-1]}
+    policy = {"policy": {"bindings": [turned], "etag": read["etag"]}}
+    written = await house.result("POST", f"{path}:setIamPolicy", policy)
+    assert written == await house.result("POST", f"{path}:getIamPolicy", {})
+    assert (written["bindings"], written["etag"] != read["etag"]) == ([binding], True)
+    assert (await house.call("POST", f"{path}:setIamPolicy", policy)).error["status"] == "ABORTED"
+    wrong = {"role": "roles/king", "members": ["all"], "condition": {"expression": "true"}}
+    answer = await house.call("POST", f"{path}:setIamPolicy", {"policy": {"bindings": [wrong]}})
+    parts = ("role", "condition", "members[0]")
+    assert set(violations(answer)) == {f"policy.bindings[0].{part}" for part in parts}
 
 
 async def test_each_permission_is_told_once_and_wildcards_are_refused(house: House) -> None:
