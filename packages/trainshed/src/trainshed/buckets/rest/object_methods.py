@@ -156,7 +156,7 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
     name = fields.get("name")
     if not isinstance(name, str):
         raise InvalidRequest("Each of 'sourceObjects' has a 'name'. Add it.")
-    wanted: Mapping[str, Any] = fields.get("objectPreconditions") or {}
+    wanted = require_object(fields.get("objectPreconditions"), "objectPreconditions")
     numbers = {key: str(value) for key, value in {**wanted, **fields}.items() if value is not None}
     return ObjectRef(
         bucket,
