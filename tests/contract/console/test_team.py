@@ -7,11 +7,14 @@ import pytest
 
 from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.test_overview import started
 from tests.contract.console.test_pages import submit
 from tests.people import known
 from trainshed.console.pages import logs
 from trainshed.console.routes import PAGES
 from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobName
 
 ANA = "ana@corp.example"
 OF_OTHERS = ("/nodes", "/team/audit", "/jobs/{job}/trials", "/buckets")
@@ -53,6 +56,19 @@ async def test_the_audit_tells_who_did_what(house: ConsoleHouse, browser: Browse
     await browser.post("/team/roles", member=ANA, role="roles/viewer", project="p1")
     page = text_of(await browser.get("/team/audit?project=p1"))
     assert "owner@trainshed.local" in page and f"added roles/viewer user:{ANA}" in page
+
+
+@pytest.mark.parametrize(("by", "name"), [("user", "owner@trainshed.local"), ("project", "p1")])
+async def test_what_was_used_is_summed_up_with_bars(
+    house: ConsoleHouse, browser: Browser, by: str, name: str
+) -> None:
+    job, _ = await house.store.reader.job(JobName.parse(await started(house, "trains")))
+    assert isinstance(job, Job)
+    house.capacity.held = (job,)
+    house.clock += 3600 * SECOND
+    page = await browser.get(f"/team?project=p1&by={by}")
+    assert f"{name} 2.0 4.0 16.1" in text_of(page)
+    assert 'class="fill" width="100.0"' in page.body.decode()
 
 
 async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: ConsoleHouse) -> None:
