@@ -238,10 +238,11 @@ def test_what_is_not_served_says_so(ask: Ask, method: str, target: str, status: 
         ("PUT", "/storage/v1/b/bucket/iam", {"bindings": [5]}),
         ("PUT", "/storage/v1/b/bucket/iam", {"bindings": [{"role": "r", "members": "m"}]}),
         ("PATCH", f"{ITEM}x", {"metadata": 5}),
-        ("POST", f"{ITEM}y/compose", {"sourceObjects": [{"name": "x", "objectPreconditions": "y"}]}),
+        ("PATCH", f"{ITEM}x", {"contentType": {"a": "b"}, "customTime": 5}),
+        ("POST", f"{ITEM}y/compose", {"sourceObjects": [{"name": "x", "objectPreconditions": 1}]}),
         ("POST", f"{UPLOAD}?uploadType=resumable&name=x", {"metadata": [1]}),
     ],
-    ids=["nested", "new labels", "labels", "bindings", "members", "metadata", "compose", "upload"],
+    ids=["nested", "new", "labels", "bindings", "members", "own", "texts", "compose", "upload"],
 )
 def test_a_value_of_another_type_is_a_400(
     ask: Ask, method: str, target: str, body: bytes | dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainshed.buckets.disk.catalog import BucketRecord
-from trainshed.buckets.errors import BucketsError, NotSupported, require_object
+from trainshed.buckets.errors import BucketsError, InvalidRequest, NotSupported, require_object
 from trainshed.buckets.port import ObjectRecord
 from trainshed.buckets.settings import shown
 from trainshed.core.names import project_number
@@ -164,8 +164,11 @@ def record_headers(record: ObjectRecord) -> dict[str, str]:
 
 
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the editable text properties that a client's object resource sets."""
-    return {key: str(resource[key]) for key in EDITABLE if resource.get(key) is not None}
+    """Returns the editable text properties that a client's object resource sets. Raises InvalidRequest."""
+    fields = {key: resource[key] for key in EDITABLE if resource.get(key) is not None}
+    if wrong := [key for key, value in fields.items() if not isinstance(value, str)]:
+        raise InvalidRequest(f"Not a text: {', '.join(wrong)} of the object. Send JSON strings.")
+    return fields
 
 
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
