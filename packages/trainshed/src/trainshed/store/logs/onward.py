@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
-from trainshed.replica.observe.segments import SEGMENT_BYTES
 from trainshed.store.logs.lines import LogPosition
 from trainshed.store.logs.segments import place_after
 
@@ -54,8 +53,6 @@ class _Onward:
             # one.
             self._number, self._offset = self._number + 1, 0
             return True
-        if self._offset < SEGMENT_BYTES:
-            return False  # A segment is full before the next one begins.
         self._segments = self._open() or self._segments
         return self._number + 1 < len(self._segments)
 
