@@ -243,6 +243,7 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(
     query = service.sent[-1].query
     assert (query["by"], query["project"], query["since"][:10]) == ("machine", "p", moment[:10])
     assert "GPU-HOURS" not in trainshed("usage").stdout
+    assert json.loads(trainshed("usage", "--format", "jsonl").stdout) == row
     assert "goes with usage alone" in trainshed("list", "nodes", "--by", "user").stderr
     assert "neither a moment" in trainshed("usage", "--since", "yesterday").stderr
 

@@ -89,7 +89,7 @@ _takes_place = takes_place("things")
 )
 @_takes_place
 @output_format(
-    "table", "Output as a table, as JSON or YAML for programs, or as CSV.", more=("csv",)
+    "table", "Output as a table, as JSON (a line each: jsonl), YAML or CSV.", more=("jsonl", "csv")
 )
 @takes_address
 def list_(
@@ -110,10 +110,14 @@ def list_(
     wanted = {name: value for name, value in (("by", by), ("since", since)) if value}
     if wanted and kind.name != "usage":
         raise click.UsageError(f"--{min(wanted)} goes with usage alone, and not with {kind.name}.")
-    place = None if kind.local else _place(kind, where, raw=form == "json")
+    place = None if kind.local else _place(kind, where, raw=form in ("json", "jsonl"))
     records = place.records(kind, every=every, wanted=wanted) if place else kind.made()
     if form == "json":
         print_data(records)
+        return
+    if form == "jsonl":
+        for record in records:
+            print_data(record, stream=True)
         return
     if form == "csv":
         rows = csv.writer(sys.stdout, lineterminator="\n")
