@@ -17,7 +17,7 @@ from tests.soaks import SOAKS
 # With one thread, as the service computes: several wait for each other where tests run side by side.
 with pytest.MonkeyPatch.context() as loading:
     loading.setenv("OPENBLAS_NUM_THREADS", os.environ.get("OPENBLAS_NUM_THREADS", "1"))
-    importlib.import_module("scipy.linalg")
+    importlib.import_module("numpy.linalg")
 
 # The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above

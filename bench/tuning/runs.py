@@ -2,8 +2,8 @@
 of its own.
 
 `python -m bench.tuning.runs` reads tasks as JSON lines and answers each with a result as a JSON line. It
-needs no more of Trainshed's dependencies than msgspec, numpy, scipy and, for the real tasks, scikit-learn, so
-that any environment can run it.
+needs no more of Trainshed's dependencies than msgspec, numpy and, for the real tasks, scikit-learn, so that
+any environment can run it.
 """
 
 import hashlib

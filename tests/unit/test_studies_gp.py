@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize, special
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
 from trainshed.core.study.spec import Goal, Metric, StudySpec
 from trainshed.studies.gp.acquisition import (
     SafeScore,
     Safety,
-    Score,
     TrustRegion,
     UpperBound,
     by_differences,
@@ -19,9 +19,10 @@ from trainshed.studies.gp.belief import warp
 from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.search import Search
 from trainshed.studies.gp.selection import MOST, choose
-from trainshed.studies.gp.success import Shape, Success
-from trainshed.studies.routines import Array
+from trainshed.studies.gp.success import Shape, Success, log_normal_probability
+from trainshed.studies.routines import Array, minimize_bounded, whitening
 from trainshed.studies.space import Space
+from trainshed.studies.stopping.decay_curve import student_probability
 
 pytestmark = pytest.mark.numerical
 SPACE = Space(MIXED)
@@ -32,14 +33,37 @@ def some_points(count: int, space: Space = SPACE, seed: int = 0) -> Array:
     return space.embed(space.snap(space.place(shares)))
 
 
-def some_hyper(noise: float = 1e-6, width: int = SPACE.width) -> Hyperparameters:
-    return Hyperparameters(0.06, noise, np.full(width, 0.4), 0.04, np.full(width, 0.2))
+HYPER = Hyperparameters(0.06, 1e-6, np.full(SPACE.width, 0.4), 0.04, np.full(SPACE.width, 0.2))
+LABELS = np.random.default_rng(1).normal(0.0, 0.3, 15)
+DATA = Data(some_points(15), LABELS, SPACE.groups, SPACE.width)
+KNOWN = Posterior(DATA, HYPER)
 
 
-def some_posterior(noise: float = 1e-6) -> Posterior:
-    points = some_points(15)
-    labels = np.random.default_rng(1).normal(0.0, 0.3, 15)
-    return Posterior(Data(points, labels, SPACE.groups, SPACE.width), some_hyper(noise))
+def test_distributions_are_those_of_scipy() -> None:
+    at = np.linspace(-90.0, 40.0, 521)
+    assert log_normal_probability(at) == pytest.approx(special.log_ndtr(at), rel=1e-8, abs=1e-14)
+    for n in (*range(1, 9), 99):
+        assert [student_probability(v, n) for v in at] == pytest.approx(special.stdtr(n, at))
+
+
+def test_whitening_is_the_inverse_of_the_factor() -> None:
+    matrix = np.cov(np.random.default_rng(0).normal(size=(90, 300)))
+    whiten = whitening(matrix)
+    assert whiten is not None and np.allclose(whiten @ np.linalg.cholesky(matrix), np.eye(90))
+    assert whitening(-matrix) is None
+
+
+def valley(at: Array) -> tuple[float, Array]:
+    return float(optimize.rosen(at)), optimize.rosen_der(at)
+
+
+def test_a_minimum_within_bounds_is_that_of_scipy() -> None:
+    """Rosenbrock's valley, with its end within the box, at a border and outside."""
+    for top in (2.0, 1.0, 0.5):
+        bounds, start = np.array([[-2.0] * 4, [top] * 4]), np.array([0.3, -0.5, 0.1, 0.4])
+        _, reached = minimize_bounded(valley, start, *bounds, evaluations=200)
+        best = optimize.minimize(valley, start, jac=True, bounds=optimize.Bounds(*bounds))
+        assert reached == pytest.approx(best.fun, abs=1e-6)
 
 
 @settings(max_examples=200)
@@ -54,30 +78,15 @@ def test_warping_keeps_the_order(values: list[float]) -> None:
     assert labels.min() >= -0.5 - 1e-12
 
 
-@pytest.mark.parametrize("kind", ["bound", "bound beside pending"])
-def test_gradients_are_those_of_the_values(kind: str) -> None:
-    hyper = some_hyper()
-    labels = np.random.default_rng(1).normal(0.0, 0.3, 15)
-    data = Data(some_points(15), labels, SPACE.groups, SPACE.width)
-    known, expected = Posterior(data, hyper), Posterior(data, hyper, some_points(3, seed=9))
-    scores: dict[str, Score] = {
-        "bound": UpperBound(known, known, 1.8),
-        "bound beside pending": UpperBound(known, expected, 1.8),
-    }
-    for point in some_points(5, seed=4) + 0.01:
-        value, gradient = scores[kind].value_and_gradient(point)
-        measured, slope = by_differences(scores[kind], point)
-        assert value == pytest.approx(measured)
-        assert np.allclose(gradient, slope, atol=1e-5)
-
-
-def test_gradients_of_a_score_weighed_by_success() -> None:
+def test_gradients_are_those_of_the_values() -> None:
     points = some_points(30)
     succeeded = points[:, 3] + points[:, 4] > 0.8
-    known = some_posterior()
-    for shape in (Shape(10.0, 4.0, 0.0, 1.0), Shape(10.0, 1.0, 1.0, 0.04)):
-        safety = Safety(Success(points, succeeded, SPACE.width, shape), 0.5, 1.0)
-        score = SafeScore(UpperBound(known, known, 1.8), [safety], -1.0)
+    shapes = (Shape(10.0, 4.0, 0.0, 1.0), Shape(10.0, 1.0, 1.0, 0.04))
+    safeties = [Safety(Success(points, succeeded, SPACE.width, it), 0.5, 1.0) for it in shapes]
+    bound = UpperBound(KNOWN, KNOWN, 1.8)
+    beside_pending = UpperBound(KNOWN, Posterior(DATA, HYPER, some_points(3, seed=9)), 1.8)
+    weighed = [SafeScore(bound, [safety], -1.0) for safety in safeties]
+    for score in (bound, beside_pending, *weighed):
         for point in some_points(5, seed=4) + 0.01:
             value, gradient = score.value_and_gradient(point)
             measured, slope = by_differences(score, point)

@@ -88,17 +88,6 @@ def test_two_at_once_are_one_after_the_other(
     assert list(algorithm.suggest(spec, trials, 3, 7).parameters) == one_by_one
 
 
-def test_the_given_trials_are_left_alone(algorithm: Algorithm) -> None:
-    trials = some_trials(algorithm, FLAT)
-    before = list(trials)
-    algorithm.suggest(FLAT, trials, 2, 7)
-    assert trials == before
-
-
-def test_none_asked_none_given(algorithm: Algorithm) -> None:
-    assert algorithm.suggest(FLAT, [], 0, 7).parameters == ()
-
-
 def test_all_infeasible_is_no_end(algorithm: Algorithm) -> None:
     trials: list[Seen] = []
     for number in range(1, 13):

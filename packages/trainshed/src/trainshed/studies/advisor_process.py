@@ -19,7 +19,7 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
 from trainshed.studies.port import Algorithm, Curve, Seen
 
-# Finds the algorithm that serves a study. Loads numpy and scipy only when asked.
+# Finds the algorithm that serves a study. Loads numpy only when asked.
 #
 # The service itself imports only `port` and what is free of numpy from this package: suggestions are computed
 # in a process of their own.

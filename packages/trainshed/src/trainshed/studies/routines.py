@@ -1,14 +1,6 @@
-"""The few SciPy routines that the algorithms use, with types. SciPy ships none.
+"""Numerical mathematics of several parts of the algorithms, on NumPy alone. Everything is float64."""
 
-Contains no mathematics of its own. Everything is float64. LAPACK is called directly: at the sizes of a study
-(a hundred rows) the checks of the friendlier functions cost more than the work. Each part of SciPy is loaded
-by its first call: `scipy.stats` alone takes longer to load than a random search takes for a study.
-"""
-
-import importlib
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,40 +9,27 @@ Array = NDArray[np.float64]
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_BLOCK = 32
+"""Rows of a triangular matrix that are inverted at once."""
 
-@cache
-def _lapack() -> Any:
-    return importlib.import_module("scipy.linalg.lapack")
-
-
-@cache
-def _special() -> Any:
-    return importlib.import_module("scipy.special")
+_LONGEST = 3.0
+"""Length of a step of `minimize_bounded`: a factor of twenty of what is logarithmic, all of a cube."""
 
 
-def cholesky(matrix: Array) -> Array | None:
-    """Return the lower factor of a symmetric matrix, of which only the upper half is read; None if it is not
-    positive definite.
-
-    The result is in Fortran order, with zeros above the diagonal.
-    """
-    factor, info = _lapack().dpotrf(matrix.T, lower=1, clean=1)
-    return factor if info == 0 else None
-
-
-def solve_factored(factor: Array, right: Array) -> Array:
-    """Solve `L Lᵀ x = right` for `x`."""
-    return _lapack().dpotrs(factor, right, lower=1)[0]
-
-
-def inverse_factored(factor: Array) -> Array:
-    """Return the lower half of `(L Lᵀ)⁻¹`; what is above the diagonal has no meaning."""
-    return _lapack().dpotri(factor, lower=1)[0]
-
-
-def inverse_triangular(factor: Array) -> Array:
-    """Return `L⁻¹`."""
-    return _lapack().dtrtri(factor, lower=1)[0]
+def whitening(matrix: Array) -> Array | None:
+    """Return `L⁻¹` of a symmetric matrix `L Lᵀ`, of which only the lower half is read; None if it is not
+    positive definite. The inverse of the matrix is then `L⁻ᵀ L⁻¹`."""
+    try:
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    # By blocks: NumPy's inverse knows nothing of triangles and takes seven times as long.
+    inverse = np.zeros_like(matrix)
+    for at in range(0, len(matrix), _BLOCK):
+        rows = slice(at, at + _BLOCK)
+        inverse[rows, rows] = own = np.linalg.inv(factor[rows, rows])
+        inverse[rows, :at] = -own @ (factor[rows, :at] @ inverse[:at, :at])
+    return inverse
 
 
 def minimize_bounded(
@@ -59,40 +38,41 @@ def minimize_bounded(
     low: Array,
     high: Array,
     *,
-    iterations: int,
+    evaluations: int,
     tolerance: float = 1e-9,
 ) -> tuple[Array, float]:
-    """Return the point that L-BFGS-B reaches from `start` within the box, and the value there."""
-    optimize: Any = importlib.import_module("scipy.optimize")
-    result = optimize.minimize(
-        value_and_gradient,
-        np.clip(start, low, high),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=optimize.Bounds(low, high),
-        options={"maxiter": iterations, "maxfun": 2 * iterations, "ftol": tolerance, "gtol": 1e-6},
-    )
-    return np.asarray(result.x, dtype=np.float64), float(result.fun)
+    """Return the point within the box that BFGS reaches from `start`, and the value there. `tolerance`: the
+    gain, as a share of the value, below which it ends."""
+    at = np.clip(start, low, high)
+    value, gradient = value_and_gradient(at)
+    inverse = np.eye(len(at))
+    free, step = _step(inverse, gradient, at > low, at < high)
+    for _ in range(evaluations):
+        there = np.clip(at + step, low, high)
+        moved = there - at
+        expected = float(gradient @ moved)
+        if abs(expected) <= tolerance * max(abs(value), 1.0):
+            break
+        reached, ahead = value_and_gradient(there)
+        rise = reached - value
+        if rise > -1e-4 * abs(expected):
+            # To the least of the parabola through what is known.
+            step *= min(max(0.5 * expected / (expected - rise), 0.1), 0.5)
+            continue
+        change = np.where(free, ahead - gradient, 0.0)
+        curvature = float(moved @ change)
+        if curvature > 1e-10 * float(change @ change):
+            turned = inverse @ change / curvature
+            both = turned[:, None] * moved
+            inverse += (1.0 + float(turned @ change)) / curvature * moved[:, None] * moved
+            inverse -= both + both.T
+        at, value, gradient = there, reached, ahead
+        free, step = _step(inverse, gradient, at > low, at < high)
+    return at, value
 
 
-def sobol(dimensions: int, skip: int, count: int, seed: int) -> Array:
-    """Return `count` points of a scrambled Sobol sequence from its `skip`-th on, shape (count, dimensions),
-    within [0, 1)."""
-    qmc: Any = importlib.import_module("scipy.stats.qmc")
-    sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
-    if skip:
-        sequence.fast_forward(skip)
-    points: Array = np.concatenate([sequence.random(1) for _ in range(count)])
-    return points
-
-
-def normal_quantile(probability: Array) -> Array:
-    return _special().ndtri(probability)
-
-
-def normal_probability(value: Array) -> Array:
-    return _special().ndtr(value)
-
-
-def log_normal_probability(value: Array) -> Array:
-    return _special().log_ndtr(value)
+def _step(inverse: Array, gradient: Array, may_fall: Mask, may_rise: Mask) -> tuple[Mask, Array]:
+    """Return which coordinates may move downhill (Bertsekas 1982), and the step by the inverse Hessian."""
+    free = np.where(gradient > 0.0, may_fall, may_rise)
+    step = -np.where(free, inverse @ np.where(free, gradient, 0.0), 0.0)
+    return free, step * (_LONGEST / max(_LONGEST, float(np.linalg.norm(step))))

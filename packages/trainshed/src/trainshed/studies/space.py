@@ -4,7 +4,7 @@
 A point is a row with one **code** per node of the tree: the place in [0, 1] on its scale for a number, the
 index of its category for a category, NaN for an inactive node. A **genotype** is the same without NaN, so
 that a search can flip a parent and find the children's codes. A study starts at the defaults or the centre,
-then follows a scrambled Sobol sequence. Has no other random source and knows no algorithm.
+then follows Latin hypercubes. Has no other random source and knows no algorithm.
 """
 
 import math
@@ -16,10 +16,10 @@ import numpy as np
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter
 from trainshed.studies.nodes import SAME_CODE, UNKNOWN, Node, is_among
-from trainshed.studies.routines import Array, Mask, Positions, sobol
+from trainshed.studies.routines import Array, Mask, Positions
 
-_LONGEST = 1 << 20
-"""Points after which the sequence begins again; a study that long has left its start far behind."""
+_EVENLY = 16
+"""Points that lie evenly in every parameter: one in each stretch of its scale."""
 
 
 class Space:
@@ -136,4 +136,7 @@ def starting_point(space: Space, number: int, seed: int) -> Array:
     """Return the genotype for trial `number` (from 1 on) of a study, shape (p,)."""
     if number <= 1:
         return space.first
-    return space.place(sobol(space.width, (number - 1) % _LONGEST, 1, seed))[0]
+    cube, at = divmod(number - 2, _EVENLY)
+    rng = np.random.default_rng((seed, cube))
+    stretches = rng.permuted(np.tile(np.arange(_EVENLY), (space.width, 1)), axis=1)[:, at]
+    return space.place((stretches + rng.random((_EVENLY, space.width))[at])[None, :] / _EVENLY)[0]

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from trainshed.studies.gp.process import Posterior
-from trainshed.studies.routines import Array, normal_probability
+from trainshed.studies.routines import Array
 
 _HARDLY = 1e-9
 """Least value of a score before it is weighed by safety."""
@@ -165,19 +165,25 @@ class Safety:
     def weights(self, points: Array) -> Array:
         """Return 1 where a point is safe with at least the wanted probability, falling to 0 below it."""
         mean, deviation = self.model.predict(points)
-        share = normal_probability(mean / np.sqrt(deviation**2 + self.noise)) / self.wanted
+        sure = mean / np.sqrt(deviation**2 + self.noise)
+        share = np.array([_probability(value) for value in sure]) / self.wanted
         return np.minimum(share, 1.0) ** 2
 
     def weight_and_gradient(self, point: Array) -> tuple[float, Array]:
         mean, deviation, up, out = self.model.predict_with_gradients(point)
         width = math.sqrt(deviation**2 + self.noise)
         sure = mean / width
-        share = float(normal_probability(np.array(sure))) / self.wanted
+        share = _probability(sure) / self.wanted
         if share >= 1.0:
             return 1.0, np.zeros(point.shape)
         density = math.exp(-0.5 * sure * sure) / math.sqrt(2.0 * math.pi)
         rise = (up - sure * (deviation / width) * out) / width
         return share**2, 2.0 * share * density / self.wanted * rise
+
+
+def _probability(sure: float) -> float:
+    """Return the normal distribution at so many deviations."""
+    return 0.5 * math.erfc(-sure / math.sqrt(2.0))
 
 
 @dataclass(frozen=True, slots=True)

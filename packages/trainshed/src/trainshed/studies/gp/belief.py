@@ -7,6 +7,7 @@ Knows the spec and the measured values, not how the search finds points.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -31,14 +32,14 @@ from trainshed.studies.gp.process import (
 )
 from trainshed.studies.gp.selection import objective_columns
 from trainshed.studies.gp.success import Success, likeliest
-from trainshed.studies.routines import Array, Mask, Positions, normal_quantile
+from trainshed.studies.routines import Array, Mask, Positions
 from trainshed.studies.space import Space
 
 _FITTED = 160
 """Most rows that the hyperparameters are fitted to; more rows say little more about them."""
 
-_ITERATIONS = 40
-"""Steps of the hyperparameter fit."""
+_EVALUATIONS = 50
+"""Of the hyperparameters' likelihood, from each start of their fit."""
 
 _DEFAULT_SAFE_FRACTION = 0.5
 """Share of safe trials that is aimed at where the spec names none."""
@@ -106,7 +107,7 @@ def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belie
         labels = margins(values[observed.rows][rows], signed(metric, metric.safety))
     data = Data(observed.points[rows], labels, space.groups, space.width)
     priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
-    hyper = fit(data.only(_representative(data.labels)), priors, _ITERATIONS)
+    hyper = fit(data.only(_representative(data.labels)), priors, _EVALUATIONS)
     return Belief(metric, rows, data, hyper, Posterior(data, hyper))
 
 
@@ -225,8 +226,9 @@ def _tail_ranked(values: Array) -> Array:
     if width == 0.0:
         return np.zeros(values.shape)
     worse = len(distinct) - len(better)
-    shares = 0.5 * (np.arange(worse, dtype=np.float64) + 0.5) / (worse + 0.5)
-    warped = np.concatenate([pivot + width * normal_quantile(shares), better])
+    tail = NormalDist(pivot, width)
+    ranked = [tail.inv_cdf(0.5 * (rank + 0.5) / (worse + 0.5)) for rank in range(worse)]
+    warped = np.concatenate([ranked, better])
     return warped[np.searchsorted(distinct, values)]
 
 

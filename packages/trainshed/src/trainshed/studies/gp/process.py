@@ -6,7 +6,7 @@ one smooth function of each parameter alone. The paper (arXiv 2408.11527) has th
 effects of tuned parameters are their own (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one
 parameter then holds wherever the others are.
 
-The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
+The hyperparameters that explain the observations best are found by MAP with BFGS and gradients. Priors
 are the paper's; those of the main effects are of the same form.
 
 Labels are warped before (`warping`), points embedded (`space.Space.embed`). Shapes: n observed points, m
@@ -18,15 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainshed.studies.routines import (
-    Array,
-    Positions,
-    cholesky,
-    inverse_factored,
-    inverse_triangular,
-    minimize_bounded,
-    solve_factored,
-)
+from trainshed.studies.routines import Array, Positions, minimize_bounded, whitening
 
 JITTER = 1e-9
 """Added to the diagonal, as a share of the signal's variance."""
@@ -90,11 +82,10 @@ class Posterior:
         self._points = points * self._scale
         self._norms = np.einsum("ij,ij->i", self._points, self._points)
         self._main_points = points * self._main_scale
-        factor = _factor(hyper, self._covariance(points))
-        self._whitening = inverse_triangular(factor)
-        self._alpha = (
-            solve_factored(factor, data.labels) if pending is None else np.zeros(len(points))
-        )
+        self._whitening = _whitening(hyper, self._covariance(points))
+        self._alpha = np.zeros(len(points))
+        if pending is None:
+            self._alpha = self._whitening.T @ (self._whitening @ data.labels)
 
     def _covariance(self, points: Array) -> Array:
         """Return the covariance of the function at any points with that at observed ones, shape (m, n)."""
@@ -164,15 +155,15 @@ def matern(squares: Array) -> tuple[Array, Array]:
     return (1.0 + root + (5.0 / 3.0) * squares) * fall, slope
 
 
-def _factor(hyper: Hyperparameters, covariance: Array) -> Array:
-    """Return the Cholesky factor of the observations' covariance, adding ever more to the diagonal until
-    there is one."""
+def _whitening(hyper: Hyperparameters, covariance: Array) -> Array:
+    """Return `whitening` of the observations' covariance, adding ever more to the diagonal until there is
+    one."""
     jitter = JITTER
     while True:
         np.fill_diagonal(covariance, hyper.total * (1.0 + jitter) + hyper.noise)
-        factor = cholesky(covariance)
-        if factor is not None:
-            return factor
+        whiten = whitening(covariance)
+        if whiten is not None:
+            return whiten
         jitter *= 10.0
 
 
@@ -217,13 +208,13 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 """For studies that say that their observations are noisy."""
 
 
-def fit(data: Data, priors: Priors, iterations: int) -> Hyperparameters:
-    """Return the best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each
+def fit(data: Data, priors: Priors, evaluations: int) -> Hyperparameters:
+    """Return the best hyperparameters (MAP) that BFGS finds in so many evaluations from each
     start: from the priors' centres, and from wavy main effects. The same data give the same answer."""
     evidence = _Evidence(data, priors)
     wavy = evidence.centre.copy()
     wavy[3 + data.width :] = math.log(_WAVY)
-    fits = [evidence.best(start, iterations) for start in (evidence.centre, wavy)]
+    fits = [evidence.best(start, evaluations) for start in (evidence.centre, wavy)]
     return min(fits, key=lambda fitted: fitted[0])[1]
 
 
@@ -241,7 +232,7 @@ class _Evidence:
         self._weights = np.array([prior.weight for prior in kinds])
         self.centre: Array = np.log([prior.centre for prior in kinds])
         count = len(data.points)
-        self._rows, self._columns = np.triu_indices(count, 1)
+        self._rows, self._columns = np.tril_indices(count, -1)
         self._pairs = self._rows * count + self._columns
         self._squares = np.zeros((data.width, len(self._pairs)))
         for column, group in enumerate(data.groups):
@@ -249,10 +240,10 @@ class _Evidence:
             self._squares[group] += (values[self._rows] - values[self._columns]) ** 2
         self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
 
-    def best(self, start: Array, iterations: int) -> tuple[float, Hyperparameters]:
+    def best(self, start: Array, evaluations: int) -> tuple[float, Hyperparameters]:
         """Return the loss and the hyperparameters that the search reaches from `start`."""
         theta, loss = minimize_bounded(
-            self, start, self._low, self._high, iterations=iterations, tolerance=1e-6
+            self, start, self._low, self._high, evaluations=evaluations, tolerance=1e-6
         )
         signal, noise, *rest = np.exp(theta)
         lengths = np.array(rest[: self._width])
@@ -273,11 +264,11 @@ class _Evidence:
         matrix = np.empty((count, count))
         matrix.ravel()[self._pairs] = covariance
         np.fill_diagonal(matrix, total * (1.0 + JITTER) + noise)
-        factor = cholesky(matrix)
-        if factor is None:
+        whiten = whitening(matrix)
+        if whiten is None:
             return 1e10, np.zeros(theta.shape)
-        alpha = solve_factored(factor, self._labels)
-        inverse = inverse_factored(factor).T
+        inverse = whiten.T @ whiten
+        alpha = inverse @ self._labels
         across = alpha[self._rows] * alpha[self._columns] - inverse.ravel()[self._pairs]
         along = float(alpha @ alpha - np.trace(inverse))
         gradient = np.empty(theta.shape)
@@ -288,6 +279,6 @@ class _Evidence:
         away *= effects
         gradient[3 + width :] = (main / width) * (away @ across)
         away_from = theta - self.centre
-        loss = 0.5 * float(self._labels @ alpha) + float(np.log(np.diag(factor)).sum())
+        loss = 0.5 * float(self._labels @ alpha) - float(np.log(np.diag(whiten)).sum())
         loss += float(self._weights @ (away_from * away_from))
         return loss, gradient + 2.0 * self._weights * away_from

@@ -44,8 +44,8 @@ _ROUNDS = 30
 """How often the swarm is moved."""
 _CLIMBS = 4
 """How many of the best are then refined."""
-_STEPS = 30
-"""Iterations for each of these."""
+_EVALUATIONS = 40
+"""Of the score, for each of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Search:
             return -reached, -uphill[columns]
 
         best, _ = minimize_bounded(
-            loss, codes[free], low[columns], high[columns], iterations=_STEPS
+            loss, codes[free], low[columns], high[columns], evaluations=_EVALUATIONS
         )
         moved = genotype.copy()
         moved[free] = best

@@ -15,20 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainshed.studies.routines import (
-    Array,
-    Mask,
-    cholesky,
-    inverse_triangular,
-    log_normal_probability,
-    solve_factored,
-)
+from trainshed.studies.routines import Array, Mask, whitening
 
 _STEPS = 30
 """Most steps of Newton's method; it takes about eight."""
 
 _ENOUGH = 1e-6
 """Change of the latent function below which it has converged."""
+
+_FAR = -35.0
+"""Argument below which the normal distribution is taken from its series."""
 
 _BIAS = 1.0
 """Variance of the latent function's mean, in units of its own."""
@@ -65,8 +61,8 @@ class Success:
         self._length = 2.0 * shape.length * width
         signs = np.where(succeeded, 1.0, -1.0)
         covariance, _ = self._covariance(points)
-        self._pull, roots, factor, self.evidence = _mode(covariance, signs)
-        self._whitening = inverse_triangular(factor) * roots
+        self._pull, roots, whiten, self.evidence = _mode(covariance, signs)
+        self._whitening = whiten * roots
 
     def _covariance(self, points: Array) -> tuple[Array, Array]:
         """Return the covariance with the observed points, shape (m, n), and its smooth part."""
@@ -111,10 +107,10 @@ def likeliest(points: Array, succeeded: Mask, width: int) -> Shape:
 
 def _mode(covariance: Array, signs: Array) -> tuple[Array, Array, Array, float]:
     """Find Laplace's approximation by Newton's method. Returns the slopes of the logarithmic likelihood at
-    the mode, the square roots of its curvatures, the Cholesky factor of `1 + roots K roots`, and the
-    logarithmic evidence."""
+    the mode, the square roots of its curvatures, `whitening` of `1 + roots K roots`, and the logarithmic
+    evidence."""
     latent = weights = slopes = roots = logs = np.zeros(len(signs))
-    factor = np.eye(len(signs))
+    whiten = np.eye(len(signs))
     for _ in range(_STEPS):
         margins = signs * latent
         logs = log_normal_probability(margins)
@@ -123,12 +119,21 @@ def _mode(covariance: Array, signs: Array) -> tuple[Array, Array, Array, float]:
         roots = np.sqrt(curvatures)
         matrix = roots[:, None] * covariance * roots
         matrix[np.diag_indices_from(matrix)] += 1.0
-        factor = cholesky(matrix)
-        assert factor is not None, "1 + a covariance is positive"
+        whiten = whitening(matrix)
+        assert whiten is not None, "1 + a covariance is positive"
         right = curvatures * latent + slopes
-        weights = right - roots * solve_factored(factor, roots * (covariance @ right))
+        weights = right - roots * (whiten.T @ (whiten @ (roots * (covariance @ right))))
         before, latent = latent, covariance @ weights
         if np.abs(latent - before).max() < _ENOUGH:
             break
-    evidence = float(logs.sum() - 0.5 * weights @ latent - np.log(np.diag(factor)).sum())
-    return slopes, roots, factor, evidence
+    evidence = float(logs.sum() - 0.5 * weights @ latent + np.log(np.diag(whiten)).sum())
+    return slopes, roots, whiten, evidence
+
+
+def log_normal_probability(values: Array) -> Array:
+    """Return the logarithm of the normal distribution at each value, shape (n,); far below 0, where it has no
+    float of its own, by its asymptotic series."""
+    near, far = np.maximum(values, _FAR), np.minimum(values, _FAR)
+    logs = np.log([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in near])
+    tail = -0.5 * far**2 - np.log(-far * math.sqrt(2.0 * math.pi)) - far**-2 + 2.5 * far**-4
+    return np.where(values < _FAR, tail, logs)

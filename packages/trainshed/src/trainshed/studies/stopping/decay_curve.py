@@ -10,16 +10,16 @@ few examples give a t distribution's wide tails. For a curve unlike all others, 
 their whole spread are predicted, which stops few.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve
-from scipy.special import stdtr
 
 from trainshed.studies.port import StoppingVerdict
+from trainshed.studies.routines import whitening
 from trainshed.studies.stopping.deciding import (
     Axes,
     Line,
@@ -102,7 +102,22 @@ class StudentT(Struct, frozen=True):
     def above(self, threshold: float) -> float:
         if self.scale == 0:
             return float(self.mean > threshold)
-        return float(stdtr(self.freedom, (self.mean - threshold) / self.scale))
+        return student_probability((self.mean - threshold) / self.scale, self.freedom)
+
+
+def student_probability(value: float, freedom: int) -> float:
+    """Return Student's distribution at a value (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    scale = math.sqrt(freedom)
+    cosine = scale / math.hypot(scale, value)
+    odd = freedom % 2
+    term, total = cosine if odd else 1.0, 0.0
+    for power in range(1 + odd, freedom, 2):
+        total += term
+        term *= cosine * cosine * power / (power + 1)
+    within = total * value / math.hypot(scale, value)
+    if odd:
+        within = (within + math.atan(value / scale)) * 2.0 / math.pi
+    return 0.5 + 0.5 * within
 
 
 def _examples(own: Line, finished: Sequence[Line]) -> list[Line]:
@@ -171,9 +186,10 @@ def _fit(kernel: Floats, noise: float, gains: Floats) -> tuple[float, StudentT]:
     """Return the log likelihood (up to a constant, mean and scale integrated out) and the prediction for
     row 0."""
     count = len(gains)
-    factor = np.linalg.cholesky(kernel[1:, 1:] + noise * np.eye(count))
+    whiten = whitening(kernel[1:, 1:] + noise * np.eye(count))
+    assert whiten is not None, "a covariance beside noise is positive"
     ones = np.ones(count)
-    solved = cho_solve((factor, True), np.column_stack((ones, gains, kernel[1:, 0])))
+    solved = whiten.T @ (whiten @ np.column_stack((ones, gains, kernel[1:, 0])))
     weight = float(ones @ solved[:, 0])
     mean = float(ones @ solved[:, 1]) / weight
     away = gains - mean
@@ -185,7 +201,7 @@ def _fit(kernel: Floats, noise: float, gains: Floats) -> tuple[float, StudentT]:
     predicted = StudentT(expected, (scale2 * max(variance, 0.0)) ** 0.5, count - 1)
     if scale2 == 0:
         return np.inf, predicted
-    determinant = 2 * float(np.log(np.diag(factor)).sum())
+    determinant = -2 * float(np.log(np.diag(whiten)).sum())
     return -0.5 * (
         determinant + float(np.log(weight)) + (count - 1) * float(np.log(scale2))
     ), predicted
