@@ -1,6 +1,7 @@
 """`aiplatform` v1 models over REST against a real store: what training pipelines and the SDK need
 (spec/clients#surface)."""
 
+import asyncio
 from typing import Any
 
 from tests.contract.api.house import LOCATION, House
@@ -112,11 +113,7 @@ async def test_lists_filter_order_and_page(house: House) -> None:
     assert await found("filter=model=m0") == ["b"]
     assert await found("filter=labels.n=2") == ["c"]
     assert await found("orderBy=display_name") == ["a", "b", "c"]
-    assert await found("orderBy=create_time desc, display_name".replace(" ", "%20")) == [
-        "c",
-        "a",
-        "b",
-    ]
+    assert await found("orderBy=create_time%20desc,%20display_name") == ["c", "a", "b"]
     assert await found("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
     page = await house.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
     assert [model["displayName"] for model in page["models"]] == ["a", "b"]
@@ -134,9 +131,8 @@ async def test_a_models_fields_are_updated_in_all_versions_and_a_versions_in_its
     await uploaded(house, parentModel=f"{PLACE}/models/m1")
     changed = {"displayName": "new", "description": "words", "labels": {"k": "v"}}
     house.clock += 10**9
-    answer = await house.call(
-        "PATCH", f"{MODELS}/m1?updateMask=displayName,description,labels", changed
-    )
+    mask = "displayName,description,labels"
+    answer = await house.call("PATCH", f"{MODELS}/m1?updateMask={mask}", changed)
     assert answer.status == 200, answer.body
     for version in ("m1@1", "m1@2"):
         view = await shown(house, version)
@@ -154,16 +150,13 @@ async def test_updates_that_are_refused(house: House) -> None:
     await uploaded(house, modelId="m1")
     nothing = await house.call("PATCH", f"{MODELS}/m1", {"displayName": "x"})
     assert fields(nothing) == {"update_mask"}
-    several = await house.call(
-        "PATCH",
-        f"{MODELS}/m1?updateMask=artifactUri,displayName,labels",
-        {"displayName": "", "labels": {"K": "v"}},
-    )
+    path = f"{MODELS}/m1?updateMask=artifactUri,displayName,labels"
+    several = await house.call("PATCH", path, {"displayName": "", "labels": {"K": "v"}})
     assert fields(several) == {"update_mask", "model.display_name", "model.labels.K"}
-    version = await house.call(
+    single = await house.call(
         "PATCH", f"{MODELS}/m1@1?updateMask=displayName", {"displayName": "x"}
     )
-    assert fields(version) == {"update_mask"}
+    assert fields(single) == {"update_mask"}
     missing = await house.call("PATCH", f"{MODELS}/m2?updateMask=displayName", {"displayName": "x"})
     assert missing.status == 404
 
@@ -177,11 +170,8 @@ async def test_aliases_are_given_moved_and_taken_away(house: House) -> None:
             "POST", f"{MODELS}/m1@{version}:mergeVersionAliases", {"versionAliases": names}
         )
 
-    assert set((await merge("1", "gold", "blue")).json["versionAliases"]) == {
-        "default",
-        "gold",
-        "blue",
-    }
+    both = (await merge("1", "gold", "blue")).json["versionAliases"]
+    assert set(both) == {"default", "gold", "blue"}
     assert (await merge("2", "gold", "default")).status == 200
     assert await aliases(house) == {"2": {"default", "gold"}, "1": {"blue"}}
     assert (await merge("gold", "-gold")).status == 200
@@ -191,10 +181,22 @@ async def test_aliases_are_given_moved_and_taken_away(house: House) -> None:
     assert refused.error["status"] == "FAILED_PRECONDITION"
     assert fields(await merge("2", "1", "ok", "-X")) == {"version_aliases[0]", "version_aliases[2]"}
     assert fields(await merge("2")) == {"version_aliases"}
-    unversioned = await house.call(
-        "POST", f"{MODELS}/m1:mergeVersionAliases", {"versionAliases": ["gold"]}
-    )
+    gold = {"versionAliases": ["gold"]}
+    unversioned = await house.call("POST", f"{MODELS}/m1:mergeVersionAliases", gold)
     assert fields(unversioned) == {"name"}
+
+
+async def test_a_label_set_meanwhile_does_not_take_an_alias_away(house: House) -> None:
+    """A model without a default version was there no more."""
+    await uploaded(house, modelId="m1")
+    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+    gives = {"versionAliases": ["default"]}
+    both = await asyncio.gather(
+        house.call("POST", f"{MODELS}/m1@2:mergeVersionAliases", gives),
+        house.call("PATCH", f"{MODELS}/m1@2?updateMask=labels", {"labels": {"a": "b"}}),
+    )
+    assert [answer.status for answer in both] == [200, 200]
+    assert (await shown(house, "m1"))["labels"] == {"a": "b"}
 
 
 async def test_deletes_are_finished_operations(house: House) -> None:

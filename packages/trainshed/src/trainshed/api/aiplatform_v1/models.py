@@ -4,7 +4,7 @@ imported (facts/models#evaluations). `model_exports` has the rest; models are no
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -141,42 +141,40 @@ async def update(call: Call, request: Any) -> Message:
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version
     check_update(request.update_mask.paths, request.model, version)
-    models = call.services.models
-    chosen = (await models.version(name, version),) if version else await models.versions(name)
-    now = call.services.now()
-    await models.replace(
-        [_updated(record, request.model, request.update_mask.paths, now) for record in chosen]
-    )
-    return model_messages.model(await models.version(name, version))
+    paths, now = request.update_mask.paths, call.services.now()
+
+    def updated(chosen: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
+        for record in (chosen,) if version else versions:
+            yield _updated(record, request.model, paths, now)
+
+    return model_messages.model(await call.services.models.change(name, version, updated))
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
     """Give aliases to a version, taking them from others, and remove those with a leading `-`."""
     name, wanted = read_version_name(request.name)
     check_merge(request.version_aliases)
-    models = call.services.models
-    target = await models.version(name, wanted)
     changes = set(request.version_aliases)
     # An alias that is both given and removed in one request stays as it was.
     added = {alias for alias in changes if not alias.startswith("-") and f"-{alias}" not in changes}
     gone = {alias[1:] for alias in changes if alias.startswith("-") and alias[1:] not in changes}
-    if DEFAULT in gone and DEFAULT in target.aliases:
-        raise FailedPrecondition(
-            f"{name}@{target.version} is the default version, and a model has to have one: give the alias "
-            f"{DEFAULT!r} to another version, which takes it from this one."
-        )
     now = call.services.now()
-    changed: list[ModelVersion] = []
-    for record in await models.versions(name):
-        if record.version == target.version:
-            aliases = tuple(sorted((set(record.aliases) | added) - gone))
-        else:
-            aliases = tuple(alias for alias in record.aliases if alias not in added)
-        if set(aliases) != set(record.aliases):
-            changed.append(replace(record, aliases=aliases, updated=now))
-    if changed:
-        await models.replace(changed)
-    return model_messages.model(await models.version(name, str(target.version)))
+
+    def merged(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
+        if DEFAULT in gone and DEFAULT in target.aliases:
+            raise FailedPrecondition(
+                f"{name}@{target.version} is the default version, and a model has to have one: give the "
+                f"alias {DEFAULT!r} to another version, which takes it from this one."
+            )
+        for record in versions:
+            if record.version == target.version:
+                aliases = tuple(sorted((set(record.aliases) | added) - gone))
+            else:
+                aliases = tuple(alias for alias in record.aliases if alias not in added)
+            if set(aliases) != set(record.aliases):
+                yield replace(record, aliases=aliases, updated=now)
+
+    return model_messages.model(await call.services.models.change(name, wanted, merged))
 
 
 async def delete(call: Call, request: Any) -> Message:

@@ -1,7 +1,7 @@
 """Models and their evaluations in SQLite."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import asdict
 
@@ -53,29 +53,29 @@ class Models(Port):
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
         """Return all versions, newest first. Raises NotFound."""
 
-        def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
-            rows = connection.execute(_SQL["versions"], asdict(name))
-            return tuple([decode_version(*row) for row in rows])
+        return await self._snapshots.aside(lambda connection: _versions(connection, name))
 
-        versions = await self._snapshots.aside(read)
-        if not versions:
-            raise missing(name)
-        return versions
+    async def change(
+        self,
+        name: ModelName,
+        chosen: str,
+        change: Callable[[ModelVersion, Sequence[ModelVersion]], Iterable[ModelVersion]],
+    ) -> ModelVersion:
+        """Replace versions by those that `change`, a pure function, returns for the `chosen` one (`version`)
+        and all of them, in one step, and return the chosen one. Raises NotFound, and what `change` raises."""
 
-    async def replace(self, versions: Sequence[ModelVersion]) -> None:
-        """Replace existing versions by these, with their new labels, names and aliases, all or none. Raises
-        NotFound."""
-        rows = [(version, _parameters(version)) for version in versions]
-
-        def work(connection: sqlite3.Connection) -> None:
-            for version, parameters in rows:
-                if connection.execute(_SQL["replace_version"], parameters).rowcount != 1:
-                    raise missing(f"{version.name}@{version.version}")
+        def work(connection: sqlite3.Connection) -> ModelVersion:
+            target = _version(connection, name, chosen)
+            changed = change(target, _versions(connection, name))
+            rows = [(version, _parameters(version)) for version in changed]
+            for _, parameters in rows:
+                connection.execute(_SQL["replace_version"], parameters)
                 connection.execute(_SQL["drop_aliases"], parameters)
             for version, parameters in rows:
                 _take_aliases(connection, version, parameters)
+            return _numbered(connection, name, target.version)
 
-        await self._writer.run("replace", work)
+        return await self._writer.run("change", work)
 
     async def delete_model(self, name: ModelName, operation: Operation) -> None:
         """Delete a model with all its versions. Raises NotFound."""
@@ -154,6 +154,13 @@ def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
     """Return the number of the newest version, 0 if there is no such model."""
     (newest,) = connection.execute(_SQL["newest_version"], asdict(name)).fetchone()
     return newest or 0
+
+
+def _versions(connection: sqlite3.Connection, name: ModelName) -> tuple[ModelVersion, ...]:
+    rows = connection.execute(_SQL["versions"], asdict(name))
+    if versions := tuple([decode_version(*row) for row in rows]):
+        return versions
+    raise missing(name)
 
 
 def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> ModelVersion:
