@@ -34,13 +34,16 @@ def test_open_secrets_are_closed_and_told_once(tmp_path: Path, mode: int) -> Non
     assert not list(close_to_others(tmp_path))
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+@pytest.mark.parametrize("mode", [0o777, 0o775])
 def test_a_directory_that_others_can_write_to_is_closed(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     (warning,) = close_to_others(tmp_path)
     assert f"other users could write to {tmp_path} (mode {mode:04o})" in warning
     assert not tmp_path.stat().st_mode & 0o022
-    assert not list(close_to_others(tmp_path))
+    tmp_path.chmod(0o1777)  # As /tmp is, which all others need.
+    with pytest.raises(Exposed, match="Choose a directory below it"):
+        list(close_to_others(tmp_path))
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: files of other users need root")
@@ -54,10 +57,8 @@ def test_a_strangers_secret_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_token_stays_the_same_and_a_lost_one_is_made_anew(tmp_path: Path) -> None:
-    """Who has lost it, or given it away, removes the file and starts the service again. A crash may have
-    left an empty one."""
-    token = owner_token(tmp_path)
-    file = tmp_path / "owner.token"
+    """Who has given it away removes the file and starts the service again. A crash may leave an empty one."""
+    token, file = owner_token(tmp_path), tmp_path / "owner.token"
     assert owner_token(tmp_path) == token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.unlink()

@@ -336,17 +336,18 @@ def close_to_others(data: Path) -> Iterator[str]:
     """Close what is open, and yield what that was, for people. Raises Exposed."""
     directory = data.stat()
     if directory.st_mode & _OTHERS_WRITE:
+        if directory.st_mode & stat.S_ISVTX:
+            raise Exposed(
+                f"{data} is for files of all users. Choose a directory below it with --data."
+            )
         if _may_change(directory):
             data.chmod(stat.S_IMODE(directory.st_mode) & ~_OTHERS_WRITE)
             yield (
                 f"other users could write to {data} (mode {_mode(directory)}), and so replace what is in it. "
                 "It is closed now; look at whose its files are: ls -l"
             )
-        elif directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
-            raise Exposed(
-                f"Every user can write to the data directory {data} (mode {_mode(directory)}), and so "
-                f"replace its secrets. As its owner: chmod go-w {data}. Or choose another one with --data."
-            )
+        elif directory.st_mode & stat.S_IWOTH:
+            raise Exposed(f"All can write to {data}: chmod go-w, or choose another by --data.")
     opened: list[str] = []
     for path in sorted(path for pattern in SECRETS for path in data.glob(pattern)):
         try:
