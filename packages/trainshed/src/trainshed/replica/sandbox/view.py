@@ -139,8 +139,7 @@ class View:
         bound = [(self._source(path), path, True) for path in self._read_only]
         bound += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
-        # Outer ones first, or they would cover what is shown in them.
-        bound.sort(key=lambda mount: mount[1])
+        bound.sort(key=lambda mount: mount[1])  # Outer ones first: they would cover others.
         hosts = self._source(self._isolation.hosts)
         places, hidden = self._hidden, mounts.outermost(self._hidden)
         for path in hidden:
@@ -335,16 +334,17 @@ class View:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
 
 
-_STEP = re.compile(rb" (/[^\n]*/[^/\n]+_\d+\.\d+)\n")
-"""In the kernel's list, the path of a Unix socket whose name is that of a Slurm step: NODE_JOB.STEP."""
+_STEP = re.compile(rb"[^/]+_\d+\.\d+")  # NODE_JOB.STEP: the name of a step's socket.
 
 
 def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
-    sockets = set(map(os.fsdecode, _STEP.findall(processes.read("/proc/net/unix"))))
-    return sorted({os.path.dirname(path) for path in sockets if _is_kept_apart(path)})
+    lines = processes.read("/proc/net/unix").splitlines()
+    paths = {b"/" + line.partition(b" /")[2] for line in lines}
+    steps = [os.fsdecode(path) for path in paths if _STEP.fullmatch(os.path.basename(path))]
+    return sorted({os.path.dirname(path) for path in steps if _is_kept_apart(path)})
 
 
 def _is_kept_apart(path: str) -> bool:
