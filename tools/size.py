@@ -41,8 +41,8 @@ CEILINGS: Final = {
     "modules that one machine needs": 599,
     "lines": 132_870,
     "lines that one machine needs": 112_930,
-    "lines of code": 93_950,
-    "lines of code on the way of a start": 11_010,
+    "lines of code": 93_940,
+    "lines of code on the way of a start": 11_000,
     "lines of tests": 104_550,
     "settings of the service": 50,
     "settings of Slurm": 18,
@@ -51,7 +51,7 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_190,
+    "words of decision records": 14_180,
     "words of documents": 81_910,
 }
 
