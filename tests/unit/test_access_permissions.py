@@ -62,21 +62,21 @@ def test_every_method_asks_for_its_permission_in_the_project_of_the_request() ->
     """Every method × every role × own and foreign project × given there and everywhere; and everything that a
     request names counts."""
     cells = 0
-    for role, where, (method, permission), named in product(
+    for role, where, (method, permission), places in product(
         ROLES, ("", "own"), PERMISSIONS.items(), (["own"], ["foreign"], ["own", "foreign"], [])
     ):
         ana = Principal(ANA, Policy([Grant(where, role, f"user:{ANA}")]).rights(ANA))
-        is_within = not where or named == ["own"] or method in OF_NO_PROJECT
+        is_within = not where or places == ["own"] or method in OF_NO_PROJECT
         is_its_own = not (where and permission.startswith(OF_THE_SERVICE))
         is_held = permission in ROLES[role] and is_within and is_its_own
-        assert allowed(ana, method, named) == (is_held or method in FOR_EVERYBODY), (role, method)
+        assert allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (role, method)
         cells += 1
     assert cells == len(ROLES) * len(PERMISSIONS) * 8 > 25_000
 
 
-def allowed(principal: Principal, method: str, named: list[str]) -> bool:
+def allowed(principal: Principal, method: str, places: list[str]) -> bool:
     try:
-        authorize(principal, method, named)
+        authorize(principal, method, places)
     except PermissionDenied:
         return False
     return True
