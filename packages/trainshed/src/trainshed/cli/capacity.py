@@ -9,7 +9,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Group
-from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.catalog.quotas import GLOBAL
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
@@ -109,13 +109,6 @@ def _limit(context: click.Context, parameter: click.Parameter, value: str) -> fl
     return limit
 
 
-_project = click.option("--project", metavar="PROJECT", help="Project. Default: the service's.")
-_region = click.option("--region", metavar="REGION", help="Region. Default: the service's.")
-_user = click.option(
-    "--user", metavar="EMAIL", default="", help="Limit one person, or `each`: whoever has no limit."
-)
-
-
 @click.group(cls=Group)
 def quotas() -> None:
     """Set what a project, or a person in it, may use in a region. Without a command: list the quotas that
@@ -132,9 +125,10 @@ def quotas() -> None:
 )
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
-@_project
-@_region
-@_user
+@takes_place("quota")
+@click.option(
+    "--user", metavar="EMAIL", default="", help="Limit one person, or `each`: whoever has no limit."
+)
 @takes_endpoint
 def set_(
     endpoint: Endpoint,

@@ -12,12 +12,7 @@ import click
 from trainshed.cli.connection import Endpoint, find, place_of, takes_address, takes_place
 from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output import (
-    output_format,
-    print_data,
-    terminal_width,
-    yaml_text,
-)
+from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
 from trainshed.cli.resources import KINDS, Kind, Place
 from trainshed.cli.text.moments import parse_moment, rfc3339, seconds_of
 from trainshed.cli.text.tables import table_of

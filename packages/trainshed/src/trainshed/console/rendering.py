@@ -108,30 +108,15 @@ _SEQUENCES: Final = re.compile(
     "\x1b\\[[0-9;:?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]{1,3}[0-~]|\x1b[0-Z^-~]"
 )
 _TONES: Final = {
-    "RUNNING": "run",
-    "SUCCEEDED": "good",
-    "COMPLETE": "good",
-    "FAILED": "bad",
-    "EXPIRED": "bad",
-    "QUEUED": "wait",
-    "PREPARING": "wait",
-    "PAUSED": "wait",
-    "UPDATING": "run",
-    "CANCELLING": "off",
-    "CANCELLED": "off",
-    "READY": "good",
-    "DRAINED": "wait",
-    "QUARANTINED": "bad",
-    "GONE": "bad",
-    "LOST": "bad",
-    "EXITED": "off",
-    "LAUNCHING": "wait",
-    "STARTING": "wait",
-    "PENDING": "off",
-    "STOPPING": "off",
-    "ACTIVE": "run",
-    "INFEASIBLE": "bad",
-    "REQUESTED": "wait",
+    state: tone
+    for tone, states in (
+        ("run", "RUNNING UPDATING ACTIVE"),
+        ("good", "SUCCEEDED COMPLETE READY"),
+        ("bad", "FAILED EXPIRED QUARANTINED GONE LOST INFEASIBLE"),
+        ("wait", "QUEUED PREPARING PAUSED DRAINED LAUNCHING STARTING REQUESTED"),
+        ("off", "CANCELLING CANCELLED EXITED PENDING STOPPING"),
+    )
+    for state in states.split()
 }
 
 

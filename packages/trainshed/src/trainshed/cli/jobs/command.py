@@ -11,10 +11,7 @@ import click
 from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.commands import Group, Session, add_lazily
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.describe import (
-    description,
-    timeline_lines,
-)
+from trainshed.cli.jobs.describe import description, timeline_lines
 from trainshed.cli.jobs.follow import Patience
 from trainshed.cli.jobs.references import (
     EVERY_PROJECT,
@@ -26,12 +23,7 @@ from trainshed.cli.jobs.references import (
     takes_jobs,
 )
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output import (
-    output_format,
-    print_data,
-    takes_form,
-    terminal_width,
-)
+from trainshed.cli.output import output_format, print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import state_colour
 from trainshed.cli.text.moments import TimeLimit, local_moment
 from trainshed.cli.text.tables import Field, table_of

@@ -10,20 +10,12 @@ from trainshed.cli.jobs.follow import Patience, follow
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.jobs.watch import timeline_line
-from trainshed.cli.output import (
-    output_format,
-    print_data,
-)
+from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.records import DrillKind
-from trainshed.wire.trainshed_v1.drills import (
-    Drill,
-    ResumeFinding,
-    ResumeReport,
-    Steps,
-)
+from trainshed.wire.trainshed_v1.drills import Drill, ResumeFinding, ResumeReport, Steps
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry, Verdict
 

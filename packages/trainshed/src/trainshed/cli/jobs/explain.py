@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
@@ -47,8 +47,7 @@ TOO_LARGE = (
     type=click.Choice([api.value for api in Api]),
     help="API of the job, if the file does not tell.",
 )
-@click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
-@click.option("--region", metavar="REGION", help="Region of the job. Default: the service's.")
+@takes_place("job")
 @output_format("text", "Output as text, or JSON for programs.")
 @takes_endpoint
 @click.pass_obj
@@ -71,16 +70,14 @@ def command(
     it would be refused.
     """
     parsed = _read(file, api, session.now())
-    if not (project or endpoint.project) or not (region or endpoint.region):
-        endpoint = answering(endpoint)
-    where = region or endpoint.region
-    job_file, added = job_files.with_flags(job_files.with_region(parsed, where))
+    place = place_of(endpoint, project, region)
+    job_file, added = job_files.with_flags(job_files.with_region(parsed, place["region"]))
     answer: dict[str, Any] = endpoint.client(raw=form == "json").post(
         "/trainshed/v1/jobs:explain",
         {
             "api": job_file.api.value,
-            "project": project or endpoint.project,
-            "location": where,
+            "project": place["project"],
+            "location": place["region"],
             "job": job_file.job,
         },
     )

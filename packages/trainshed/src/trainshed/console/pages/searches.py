@@ -105,19 +105,21 @@ def parts(search: Search) -> dict[str, Part]:
     """Return the charts and the table, by the id of their element."""
     shown = [trial for trial in search.trials if _finite(trial.value)][-_MOST:]
     axes, lines = parallel(shown, search)
+    plots = slices(shown, search)
+    names, first = parameters_of(search.trials), plots[0][0] if plots else ""
     return {
         "objective": Part("_trials_objective.html", {"data": _objective(shown, search)}),
         "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         "front": Part("_trials_front.html", {"front": front(shown, search)}),
-        "slices": Part("_trials_slices.html", {"slices": slices(shown, search)}),
-        "outlook": Part("_trials_outlook.html", {"names": parameters_of(search.trials)}),
+        "slices": Part("_trials_slices.html", {"slices": plots}),
+        "outlook": Part("_trials_outlook.html", {"names": names, "first": first}),
         "curve": Part("_trials_curve.html", {"chosen": search.chosen, "curve": _curve(search)}),
         "table": Part(
             "_trials_table.html",
             {
                 "search": search,
                 "trials": in_order(search)[:_MOST],
-                "names": parameters_of(search.trials),
+                "names": names,
                 "has_jobs": any(trial.job for trial in search.trials),
             },
         ),

@@ -300,12 +300,8 @@ def _others(body: dict[str, Any], project: str, region: str) -> list[tuple[str, 
     """Return (name, text) of the job for other clients; [] if it cannot be written for them."""
     if is_pipeline(body) or not _is_canonical(body):
         return []
-    forms = (
-        ("gcloud", SnippetForm.GCLOUD),
-        ("Python", SnippetForm.PYTHON),
-        ("JSON", SnippetForm.JSON),
-    )
-    return [(name, snippet(form, api_of(body), project, region, body)) for name, form in forms]
+    names = {"gcloud": SnippetForm.GCLOUD, "Python": SnippetForm.PYTHON, "JSON": SnippetForm.JSON}
+    return [(n, snippet(form, api_of(body), project, region, body)) for n, form in names.items()]
 
 
 def _is_canonical(value: Any) -> bool:
@@ -322,18 +318,8 @@ def _is_canonical(value: Any) -> bool:
 
 def default_form(visit: Visit) -> dict[str, str]:
     """Return the form's fields before anything is typed."""
-    empty = (
-        "command",
-        "packages",
-        "module",
-        "args",
-        "accelerator",
-        "env",
-        "labels",
-        "output",
-        "timeout",
-    )
-    return dict.fromkeys(empty, "") | {
+    empty = "command packages module args accelerator env labels output timeout"
+    return dict.fromkeys(empty.split(), "") | {
         "name": "first",
         "kind": "script",
         "script": _SCRIPT,

@@ -18,10 +18,22 @@ _ALL: Final = "-"
 _WAYS: Final = (("user", "By person"), ("project", "By project"), ("machine", "By machine"))
 
 
-async def page(visit: Visit) -> View:
+async def page(visit: Visit, made: IssuedToken | None = None) -> View:
     """`/team[?project=P]`: the visitor's own roles; those of others, and the tokens, to whoever may see
-    them."""
-    return await _team(visit)
+    them. `made`: a token that is shown this once."""
+    values = {
+        "me": await visit.get(Identity, "whoami"),
+        "grants": await visit.get_if_allowed(GrantList, "access", project=visit.project),
+        "tokens": await visit.get_if_allowed(TokenList, "tokens"),
+        "made": made,
+        "roles": tuple(ROLES),
+        "usage": await visit.get_if_allowed(
+            UsageReport, "usage", project=visit.project, by=_by(visit)
+        ),
+        "by": _by(visit),
+        "ways": _WAYS,
+    }
+    return View("Team", "team.html", values, place="team")
 
 
 async def give(visit: Visit) -> Response:
@@ -42,7 +54,7 @@ async def create_token(visit: Visit) -> View:
         "POST", "tokens", {**body, "days": float(days) if days.isdecimal() else 0}
     )
     assert isinstance(made, IssuedToken), "a token is answered"
-    return await _team(visit, made)
+    return await page(visit, made)
 
 
 async def delete_token(visit: Visit) -> Response:
@@ -56,25 +68,6 @@ async def audit(visit: Visit) -> View:
     page = await visit.get(AuditPage, "audit", project=visit.project, pageToken=visit.query("page"))
     following = visit.next_page(page.next_page_token)
     return View("Audit", "audit.html", {"page": page, "following": following}, place="team")
-
-
-async def _team(visit: Visit, made: IssuedToken | None = None) -> View:
-    grants = await visit.get_if_allowed(GrantList, "access", project=visit.project)
-    tokens = await visit.get_if_allowed(TokenList, "tokens")
-    me = await visit.get(Identity, "whoami")
-    values = {
-        "me": me,
-        "grants": grants,
-        "tokens": tokens,
-        "made": made,
-        "roles": tuple(ROLES),
-        "usage": await visit.get_if_allowed(
-            UsageReport, "usage", project=visit.project, by=_by(visit)
-        ),
-        "by": _by(visit),
-        "ways": _WAYS,
-    }
-    return View("Team", "team.html", values, place="team")
 
 
 def _by(visit: Visit) -> str:

@@ -178,7 +178,8 @@ document.addEventListener("keydown", (event) => {
   brush();
 });
 
-// What the model of a search expects over one or two parameters. It is computed when somebody chooses them.
+// What the model of a search expects over one or two parameters. It is computed when somebody chooses them, and
+// of the most important one when somebody has come there.
 let outlook = null;
 const shown = (v) => (typeof v === "number" ? plain(v) : v);
 const there = ({ metric, axes, expected, low, high }, i) => {
@@ -238,6 +239,7 @@ const maps = (box, { metric, isMaximized, axes, expected, low, high, points }) =
 };
 const expects = () => {
   const form = document.querySelector("[data-outlook]"), box = document.querySelector("[data-outlook-box]");
+  if (form && !outlook) coming.observe(form);
   if (!form || !outlook) return;
   const { values, model, at } = outlook, fields = form.querySelectorAll("select");
   fields.forEach((field, i) => { field.value = values[i]; });
@@ -257,13 +259,16 @@ const compute = async () => {
   mine.model = answer.ok ? model : { reason: model.error.message };
   if (mine === outlook) expects();
 };
-document.addEventListener("change", (event) => {
-  const form = event.target.closest("[data-outlook]");
-  if (!form) return;
+const choose = (form) => {
   outlook = { values: [...form.querySelectorAll("select")].map((field) => field.value) };
   expects();
   compute();
+};
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("[data-outlook]");
+  if (form) choose(form);
 });
+const coming = new IntersectionObserver((seen) => { for (const { isIntersecting, target } of seen) if (isIntersecting && !outlook) choose(target); });
 // What trials have measured since counts as well, a little later.
 let newer = 0;
 document.addEventListener("part", ({ target }) => {

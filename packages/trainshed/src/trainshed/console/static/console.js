@@ -271,7 +271,10 @@ document.addEventListener("input", (e) => {
 
 // What was left empty does not stand in the address.
 document.addEventListener("formdata", (e) => {
-  if (e.target.method === "get") for (const [name, value] of [...e.formData]) if (value === "") e.formData.delete(name);
+  if (e.target.method !== "get") return;
+  const filled = [...e.formData].filter(([, value]) => value !== "");
+  for (const name of [...e.formData.keys()]) e.formData.delete(name);
+  for (const [name, value] of filled) e.formData.append(name, value);
 });
 
 // Rows that were loaded by scrolling are kept up to date as well.
