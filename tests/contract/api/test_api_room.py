@@ -19,7 +19,9 @@ from trainshed.core.names import JobUid, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NodeDrain
 
-NODES, QUOTAS, EXPLAIN = (f"/trainshed/v1/{name}" for name in ("nodes", "quotas", "jobs:explain"))
+NODES, QUOTAS, EXPLAIN, STATUS = (
+    f"/trainshed/v1/{name}" for name in ("nodes", "quotas", "jobs:explain", "status")
+)
 PLACE = {"project": "p1", "region": "us-central1"}
 WAITING = Waiting(
     WaitReason.QUOTA,
@@ -46,6 +48,7 @@ async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
         "accelerators": [{"type": "NVIDIA_TESLA_T4", "count": 1, "used": 0, "usedByOthers": 0}],
         "replicas": [{"job": name, "replica": "workerpool0-0"}],
     }
+    assert (await house.result("GET", STATUS))["accelerators"] == ["NVIDIA_TESLA_T4"]
 
 
 async def test_a_node_is_drained_and_comes_back(house: House) -> None:

@@ -1,19 +1,23 @@
 """The HTTP client of the commands: requests to a running service with JSON, streams of JSON lines, objects.
 
-Owns the texts by which a terminal tells refusals and failures. Knows no method of the APIs.
+Owns the texts by which a terminal tells refusals and failures. Knows no method of the APIs. Loads
+`http.client` and `ssl` with the first connection: help needs neither.
 """
 
-import http.client
+import http
 import json
-import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
 from trainshed.cli.text.colours import cleaned, plain
+
+if TYPE_CHECKING:
+    import http.client
+    import ssl
 
 PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without a limit."""
@@ -154,7 +158,9 @@ class Client:
                 raise _refused(response.status, answer.read(), "" if self._token else self.address)
         return answer
 
-    def _connection(self, patience: float | None) -> http.client.HTTPConnection:
+    def _connection(self, patience: float | None) -> "http.client.HTTPConnection":
+        import http.client
+
         try:
             parts = urlsplit(self.address)
             host, port = parts.hostname, parts.port
@@ -168,8 +174,10 @@ class Client:
             return http.client.HTTPConnection(host, port, timeout=patience)
         return http.client.HTTPSConnection(host, port, timeout=patience, context=self.trust())
 
-    def trust(self) -> ssl.SSLContext:
+    def trust(self) -> "ssl.SSLContext":
         """Return the authorities to trust for https. Raises Unreachable if the file cannot be read."""
+        import ssl
+
         trust = ssl.create_default_context()
         if self._ca:
             try:
@@ -181,6 +189,8 @@ class Client:
         return trust
 
     def _unreachable(self, failure: Exception) -> Unreachable:
+        import ssl
+
         if isinstance(failure, ConnectionRefusedError):
             return Unreachable(f"Nothing answers at {self.address}. {self._advice}")
         if isinstance(failure, ssl.SSLCertVerificationError):
@@ -217,8 +227,8 @@ class Answer:
 
     def __init__(
         self,
-        connection: http.client.HTTPConnection,
-        response: http.client.HTTPResponse,
+        connection: "http.client.HTTPConnection",
+        response: "http.client.HTTPResponse",
         client: Client,
         clean: Callable[[Any], Any],
     ) -> None:
@@ -313,7 +323,7 @@ def _as_it_is(value: Any) -> Any:
 def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
     """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; "" = a
     token was sent."""
-    if status == http.client.UNAUTHORIZED and unknown_to:
+    if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:
         return Refused(
             status,
             f"No token was given for {unknown_to}. Sign in (trainshed login {unknown_to}), give --token or"
@@ -327,7 +337,7 @@ def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
         return Refused(
             status, f"The service answered with HTTP status {status} and no explanation."
         )
-    if status == http.client.UNAUTHORIZED:
+    if status == http.HTTPStatus.UNAUTHORIZED:
         message += (
             "\nThe token is not, or no longer, one of this service. Sign in again: trainshed login. If your"
             ' shell has an older one: eval "$(trainshed env --unset)"'

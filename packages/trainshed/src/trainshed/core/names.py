@@ -4,7 +4,6 @@
 """
 
 import enum
-import hashlib
 import re
 from collections.abc import Iterable
 from typing import Final, NewType
@@ -216,8 +215,13 @@ def project_number(project_id: str) -> int:
     """
     if project_id.isascii() and project_id.isdigit():
         return int(project_id)
-    digest = hashlib.sha256(project_id.encode()).digest()
-    return 10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11)
+    return 10**11 + int(_digest(project_id)[:16], 16) % (9 * 10**11)
+
+
+def _digest(text: str) -> str:
+    import hashlib  # Only here: the commands' help does without.
+
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def ids_by_number(ids: Iterable[str]) -> dict[str, str]:
@@ -240,10 +244,10 @@ def default_bucket(base: str, own: str, project_id: str) -> str:
     if _IN_BUCKETS.fullmatch(project_id) and len(name) <= _LONGEST_BUCKET:
         return name
     # Upper case, dots and colons of a domain's project, or too long: no other project has such a name.
-    return f"{base}--{hashlib.sha256(project_id.encode()).hexdigest()[:16]}"
+    return f"{base}--{_digest(project_id)[:16]}"
 
 
 def host_token(uid: JobUid) -> str:
     """Return ten hexadecimal digits that the hostnames of all replicas of a job share
     (facts/program#cluster_spec)."""
-    return hashlib.sha256(b"host:%d" % uid).hexdigest()[:10]
+    return _digest(f"host:{uid}")[:10]

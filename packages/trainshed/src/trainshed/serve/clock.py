@@ -1,7 +1,7 @@
 """The only clock of the service: everything else is given one of these functions
 (spec/invariants#pure-decisions)."""
 
-import secrets
+import os
 import struct
 import threading
 import time
@@ -45,5 +45,5 @@ class JobUids:
         # wait for it.
         for (word,) in self._random:
             return word >> (32 - _RANDOM_BITS)
-        self._random = struct.iter_unpack("=I", secrets.token_bytes(4 * _AT_ONCE))
+        self._random = struct.iter_unpack("=I", os.urandom(4 * _AT_ONCE))
         return self._bits()

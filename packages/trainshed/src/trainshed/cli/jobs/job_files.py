@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import yaml
-
 from trainshed.core.names import Api
 
 
@@ -142,6 +140,8 @@ def _identified(job: Mapping[str, Any], job_id: str) -> dict[str, Any]:
 
 
 def _yaml(text: str) -> Any:
+    import yaml  # Only here: JSON does without.
+
     try:
         # Through JSON, so that dates become texts: every value of a job has a JSON form.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))

@@ -9,7 +9,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, answering, find, takes_address
+from trainshed.cli.connection import Endpoint, answering, find, takes_address, takes_place
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.explain import explanation
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
@@ -24,11 +24,11 @@ from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals
 from trainshed.core.names import Api
-from trainshed.core.notifications import LABEL
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Explanation
+from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
 _SHOWN = 6
@@ -86,16 +86,15 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--machine-type",
-    default=request.DEFAULT_MACHINE,
-    show_default=True,
-    help="Machine type of each replica.",
+    default="",
+    help=f"Machine type of each replica. Default: {request.DEFAULT_MACHINE}, or one with such GPUs.",
 )
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs of each replica.")
 @click.option(
     "--accelerator",
     default="",
     metavar="TYPE",
-    help="GPU type, such as NVIDIA_L4.",
+    help="GPU type, such as NVIDIA_L4. Default: one that the nodes have.",
 )
 @click.option(
     "--env",
@@ -153,12 +152,7 @@ class ProgramCommand(click.Command):
 @click.option("--maximize", metavar="METRIC", help="The same, such as val_accuracy.")
 @click.option("--trials", type=click.IntRange(1, 10_000), help="Number of trials. Default: 20.")
 @click.option("--parallel", type=click.IntRange(1, 1000), help="Trials at once. Default: 4.")
-@click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
-@click.option(
-    "--region",
-    metavar="REGION",
-    help="Region of the job. Default: the service's.",
-)
+@takes_place("job")
 @click.option(
     "--api",
     type=click.Choice([api.value for api in Api]),
@@ -347,14 +341,16 @@ def _results(endpoint: Endpoint, output: str, job: dict[str, Any]) -> list[tuple
 def _labels(options: dict[str, Any]) -> dict[str, str]:
     """Return the job's labels, from --label, --notify, --notebook and --port."""
     labels = request.read_labels(options["labels"])
+    if options["notify"]:
+        from trainshed.core.notifications import LABEL  # Only here: it takes long to import.
+
+        labels[LABEL] = "_".join(options["notify"])
     pages = request.read_ports(options["ports"])
     if options["notebook"]:
         pages.insert(0, terminals.page_entry(terminals.NOTEBOOK, ""))
-    return (
-        labels
-        | ({LABEL: "_".join(options["notify"])} if options["notify"] else {})
-        | ({terminals.PAGES_LABEL: "_".join(pages)} if pages else {})
-    )
+    if pages:
+        labels[terminals.PAGES_LABEL] = "_".join(pages)
+    return labels
 
 
 def _of_file(
@@ -460,6 +456,7 @@ def _of_program(
             machine_type=options["machine_type"],
             gpus=options["gpus"],
             accelerator=options["accelerator"],
+            on_nodes=_on_nodes(endpoint, options),
             env=env,
             labels=_labels(options),
             output=options["output"] or request.output_directory(endpoint.bucket, name, now),
@@ -477,6 +474,13 @@ def _of_program(
             f"{', '.join(unused)}: say what is searched for, --tune lr=1e-4..1e-1:log."
         )
     return JobFile(Api.VERTEX, job), packed
+
+
+def _on_nodes(endpoint: Endpoint, options: dict[str, Any]) -> tuple[str, ...]:
+    """Return the types of accelerators of the service's nodes, if one of them is to be chosen."""
+    if not options["gpus"] or options["accelerator"]:
+        return ()
+    return read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
 
 
 def _sweep(options: dict[str, Any]) -> request.Sweep:

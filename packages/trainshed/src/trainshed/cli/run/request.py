@@ -12,7 +12,14 @@ import click
 
 from trainshed.cli.text.moments import seconds_of
 from trainshed.core.catalog.images import named_image, short_names
-from trainshed.core.catalog.machines import allowed, closest, machine_types
+from trainshed.core.catalog.machines import (
+    RETIRED,
+    accelerator_types,
+    allowed,
+    closest,
+    machine_types,
+    named_in,
+)
 from trainshed.core.names import Api
 from trainshed.core.terminals import page_entry
 from trainshed.core.units import Nanos
@@ -38,11 +45,14 @@ class RunRequest:
     #: The module in them that `python -m` runs.
     module: str = ""
     replicas: int = 1
-    machine_type: str = DEFAULT_MACHINE
+    #: "" = `DEFAULT_MACHINE`, or the smallest one that goes with the GPUs.
+    machine_type: str = ""
     #: GPUs of each replica.
     gpus: int = 0
-    #: Their type; "" = a usual one for the machine type.
+    #: Their type; "" = the first of `on_nodes` that goes with a machine, else a usual one.
     accelerator: str = ""
+    #: Types of accelerators that the nodes have, the most frequent first.
+    on_nodes: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     #: gs:// URI of the output directory; "" = none.
@@ -174,30 +184,43 @@ def output_directory(bucket: str, name: str, now: Nanos) -> str:
 
 
 def _machine(request: RunRequest) -> dict[str, Any]:
-    spec: dict[str, Any] = {"machineType": request.machine_type}
+    name, kind = request.machine_type, request.accelerator
     if not request.gpus:
-        if request.accelerator:
+        if kind:
             raise click.UsageError(
-                f"--accelerator {request.accelerator}: say how many each replica is to have: --gpus 1."
+                f"--accelerator {kind}: say how many each replica is to have: --gpus 1."
             )
-        return spec
-    machine = machine_types().get(request.machine_type)
-    kind = request.accelerator
-    if not kind and machine is not None:
-        types = {
-            name: counts
-            for name, counts in allowed(machine, Api.VERTEX).items()
-            if "NVIDIA" in name
-        }
-        fitting = [name for name, counts in types.items() if request.gpus in counts]
-        if not fitting:
-            counts = sorted({count for counts in types.values() for count in counts})
-            raise click.UsageError(
-                f"--gpus {request.gpus}: a {request.machine_type} can have {_either(counts)}; name another"
-                " one by --machine-type, such as n1-standard-8."
-            )
-        kind = _USUAL_GPU if _USUAL_GPU in fitting else fitting[0]
-    return {**spec, "acceleratorType": kind, "acceleratorCount": request.gpus}
+        return {"machineType": name or DEFAULT_MACHINE}
+    by_size = sorted(named_in(Api.VERTEX), key=lambda machine: machine.vcpus)
+    machines = [
+        (
+            machine.name,
+            {gpu: n for gpu, n in allowed(machine, Api.VERTEX).items() if "NVIDIA" in gpu},
+        )
+        for machine in (machine_types()[DEFAULT_MACHINE], *by_size)
+        if name in ("", machine.name)
+    ]
+    others = sorted(accelerator_types(Api.VERTEX), key=RETIRED.__contains__)
+    wanted = [kind] if kind else [*request.on_nodes, _USUAL_GPU, *others]
+    fitting = (
+        (gpu, machine)
+        for gpu in wanted
+        for machine, counts in machines
+        if request.gpus in counts.get(gpu, ())
+    )
+    # What fits nowhere, or is not known here, the service refuses and says why.
+    kind, name = next(fitting, (kind, name))
+    if not kind and machines:
+        numbers = {number for _, counts in machines for of in counts.values() for number in of}
+        raise click.UsageError(
+            f"--gpus {request.gpus}: a {name or 'machine'} can have {_either(sorted(numbers))}; name another"
+            " one by --machine-type, such as n1-standard-8."
+        )
+    return {
+        "machineType": name or DEFAULT_MACHINE,
+        "acceleratorType": kind,
+        "acceleratorCount": request.gpus,
+    }
 
 
 def _either(counts: Sequence[int]) -> str:

@@ -62,6 +62,8 @@ class Status(Record, frozen=True):
     project: str = ""
     region: str = ""
     bucket: str = ""
+    #: Types of the accelerators of its nodes, the most frequent first.
+    accelerators: tuple[str, ...] = ()
     #: What the engine can do or enforce on its machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
