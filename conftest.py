@@ -93,7 +93,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A suite that mostly repeats another one has words `in_short`: of the tests that it inherits only those
+    with one of them in their names are no soaks."""
+    for item in items:
+        suite: Any = getattr(item, "cls", None)
+        words = getattr(suite, "in_short", ("",))
+        if not any(word in item.name for word in words) and item.name not in vars(suite):
+            item.add_marker(pytest.mark.soak)
     items.sort(key=lambda item: _rank(item.nodeid))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import socket
@@ -186,23 +187,21 @@ def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -
     assert twice[0] == 400
 
 
-@pytest.mark.parametrize(
-    "first", [b"", b'{"project": ""}\n', b"{}\n", b"x" * 5000 + b"\n", b"x" * 5000]
-)
-def test_a_relay_that_does_not_say_whose_it_is(service: Service, first: bytes) -> None:
+def test_a_relay_that_does_not_say_whose_it_is(service: Service) -> None:
     """As of an older version: a clear answer instead of anybody's rights."""
-    connection = Relay(service, first)
-    connection.connect()
-    with contextlib.suppress(BrokenPipeError):  # it may have heard enough
-        connection.sock.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
-    answer = b""
-    # What was sent after the introduction is not read: after the answer comes a reset, not an end.
-    with contextlib.suppress(ConnectionResetError):
-        while block := connection.sock.recv(MIB):
-            answer += block
-    connection.close()
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"older version" in answer
+    for first in (b"", b'{"project": ""}\n', b"{}\n", b"x" * 5000 + b"\n", b"x" * 5000):
+        connection = Relay(service, first)
+        connection.connect()
+        with contextlib.suppress(BrokenPipeError):  # it may have heard enough
+            connection.sock.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = b""
+        # What was sent after the introduction is not read: after the answer comes a reset, not an end.
+        with contextlib.suppress(ConnectionResetError):
+            while block := connection.sock.recv(MIB):
+                answer += block
+        connection.close()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"older version" in answer
 
 
 def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(service: Service) -> None:
@@ -344,39 +343,39 @@ def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
     assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=forged)[0] == 401
 
 
-@pytest.mark.parametrize("member", ["allUsers", "allAuthenticatedUsers"])
-def test_a_program_opens_no_bucket_to_everybody(service: Service, member: str) -> None:
+def test_a_program_opens_no_bucket_to_everybody(service: Service) -> None:
     """Neither by its endpoint nor by its token: what it wrote could then be called by anybody's browser."""
     key = Path(service.setup.tokens).with_name(KEY_FILE)
     minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
     token = {"Authorization": f"Bearer {minted[0]}"}
     place = "/storage/v1/b/bucket-p/iam"
     role = "roles/storage.objectViewer"
-    policy = {"bindings": [{"role": role, "members": ["serviceAccount:a@q", member]}]}
-    status, refusal = ask(service, program("p"), "PUT", place, policy)
-    assert status == 403 and member in refusal["error"]["message"]
-    body = json.dumps(policy).encode()
-    assert plain(service.port, "PUT", place, body, token)[0] == 403
-    policy["bindings"][0]["members"] = ["serviceAccount:a@q"]
+    policy = {"bindings": [{"role": role, "members": ["serviceAccount:a@q"]}]}
+    for member in ("allUsers", "allAuthenticatedUsers"):
+        open_policy = {"bindings": [{"role": role, "members": ["serviceAccount:a@q", member]}]}
+        status, refusal = ask(service, program("p"), "PUT", place, open_policy)
+        assert status == 403 and member in refusal["error"]["message"]
+        body = json.dumps(open_policy).encode()
+        assert plain(service.port, "PUT", place, body, token)[0] == 403
     assert ask(service, program("p"), "PUT", place, policy)[0] == 200
     assert ask(service, program("q", "a@q"), "GET", "/storage/v1/b/bucket-p/o/x")[0] == 200
 
 
-@pytest.mark.parametrize("purpose", ["", "empty", "image", "document", "iframe", "embed", "script"])
-def test_content_is_no_page_of_the_port(service: Service, purpose: str) -> None:
+def test_content_is_no_page_of_the_port(service: Service) -> None:
     """Objects are what programs wrote, and the port may be the console's."""
     known = {"Authorization": f"Bearer {service.token}"}
     page = {**known, "Content-Type": "text/html"}
     target = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=a/page%20%22.html"
     assert plain(service.port, "POST", target, b"<script>1</script>", page)[0] == 200
-    asked = {**known, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
-    keyed = f"/with/{storage_key(service.token)}"
-    for path in (
+    paths = (
         "/storage/v1/b/bucket-p/o/a%2Fpage%20%22.html?alt=media",
         "/download/storage/v1/b/bucket-p/o/a%2Fpage%20%22.html?alt=media",
         "/bucket-p/a/page%20%22.html",
-        f"{keyed}/bucket-p/a/page%20%22.html",
-    ):
+        f"/with/{storage_key(service.token)}/bucket-p/a/page%20%22.html",
+    )
+    purposes = ("", "empty", "image", "document", "iframe", "embed", "script")
+    for purpose, path in itertools.product(purposes, paths):
+        asked = {**known, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
         status, headers, content = plain(service.port, "GET", path, headers=asked)
         assert (status, content) == (200, b"<script>1</script>")
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
@@ -387,17 +386,18 @@ def test_content_is_no_page_of_the_port(service: Service, purpose: str) -> None:
         else:
             assert "content-disposition" not in headers
             assert headers["content-type"] == "text/html"
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/bucket-q/x", "/bucket-p", "/nothing/<script>", "/storage/v1/b/bucket-p/o", "/storage/v9/x"],
-)
-def test_no_other_answer_is_a_page_either(service: Service, path: str) -> None:
-    for headers in ({}, {"Authorization": f"Bearer {service.token}"}, {"Host": "evil.example"}):
-        _, answer_headers, _ = plain(service.port, "GET", path, headers=headers)
-        assert answer_headers["content-security-policy"] == "sandbox; default-src 'none'"
-        assert answer_headers["x-content-type-options"] == "nosniff"
+    # Nor is any other answer.
+    others = (
+        "/bucket-q/x",
+        "/bucket-p",
+        "/nothing/<script>",
+        "/storage/v1/b/bucket-p/o",
+        "/storage/v9/x",
+    )
+    for path, asked in itertools.product(others, ({}, known, {"Host": "evil.example"})):
+        _, headers, _ = plain(service.port, "GET", path, headers=asked)
+        assert headers["content-security-policy"] == "sandbox; default-src 'none'"
+        assert headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.fixture(params=["port", "gateway"])

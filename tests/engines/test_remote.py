@@ -15,7 +15,6 @@ from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Sta
 from tests.engines.conformance.suite import FOREVER, Conformance, moved_to
 from tests.engines.remote_lab import LEASE, RemoteLab
 from tests.ports import free_port
-from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
@@ -33,18 +32,9 @@ from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.mirror import StreamCopies
 
-_OWN = (
-    *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
-    *("nothing_is_left", "outlive_the_service", "killed_at_any_step"),
-    *("without_a_slot", "reducers_are_lost"),
-)
-
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 class TestRemote(Conformance):
-    # Where there is Slurm, tests.slurm has the same engine go through all of it on a real cluster.
-    in_short = _OWN if not why_not() else None
-
     @pytest.fixture
     def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Lab:
         # A service that is killed says to nobody for how long; on a busy machine the next one takes seconds.

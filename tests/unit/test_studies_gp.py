@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, special
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
 from trainshed.core.study.spec import Goal, Metric, StudySpec
@@ -41,9 +41,11 @@ KNOWN = Posterior(DATA, HYPER)
 
 def test_distributions_are_those_of_scipy() -> None:
     at = np.linspace(-90.0, 40.0, 521)
-    assert log_normal_probability(at) == pytest.approx(special.log_ndtr(at), rel=1e-8, abs=1e-14)
+    assert log_normal_probability(at) == pytest.approx(
+        scipy.special.log_ndtr(at), rel=1e-8, abs=1e-14
+    )
     for n in (*range(1, 9), 99):
-        assert [student_probability(v, n) for v in at] == pytest.approx(special.stdtr(n, at))
+        assert [student_probability(v, n) for v in at] == pytest.approx(scipy.special.stdtr(n, at))
 
 
 def test_whitening_is_the_inverse_of_the_factor() -> None:
@@ -54,7 +56,7 @@ def test_whitening_is_the_inverse_of_the_factor() -> None:
 
 
 def valley(at: Array) -> tuple[float, Array]:
-    return float(optimize.rosen(at)), optimize.rosen_der(at)
+    return float(scipy.optimize.rosen(at)), scipy.optimize.rosen_der(at)
 
 
 def test_a_minimum_within_bounds_is_that_of_scipy() -> None:
@@ -62,7 +64,9 @@ def test_a_minimum_within_bounds_is_that_of_scipy() -> None:
     for top in (2.0, 1.0, 0.5):
         bounds, start = np.array([[-2.0] * 4, [top] * 4]), np.array([0.3, -0.5, 0.1, 0.4])
         _, reached = minimize_bounded(valley, start, *bounds, evaluations=200)
-        best = optimize.minimize(valley, start, jac=True, bounds=optimize.Bounds(*bounds))
+        best = scipy.optimize.minimize(
+            valley, start, jac=True, bounds=scipy.optimize.Bounds(*bounds)
+        )
         assert reached == pytest.approx(best.fun, abs=1e-6)
 
 

@@ -27,6 +27,12 @@ class OutsideLab(SlurmEngineLab):
 
 
 class TestSlurm(Conformance):
+    #: What its holds and nodes have to do with. All else is the remote engine's: engines/test_remote.py.
+    in_short = (
+        *("gang", "too_much_memory", "lost_node", "moves_once", "nothing_is_left"),
+        *("outlive_the_service", "killed_at_any_step"),
+    )
+
     @pytest.fixture
     def lab(
         self, slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

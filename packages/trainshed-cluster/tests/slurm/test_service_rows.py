@@ -15,6 +15,9 @@ from tests.e2e.running import Service
 
 __all__ = ["commons", "gate"]
 
+# engines/test_remote.py proves what the engine reports of each end, the local rows what becomes of it.
+pytestmark = pytest.mark.soak
+
 NOT_HERE = {
     # Many attempts each, of which the engine learns nothing that others do not show.
     "test_crashes_are_tried_three_times_more",
