@@ -21,21 +21,6 @@ ENTRY = Entry(
 )
 
 
-def test_the_filter_of_gcloud_ai_stream_logs() -> None:
-    """spec/clients#log-pages."""
-    compiled = compile_log_filter(
-        'resource.type="ml_job" AND resource.labels.job_id="42" AND '
-        'resource.labels.task_name="workerpool0-0" AND timestamp>="1970-01-01T00:01:40.000000000Z" AND '
-        'timestamp<"1970-01-01T00:03:00.000000+00:00"'
-    )
-    assert compiled.job_ids == {"42"}
-    assert compiled.tasks == {"workerpool0-0"}
-    assert (compiled.start, compiled.end) == (100 * SECOND, 180 * SECOND)
-    assert compiled.passes(ENTRY)
-    # The end of the whole filter is the caller's to keep, who knows whether it is a reader's margin.
-    assert compiled.passes(replace(ENTRY, at=180 * SECOND))
-
-
 def test_the_filter_of_gcloud_ai_platform_stream_logs() -> None:
     """spec/clients#log-pages: both names of the resource, both places of the task's name."""
     compiled = compile_log_filter(

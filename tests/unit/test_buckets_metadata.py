@@ -102,14 +102,6 @@ def test_a_token_for_whatever_scopes(metadata: Metadata) -> None:
         assert (shown["expires_in"], shown["token_type"]) == (3600, "Bearer")
 
 
-def test_the_account_as_google_auth_asks_for_it(metadata: Metadata) -> None:
-    """spec/clients#metadata. No token in it: it would be minted for nothing, and shown where nobody expects
-    one."""
-    expected = {"aliases": ["default"], "email": EMAIL, "scopes": [SCOPE]}
-    assert told(metadata, f"{ACCOUNT}/", "recursive=true") == expected
-    assert told(metadata, f"{ACCOUNT}/", "recursive=true&alt=json") == expected
-
-
 def test_all_of_it_at_once(metadata: Metadata) -> None:
     whole = told(metadata, f"{V1}/", "recursive=true")
     number = project_number("p1")

@@ -35,15 +35,6 @@ def tools(directory: Path, wanted: str = "auto") -> Tools:
     return images
 
 
-def test_docker_without_a_daemon_is_no_tool_and_that_is_what_is_said(tmp_path: Path) -> None:
-    """spec/runtimes#images: refused at create with the reason."""
-    program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
-    images = tools(tmp_path)
-    assert images.tool() is None
-    assert "docker is there and says: Cannot connect to the Docker daemon" in images.missing()
-    assert "install podman" in images.missing()
-
-
 def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(

@@ -9,11 +9,9 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import MAX_ATTEMPTS
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import (
-    CapacityRefused,
     JobAdmitted,
     NodeLeft,
     Preempted,
-    PreparationFailed,
     RuntimePrepared,
     StopReplica,
 )
@@ -38,28 +36,6 @@ def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
     assert life.job.state is JobState.SUCCEEDED
     (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
     assert "workerpool0-0 2 processes beside its main one" in entry.message
-
-
-def test_a_failure_of_the_service_is_tried_again_after_a_pause() -> None:
-    """spec/failures#service-failures: what failed, a registry say, has time to come back; the timeline says
-    when the next try is."""
-    life = Life(job(1))
-    pauses: list[int] = []
-    for attempt in (1, 2):
-        life.see(JobAdmitted(((PRIMARY, "a"),)))
-        life.see(PreparationFailed(attempt, "the registry does not answer", cause=Cause.SERVICE))
-        pauses.append(life.job.not_before - life.now)
-    assert pauses == [2 * SECOND, 10 * SECOND]
-    verdict, waiting = life.told[-2:]
-    assert verdict.message.endswith("the job is retried after 10 seconds (2 of 2).")
-    assert waiting.message == "The job asks for room again in 10 seconds."
-    assert waiting.details == {"not_before": life.job.not_before}
-
-
-def test_a_stock_out_that_is_told_twice_counts_once() -> None:
-    """spec/failures#no-capacity: with back-off; nothing is asked for before the pause is over."""
-    life = Life(job(1)).see(CapacityRefused("none"), CapacityRefused("none"))
-    assert life.job.retries == (("stock_out", 1),)
 
 
 def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:

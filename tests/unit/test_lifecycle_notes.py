@@ -7,7 +7,6 @@ from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.notes import GATHER
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
-from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
 
 
@@ -31,26 +30,6 @@ def told(life: Life) -> list[str]:
 @pytest.fixture
 def life() -> Life:
     return Life(job(1, 1, 1, reducers=True)).up()
-
-
-def test_a_note_is_an_entry_with_who_said_it_and_how_bad_it_is(life: Life) -> None:
-    life.see(noted(1), noted(2, "rank 3 is slow", replica=WORKER, severity="WARNING")).up()
-    good, bad = life.told[-2:]
-    assert (good.kind, good.at, good.message) == (
-        "reduction",
-        CREATED + SECOND,
-        "workerpool2-0: pure: 4 reducers",
-    )
-    assert (bad.kind, bad.message) == ("reduction_warning", "workerpool1-0: rank 3 is slow")
-    assert bad.details == {
-        "attempt": 1,
-        "replica": "workerpool1-0",
-        "incarnation": 1,
-        "note": "mode",
-        "severity": "WARNING",
-        "text": "rank 3 is slow",
-    }
-    assert life.job.state is JobState.RUNNING
 
 
 def test_a_restarted_replica_says_its_own(life: Life) -> None:

@@ -1,7 +1,6 @@
 """Builds under way: once for however many callers, each of whom hears (spec/runtimes#environments)."""
 
 import asyncio
-import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,32 +107,3 @@ async def test_what_nobody_waits_for_is_stopped_where_that_is_wanted(
         assert build.stop is not None
         assert build.stop.is_asked is abandons
         build.go.set()
-
-
-async def test_a_failure_that_nobody_waits_for_any_more_is_complained_of_nowhere(
-    workers: ThreadPoolExecutor,
-) -> None:
-    """spec/operations#why-it-waits: a Ctrl-C during a build printed asyncio's traceback for the build that it
-    stopped."""
-    complaints: list[object] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: complaints.append(context))
-    begun, go = asyncio.Event(), threading.Event()
-
-    def fail(tell: Progress, stop: Stop) -> str:
-        loop.call_soon_threadsafe(begun.set)
-        assert go.wait(10)
-        raise ValueError("stopped")
-
-    flights = SingleFlight[str](workers)
-    task = asyncio.create_task(flights.run("key", fail, None))
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    del task
-    go.set()
-    await asyncio.to_thread(workers.shutdown)
-    await asyncio.sleep(0)
-    gc.collect()
-    assert complaints == []

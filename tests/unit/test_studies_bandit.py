@@ -6,9 +6,6 @@ What an algorithm comes to in one seed hangs on the last bit of each product, an
 too few to be chance (docs/adr/0018).
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from math import comb
 from statistics import median
@@ -38,7 +35,6 @@ from trainshed.core.study.spec import (
     Algorithm,
     Goal,
     Metric,
-    Noise,
     Parameter,
     ParameterType,
     Scale,
@@ -175,35 +171,9 @@ def test_infeasible_points_are_left_behind() -> None:
     often(keeps, share=0.8, seeds=10)
 
 
-@pytest.mark.soak
-def test_the_best_point_is_found_at_the_border_of_what_fails() -> None:
-    """spec/tuning#trials: beyond the border it would become better still, and every trial there fails."""
-
-    def cut(values: dict[str, Value]) -> float | None:
-        x, y = (float(value) for value in values.values())
-        return None if x + y > 3.0 else (x - 2.5) ** 2 + (y - 2.5) ** 2
-
-    spec = StudySpec(cube(2), (LOSS,))
-    often(lambda seed: best(play(BANDIT, spec, cut, 25, seed)) < 2.0 + 0.02, share=0.6, seeds=16)
-
-
 def test_a_flat_objective_is_no_end() -> None:
     trials = play(BANDIT, FLAT, lambda values: 1.0, 8)
     assert len({trial.parameters for trial in trials}) == 8
-
-
-@pytest.mark.soak
-def test_noise_is_seen_through() -> None:
-    spec = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)
-
-    def keeps(seed: int) -> bool:
-        rng = np.random.default_rng(seed)
-        trials = play(
-            BANDIT, spec, lambda values: bowl(values) + float(rng.normal(0.0, 2.0)), 40, seed
-        )
-        return median(bowl(dict(trial.parameters)) for trial in trials[20:]) < 4.0
-
-    often(keeps, share=0.7, seeds=12)
 
 
 def measured(number: int, point: Parameters, *values: tuple[str, float]) -> Seen:
@@ -263,52 +233,6 @@ def test_only_safety_metrics() -> None:
     assert legal(spec, BANDIT.suggest(spec, trials, 1, 7).parameters[0])
 
 
-TIMED = """
-import time
-from tests.contract.studies.trees import LOSS, bowl, cube, over
-from trainshed.core.study.spec import StudySpec
-from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
-from trainshed.studies.random_search import RandomSearch
-spec = StudySpec(cube(10), (LOSS,))
-points = RandomSearch().suggest(spec, [], 20000, 3).parameters
-trials = [over(number, point, bowl(dict(point))) for number, point in enumerate(points, 1)]
-for count in (100, 1000, 20000):
-    spent = []
-    for _ in range(3):
-        started = time.process_time()
-        GaussianProcessBandit().suggest(spec, trials[:count], 1, 7)
-        spent.append(time.process_time() - started)
-    print(min(spent))
-"""
-
-
-@pytest.mark.soak  # What is computed of so many: tests/unit/test_studies_gp.py.
-def test_twenty_thousand_trials_cost_little_more_than_a_thousand() -> None:
-    """Under 0.1 s at 100 trials and under 0.5 s at 20,000 are the aims; here, on any machine, with much room.
-    In a process of its own with one thread, as the service does it."""
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", TIMED],
-        env=alone,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    hundred, thousand, all_of_them = (float(line) for line in done.stdout.split())
-    assert hundred < 0.8
-    assert all_of_them < 2.5
-    assert all_of_them < 4.0 * thousand
-
-
-def test_a_deleted_trial_does_no_harm() -> None:
-    """Trials may be deleted; numbers have gaps then, and a new number is never an old one."""
-    trials = play(BANDIT, FLAT, bowl, 10)
-    del trials[4]
-    again = [replace(trial) for trial in trials]
-    assert BANDIT.suggest(FLAT, again, 1, 7) == BANDIT.suggest(FLAT, trials, 1, 7)
-
-
 RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
 RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 
@@ -334,14 +258,6 @@ def test_an_outlook_is_sure_at_trials_and_unsure_far_from_them() -> None:
         near = int(np.argmin(np.abs(np.log(np.array(axis.values) / rate))))
         assert middle[near] == pytest.approx(value, abs=0.2)
         assert high[near] - low[near] < 0.2 * (high[-1] - low[-1])
-
-
-def test_an_outlook_of_what_is_maximized_is_the_other_one_upside_down() -> None:
-    down = outlook(RATE, rates(1e-4, 1e-3, 1e-2), ("rate",))
-    spec = replace(RATE, metrics=(Metric("loss", Goal.MAXIMIZE),))
-    up = outlook(spec, rates(1e-4, 1e-3, 1e-2, sign=-1), ("rate",))
-    assert [-value for value in up.high] == list(down.low)
-    assert [-value for value in up.expected] == list(down.expected)
 
 
 def test_an_outlook_over_two_parameters_has_the_others_as_in_the_best_trial() -> None:

@@ -89,18 +89,6 @@ def test_hopeless_trial_is_stopped_and_promising_one_is_not(rule: Stopping, goal
     assert "Too early" not in decision.why
 
 
-@pytest.mark.parametrize("goal", list(Goal))
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_noise_changes_neither(rule: Stopping, goal: Goal) -> None:
-    """spec/tuning#early-stopping: early stopping."""
-    others = [curve(i, noisy(rising(0.5 + 0.04 * i, 8 + i % 3), i)) for i in range(1, 11)]
-    for seed in range(5):
-        hopeless = curve(99, noisy(rising(0.3)[:30], 100 + seed), over=False)
-        promising = curve(98, noisy(rising(0.95)[:30], 200 + seed), over=False)
-        assert verdict(rule, hopeless, others, goal).should_stop
-        assert not verdict(rule, promising, others, goal).should_stop
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize(
     ("trial", "others"),

@@ -32,16 +32,6 @@ def a_trial(state: TrialState = TrialState.REQUESTED) -> Trial:
 # --- changes
 
 
-def test_a_trial_goes_from_request_to_success() -> None:
-    """spec/lifecycle#states: the states of a trial."""
-    assigned = changes.assigned(a_trial(), "worker", 20)
-    assert (assigned.state, assigned.client, assigned.started) == (TrialState.ACTIVE, "worker", 20)
-    measured = changes.measured(assigned, 30)
-    assert measured == assigned, "only the first sign of life is a start"
-    done = changes.completed(measured, LOSS, 40)
-    assert (done.state, done.final, done.ended) == (TrialState.SUCCEEDED, LOSS, 40)
-
-
 @pytest.mark.parametrize("state", [state for state in TrialState if state.is_over])
 def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
     over = a_trial(state)

@@ -44,18 +44,6 @@ def event_file(directory: Path) -> Path:
     return path
 
 
-def test_runs_are_directories_however_deep(place: Path, follower: Follower, clock: Clock) -> None:
-    assert follower.look()
-    assert follower.runs() == {}
-    for run in ("", "eval", "logs/validation"):
-        writer = EventWriter(place / run, clock)
-        writer.scalar("acc", 0.5, 1)
-        writer.scalar("loss", 2.0, 1)
-    assert follower.look()
-    assert set(follower.runs()) == {"", "eval", "logs/validation"}
-    assert follower.tags == {"acc", "loss"}
-
-
 def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted) -> None:
     """The same job directory as that of an earlier job."""
     EventWriter(place, Clock(500)).scalar("acc", 0.25, 1)

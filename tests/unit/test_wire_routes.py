@@ -14,59 +14,6 @@ from trainshed.wire.routes import Route
 from trainshed.wire.status import WireError
 
 PLACE = "/v1/projects/p/locations/l"
-AI = "/google.cloud.aiplatform.v1."
-
-
-@pytest.mark.parametrize(
-    ("verb", "path", "rpc", "variables"),
-    [
-        ("POST", f"{PLACE}/customJobs", f"{AI}JobService/CreateCustomJob", {"parent": PLACE[4:]}),
-        (
-            "GET",
-            f"{PLACE}/models/ID%401",
-            f"{AI}ModelService/GetModel",
-            {"name": f"{PLACE[4:]}/models/ID@1"},
-        ),
-        (
-            "PATCH",
-            f"{PLACE}/models/m",
-            f"{AI}ModelService/UpdateModel",
-            {"model.name": f"{PLACE[4:]}/models/m"},
-        ),
-        (
-            "POST",
-            f"{PLACE}/studies/s/trials/2:addTrialMeasurement",
-            f"{AI}VizierService/AddTrialMeasurement",
-            {"trial_name": f"{PLACE[4:]}/studies/s/trials/2"},
-        ),
-        (
-            "GET",
-            f"{PLACE}/studies/s/trials/t/operations/9",
-            "/google.longrunning.Operations/GetOperation",
-            {"name": f"{PLACE[4:]}/studies/s/trials/t/operations/9"},
-        ),
-        (
-            "POST",
-            "/v1/projects/p/jobs/j:cancel",
-            "/google.cloud.ml.v1.JobService/CancelJob",
-            {"name": "projects/p/jobs/j"},
-        ),
-        (
-            "GET",
-            "/v1/projects/p:getConfig",
-            "/google.cloud.ml.v1.ProjectManagementService/GetConfig",
-            {"name": "projects/p"},
-        ),
-        ("POST", "/v2/entries:list", "/google.logging.v2.LoggingServiceV2/ListLogEntries", {}),
-    ],
-)
-def test_request_lines_find_their_rpc(
-    verb: str, path: str, rpc: str, variables: dict[str, str] | None
-) -> None:
-    match = routes.match(verb, path)
-    assert match is not None
-    assert match[0].rpc.path == rpc
-    assert variables is None or match[1] == variables
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,3 @@ async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
         {"job": NAME, "replica": "workerpool1-0"},
         {"job": gone, "replica": "workerpool0-0"},
     ]
-
-
-async def test_a_job_that_is_not_there(house: House) -> None:
-    assert (await house.call("GET", "/trainshed/v1/jobs/9/usage")).status == 404

@@ -122,17 +122,6 @@ async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -
     assert "error" not in view
 
 
-async def test_a_failed_job_carries_its_error(house: House) -> None:
-    name = await created(house)
-    await finish(house, name, code=7)
-    view = await house.result("GET", f"/v1/{name}")
-    assert view["state"] == "JOB_STATE_FAILED"
-    assert view["error"]["code"] == 3
-    assert view["error"]["message"].startswith(
-        "The replica workerpool0-0 exited with a non-zero status of 7."
-    )
-
-
 async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
     """spec/failures#messages: in all that is told of a job that ended when it was somewhere else."""
     name = await created(house)

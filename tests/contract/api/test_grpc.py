@@ -83,21 +83,6 @@ async def test_a_permission_that_lacks_has_a_reason(
     assert info.reason == "IAM_PERMISSION_DENIED"
 
 
-async def test_what_only_the_service_writes_is_not_taken_from_a_request(house: GrpcHouse) -> None:
-    """facts/resources#vertex: output-only fields; Node sends them (spec/clients#numbers)."""
-    job = custom_job() | {
-        "name": "mine",
-        "state": "JOB_STATE_SUCCEEDED",
-        "error": {"code": 5, "message": "mine"},
-        "webAccessUris": {"a": "b"},
-    }
-    answer = await house.ask(f"{JOBS}.CreateCustomJob", creation(job))
-    assert answer.name == f"{PARENT}/customJobs/1000"
-    view = wire_json.to_public(answer)
-    assert view["state"] == "JOB_STATE_QUEUED"
-    assert not view.keys() & {"error", "webAccessUris"}
-
-
 async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> None:
     """spec/submit#refusals. Over the wire an enum is a number, and any number gets through."""
     request: Any = wire_json.from_public(

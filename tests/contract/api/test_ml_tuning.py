@@ -3,8 +3,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import SECOND, START, House
 from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import ml_job
@@ -154,16 +152,6 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
         "3"
     ]
     assert "finalMetric" not in output["trials"][3]
-
-
-async def test_units_are_those_of_all_trials_that_are_over(house: House) -> None:
-    await created(house)
-    job = await tried(house)
-    alone = await house.result("GET", f"{JOBS}/{job.name.of_trial(1).job_id}")
-    units = alone["trainingOutput"]["consumedMLUnits"]
-    output = (await house.result("GET", f"{JOBS}/census"))["trainingOutput"]
-    assert units > 0
-    assert output["consumedMLUnits"] == pytest.approx(5 * units, abs=0.01)
 
 
 async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House) -> None:

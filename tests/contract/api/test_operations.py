@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
-from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.records import Study, StudyUid, Trial, TrialState
@@ -82,15 +81,6 @@ async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix:
     assert [trial["id"] for trial in response["trials"]] == ["1", "2"]
     assert response["trials"][0]["parameters"] == [{"parameterId": "x", "value": 0.5}]
     assert {trial["clientId"] for trial in response["trials"]} == {"c1"}
-
-
-async def test_a_failed_operation_has_an_error_and_no_response(house: House) -> None:
-    await begun(house, ASKED)
-    failed = replace(ASKED, state=OperationState.FAILED, error=JobError(13, "It broke."))
-    await house.store.studies.finish_operation(failed)
-    view = await shown(house, ASKED.name)
-    assert (view["done"], view["error"]) == (True, {"code": 13, "message": "It broke."})
-    assert "response" not in view
 
 
 async def test_wait_answers_as_soon_as_the_operation_is_done(

@@ -10,15 +10,10 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import package
 from tests.unit.test_specs_pipeline import CUSTOM, MODEL, TUNING, inputs, pipeline, tuning_inputs
-from trainshed.access.permissions import OWNER, ROLES
-from trainshed.access.principals import Principal, Rights
-from trainshed.api.calls.call import Call
-from trainshed.api.registry import handlers
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import JobName, JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob
-from trainshed.wire import json as wire_json
 
 PIPELINES = f"{LOCATION}/trainingPipelines"
 PLACE = "projects/p1/locations/us-central1"
@@ -96,22 +91,6 @@ async def test_large_numbers_of_the_inputs_are_kept_as_they_were_sent(house: Hou
     assert program["args"] == ["--seed", str(seed)]
     work, _ = await house.store.reader.job(JobName.parse(view["name"]))
     assert json.loads(work.public_json)["trainingTaskInputs"] == definition_inputs
-
-
-async def test_inputs_that_come_as_a_value_alone(house: House) -> None:
-    """Over gRPC there is no text: every number is a double."""
-    request = wire_json.parse(
-        "google.cloud.aiplatform.v1.CreateTrainingPipelineRequest",
-        {"parent": PLACE, "trainingPipeline": asked(AS_THE_SDK_SENDS)},
-    )
-    method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
-    call = Call(Principal("owner@trainshed.local", Rights(ROLES[OWNER])), house.services, method)
-    answer = await handlers()[method](call, request)
-    assert not isinstance(answer, wire_json.Resource)
-    view = wire_json.to_public(answer)
-    assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
-    child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
-    assert child["jobSpec"]["workerPoolSpecs"][0]["diskSpec"]["bootDiskSizeGb"] == 100
 
 
 async def test_the_tuning_task_is_a_tuning_job(house: House) -> None:

@@ -106,16 +106,6 @@ def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeServic
     assert "It may have been deleted." in gone.stderr
 
 
-def test_logs_are_prefixed_and_plain_in_a_pipe(trainshed: Invoke, service: FakeService) -> None:
-    replicas = [replica("workerpool0-0"), replica("workerpool1-10")]
-    service.on("GET", f"{JOBS}/7", job(replicas=replicas))
-    lines = [line("workerpool0-0", "one"), line("workerpool1-10", "two", 1, "ERROR")]
-    service.on("GET", f"{JOBS}/7/logs", Stream(lines))
-    result = trainshed("jobs", "logs", "7", "--tail", "5", "--replica", "workerpool0-0")
-    assert result.stdout == "workerpool0-0   one\nworkerpool1-10  two\n"
-    assert service.sent[-1].query == {"tail": "5", "replica": "workerpool0-0"}
-
-
 def test_logs_are_coloured_on_a_terminal(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(replicas=[replica("workerpool0-0")]))
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "oh", severity="ERROR")]))

@@ -8,7 +8,7 @@ from tests.contract.store.store_samples import T0, make_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification, Occasion
-from trainshed.store.port import Commit, StaleCommit
+from trainshed.store.port import Commit
 from trainshed.store.sqlite.database import Store
 
 
@@ -39,11 +39,3 @@ async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service(
     waiting = await reopen().notifications.waiting(10)
     assert [notice.notification for notice in waiting] == [told("ops"), told("team")]
     assert [(notice.due, notice.tries) for notice in waiting] == [(T0, 0), (T0, 0)]
-
-
-async def test_a_commit_that_is_refused_tells_nobody(store: Store) -> None:
-    await store.intake.create_job(make_job(1), ())
-    epoch = await store.ledger.acquire("test")
-    with pytest.raises(StaleCommit):
-        await store.ledger.commit(epoch, Commit(make_job(1), 7, notifications=(told("ops"),)))
-    assert await store.notifications.count() == (0, 0)

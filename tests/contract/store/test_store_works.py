@@ -1,8 +1,6 @@
 """What every store promises of tuning jobs, pipelines and the jobs that they make (`trainshed.store.port`,
 spec/tuning)."""
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -18,7 +16,6 @@ from tests.contract.store.study_samples import (
     told,
 )
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, Unavailable
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion
@@ -149,28 +146,3 @@ async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: 
     await store.intake.delete_job(trial.name, operation(1))
     await committed(store, Commit(replace(pipeline, state=PipelineState.SUCCEEDED), 1))
     await store.intake.delete_job(step.name, operation(2))
-
-
-async def test_what_lies_in_an_output_directory_leads_to_its_job(store: Store) -> None:
-    def writing(uid: int, directory: str, **more: Any) -> Job:
-        job = make_job(uid, **more)
-        return replace(job, spec=replace(job.spec, base_output_directory=directory))
-
-    for job in (
-        writing(1, "gs://b/runs"),
-        writing(2, "gs://b/runs/7/"),
-        writing(3, "gs://b/runs/7/deep", project_id="q"),
-        writing(4, "gs://b"),
-    ):
-        await store.intake.create_job(job, ())
-
-    async def of(uri: str, project: str = "p") -> int | None:
-        return await store.reader.job_of_output(project, uri)
-
-    assert [await of(f"gs://b/{path}") for path in ("runs/7/m", "runs/7", "runs/8/")] == [2, 2, 1]
-    assert await of("gs://b/run") is None
-    assert await of("gs://b/runs/7/deep/m") == 2
-    assert await of("gs://b/runs/7/deep/m", "q") == 3
-    assert await of("gs://b/" + "x/" * 3000) is None
-    await store.intake.create_job(writing(6, "gs://b/runs/7"), ())
-    assert await of("gs://b/runs/7/m") == 6, "the newest of those that wrote there"

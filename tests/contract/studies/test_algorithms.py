@@ -19,7 +19,7 @@ from tests.contract.studies.trees import (
 )
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Algorithm as AlgorithmName
-from trainshed.core.study.spec import Noise, Parameter, ParameterType, StudySpec
+from trainshed.core.study.spec import Parameter, ParameterType, StudySpec
 from trainshed.studies.advisor_process import algorithm_for
 from trainshed.studies.port import Algorithm, Seen
 
@@ -116,12 +116,6 @@ def test_a_space_of_one_point(algorithm: Algorithm) -> None:
     assert proposed == ((("one", 3),),)
     again = algorithm.suggest(only, [over(1, proposed[0], 1.0)], 1, 7)
     assert again.exhausted or again.parameters == proposed
-
-
-def test_noise_is_taken(algorithm: Algorithm) -> None:
-    noisy = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)
-    trials = play(algorithm, noisy, bowl, 6)
-    assert legal(noisy, algorithm.suggest(noisy, trials, 1, 7).parameters[0])
 
 
 def test_countable_spaces_stay_legal_to_the_end(algorithm: Algorithm) -> None:

@@ -76,14 +76,11 @@ class SlurmLab(Machines):
         shown: Sequence[Path],
         *,
         nodes: int = 3,
-        extra: str = "",
         size: tuple[int, int] = (CPUS, MEMORY_MB),
     ) -> None:
         """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
-        shared file system. `extra`: lines of slurm.conf. `size`: CPUs and MB of memory that each node is
-        declared to have."""
+        shared file system. `size`: CPUs and MB of memory that each node is declared to have."""
         super().__init__(directory, [f"node{n}" for n in range(1, nodes + 1)], shown)
-        self._extra = extra
         self._cpus, self._memory = size
         #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.
         self.commands = directory / "commands"
@@ -321,7 +318,6 @@ class SlurmLab(Machines):
             f"PartitionName=short Nodes={every} MaxTime=10 {own_way}",
             f"PartitionName=tiny Nodes=node1 MaxTime=INFINITE {own_way}",
             f"PartitionName=spot Nodes={every} MaxTime=INFINITE State=UP PriorityTier=0",
-            self._extra,
         ]
         if other := other_slurm():
             lines.append(f"PluginDir={other}/system/usr/lib/x86_64-linux-gnu/slurm-wlm")
