@@ -26,7 +26,7 @@ MAPPED = f"""
 [[images]]
 pattern = "runtimeVersion:2.11"
 runtime = "scikit-learn {SLIM}"
-python = "3.10"
+python = "3.11"
 """
 
 

@@ -236,7 +236,7 @@ def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(submitted: Sub
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
     mapped = next(line for line in log if "runtimeVersion:2.11 is mapped" in line)
-    # A warning on machines that have no Python 3.10.
+    # A warning on machines that have no Python 3.11.
     assert mapped.startswith(("NOTICE", "WARNING")), "spec/submit#defaults"
     assert "\tservice\t" in mapped
     assert any("MET cmle-training-" in line for line in log)

@@ -3,6 +3,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -25,6 +26,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
+from trainshed.scheduler import explaining
 from trainshed.scheduler.model import Decision, Policy
 
 NOW = CREATED + 100 * SECOND
@@ -191,11 +193,16 @@ async def test_nothing_of_a_preflight_is_seen_and_it_is_answered_beside_decision
     assert await answers[2]
 
 
-async def test_preflights_that_wait_are_refused_when_the_service_stops() -> None:
-    scene = Apart("a")
+async def test_preflights_that_wait_are_refused_when_the_service_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, answer = Apart("a"), threading.Event()
+    preflight = explaining.preflight
+    monkeypatch.setattr(explaining, "preflight", lambda *of: answer.wait(60) and preflight(*of))
     first, second = (asyncio.create_task(scene.room.preflight(job(1), NOW)) for _ in range(2))
     await asyncio.sleep(0)
     scene.room.refuse(Unavailable("it stops"))
+    answer.set()
     assert (await first).admitted
     with pytest.raises(Unavailable):
         await second

@@ -48,8 +48,8 @@ with open('data', 'rb') as file:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """On a disk: what is in files counts as memory where they are in memory (tests/run.sh)."""
-    with tempfile.TemporaryDirectory() as directory:
+    """On a disk: what is in files counts as memory where they are in memory, as in `/tmp` of many systems."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         yield Path(directory)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces, other_slurm
+from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
 from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.lifecycle.replica_events import Loss
@@ -502,7 +502,7 @@ async def test_munge_that_is_down_is_only_a_pause(
 
 async def test_an_account_that_may_not_use_a_partition_is_refused(slurm_lab: SlurmLab) -> None:
     """Slurm would let its job wait for ever, and hides the reason behind a sentence."""
-    if other_slurm():
+    if slurm_lab.slurm("scontrol", "--version").split()[1] >= "23.11":
         pytest.skip("since 23.11 only a cluster with accounting looks at accounts")
     cluster = cluster_of(settings_of(slurm_lab, partition="spot"), "test")
     await cluster.start()

@@ -3,6 +3,8 @@ real, and known to the lab's machines alone."""
 
 import json
 import secrets
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -154,7 +156,12 @@ def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: S
     [replica] = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
     node = replica["node"]
     # --- what he reads, and where he writes
-    spying = ["/usr/bin/python3", "-I", "-S", "-c", _SPY]
+    names = ("python3", f"python3.{sys.version_info.minor}")
+    # Any that everybody may run.
+    python = next(
+        filter(None, (shutil.which(name, path="/usr/bin:/usr/local/bin") for name in names))
+    )
+    spying = [python, "-I", "-S", "-c", _SPY]
     cache = cache_for_users()
     # What is in the cache he cannot list, but he may know the names.
     on_node = [

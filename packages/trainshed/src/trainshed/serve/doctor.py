@@ -88,15 +88,15 @@ def _disks(settings: Settings) -> Iterator[Finding]:
         advice = ""
         if path is settings.cache:
             text, advice = _taken(path, text)
-        if free < _FEW_BYTES:
+        if path is settings.data and path.is_relative_to("/tmp"):
+            yield less(about, text, cause=_TMP, remedy="Choose another one by --data.")
+        elif free < _FEW_BYTES:
             few = "On a full disk no job is stored, none ends, and programs fail."
             if path is settings.cache:
                 few = "Runtimes take 0.2 to 3 GiB each."
             else:
                 advice = "The settings retention_jobs and retention_size delete old jobs and logs."
             yield less(about, text, cause=few, remedy=f"Make room. {advice}".strip())
-        elif path is settings.data and path.is_relative_to("/tmp"):
-            yield less(about, text, cause=_TMP, remedy="Choose another one by --data.")
         else:
             yield good(about, text, remedy=advice)
 
