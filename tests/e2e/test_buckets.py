@@ -69,7 +69,7 @@ def test_buckets_and_metrics_from_inside(service: Service) -> None:
     """spec/program#metrics-file: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same;
     /var/hypertune is writable."""
     body = container_job(_STORAGE)
-    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/out"}
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/inside"}
     job_id = submit(service, body)
     view = service.finish(job_id)
     printed = service.lines(job_id)
@@ -80,5 +80,5 @@ def test_buckets_and_metrics_from_inside(service: Service) -> None:
         "METRICS ['output.metrics']",
     ]
     # What a job wrote as a file is an object for everybody.
-    objects = service.call("GET", "/storage/v1/b/trainshed/o?prefix=out/")
-    assert [item["name"] for item in objects["items"]] == ["out/model/model.txt"]
+    objects = service.call("GET", "/storage/v1/b/trainshed/o?prefix=inside/")
+    assert [item["name"] for item in objects["items"]] == ["inside/model/model.txt"]

@@ -25,9 +25,11 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.engines.port import NodeState
 from trainshed.scheduler import explaining
-from trainshed.scheduler.model import Decision, Policy
+from trainshed.scheduler.model import Decision, Gang, Policy
+from trainshed.scheduler.snapshot import Snapshot
 
 NOW = CREATED + 100 * SECOND
 ON_A = JobAdmitted(((PRIMARY, "a"),))
@@ -196,9 +198,13 @@ async def test_nothing_of_a_preflight_is_seen_and_it_is_answered_beside_decision
 async def test_preflights_that_wait_are_refused_when_the_service_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene, answer = Apart("a"), threading.Event()
-    preflight = explaining.preflight
-    monkeypatch.setattr(explaining, "preflight", lambda *of: answer.wait(60) and preflight(*of))
+    scene, answer, preflight = Apart("a"), threading.Event(), explaining.preflight
+
+    def answered(snapshot: Snapshot, gang: Gang, now: Nanos) -> explaining.Preflight:
+        assert answer.wait(60)
+        return preflight(snapshot, gang, now)
+
+    monkeypatch.setattr(explaining, "preflight", answered)
     first, second = (asyncio.create_task(scene.room.preflight(job(1), NOW)) for _ in range(2))
     await asyncio.sleep(0)
     scene.room.refuse(Unavailable("it stops"))
