@@ -1,5 +1,7 @@
 """What every command of the tree has, whoever wrote it last, and what a wrong one teaches."""
 
+import pwd
+import sys
 from collections.abc import Iterator
 
 import click
@@ -36,6 +38,17 @@ def test_what_only_the_service_has_is_told_of(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(main, "group", missing)
     with pytest.raises(SystemExit, match=r"pip install 'trainshed\[service\]'"):
+        main.main()
+
+
+def test_who_has_no_home_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("as in containers of any user")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(sys, "argv", ["trainshed", "up"])
+    with pytest.raises(SystemExit, match="Set HOME to a directory"):
         main.main()
 
 

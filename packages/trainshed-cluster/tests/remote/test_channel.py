@@ -45,7 +45,10 @@ def cut(channel: Any) -> None:
     nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K
     program = struct.pack("HP", 1, ctypes.addressof(nothing))
     with socket.socket(fileno=os.dup(channel.info("socket").fileno())) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        try:
+            connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        except PermissionError:
+            pytest.skip("NOT TESTED: cut cables: this kernel lets ordinary users cut none")
 
 
 async def silent(channel: Channel[Message, Message]) -> None:

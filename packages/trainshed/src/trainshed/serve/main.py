@@ -1,5 +1,6 @@
 """The `trainshed` command: the commands that build services, and all others from the cli package."""
 
+import os
 import select
 import signal
 
@@ -57,6 +58,12 @@ def main() -> None:
         raise SystemExit(
             f"Error: This needs the service, and only its client is installed ({missing.name} is missing): "
             "pip install 'trainshed[service]'"
+        ) from None
+    except RuntimeError as failure:
+        if "HOME" in os.environ or "home directory" not in str(failure):
+            raise
+        raise SystemExit(
+            f"Error: The user {os.geteuid()} has no home directory here. Set HOME to a directory of its own."
         ) from None
 
 
