@@ -1,9 +1,12 @@
 """Room: the failure table's rows for want of it (spec/failures#no-capacity), and what of the queue, quotas
 and spot work survives the service (spec/queue#quotas). Nodes of 8 CPUs: each holds two machines of 4."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.e2e.processes import leftovers
 from tests.e2e.running import PROJECT, REGION, Service, container_job, running, start, submit
@@ -103,4 +106,13 @@ def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
         view = until_running(service, spot)
         assert (view["attempt"], view["retries"]) == (2, {"preempted": 1})
         cancel(service, spot)
+        (row,) = service.call("GET", f"/trainshed/v1/usage?project={PROJECT}")["rows"]
+        worked = 3600 * row["cpuHours"] * row["cpuShare"]
+        assert worked == pytest.approx(recorded(data), rel=0.01), "docs/team.md: as replicas did"
     assert not leftovers(data)
+
+
+def recorded(data: Path) -> float:
+    """Seconds for which processors were at work, as the replicas themselves have written."""
+    files = data.glob("logs/*/*/*/usage.jsonl")
+    return sum(json.loads(file.read_text().splitlines()[-1])["cpu"] for file in files)

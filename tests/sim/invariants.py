@@ -3,8 +3,9 @@ spec/lifecycle)."""
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.sim.engine.world import World
 from tests.sim.house import House
@@ -16,6 +17,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.records import Drill, Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.usage import Use
 from trainshed.scheduler.model import Policy
 
 SECOND = 10**9
@@ -58,6 +60,8 @@ class Books:
     #: service.
     blocked_until: int = 0
     families: Families = field(default_factory=Families)
+    #: What the attempts of each job have given back.
+    used: defaultdict[JobUid, list[Use]] = field(default_factory=lambda: defaultdict(list))
     #: The wall clock was never set.
     clock_is_true: bool = True
     _idle_since: int | None = None
@@ -92,6 +96,21 @@ class Books:
                 self._check_quotas(job)
         if job.state.is_final and not before.state.is_final:
             self._check_end(job)
+
+    def check_usage(self) -> None:
+        """spec/queue#budgets: each attempt is counted once, from before its first replica began until the
+        last one had ended, whoever was there to see it."""
+        spans = {
+            uid: sorted({(use.began, use.ended) for use in self.used[uid]}) for uid in self.jobs
+        }
+        for uid, job in self.jobs.items() if self.clock_is_true else ():
+            is_once = len(self.used[uid]) == len(spans[uid]) * len(job.spec.pools)
+            if not is_once or any(one[1] > other[0] for one, other in pairwise(spans[uid])):
+                self._wrong(job, f"it is counted twice: {self.used[uid]}")
+        for sim_slot, run in self.world.lived if self.clock_is_true else ():
+            uid = sim_slot.job_uid
+            if not any(began <= run.begun <= run.over <= ended for began, ended in spans[uid]):
+                self._wrong(self.jobs[uid], f"{run} is not counted: {spans[uid]}")
 
     def blocks(self, lasts: int) -> None:
         """Something else than jobs may keep room from those who wait, for so many ns from now on."""

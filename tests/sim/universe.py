@@ -134,6 +134,8 @@ class Universe:
             self.store.close()
             if self._group is not None:
                 self._group.close()
+        if not self.wrong:
+            self.books.check_usage()
         self._count()
         return self
 
@@ -377,6 +379,7 @@ class Universe:
                 self.books.wrong.append(f"job {job.uid}: {key} was to be started, and never was")
             self._demands.stored(job, now)
             self.books.committed(job, self._chain(job))
+            self.books.used[job.uid] += commit.uses
         self._created(*(made.job for made in commit.made))
         self.books.families.committed(commit)
 

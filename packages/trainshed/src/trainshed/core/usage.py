@@ -98,33 +98,30 @@ def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
     """Return what the job has held since it was placed; () if it holds nothing."""
     if not job.placed:
         return ()
-    person = person_of(job.creator)
-    made: list[Use] = []
-    for pool in job.spec.pools:
-        machine, count = pool.machine, pool.replica_count
-        devices = machine.accelerators
-        made.append(
-            Use(
-                job.name.project_id,
-                person,
-                job.labels,
-                str(job.name),
-                job.placed,
-                max(until, job.placed),
-                machine.type,
-                devices.type if devices else "",
-                count,
-                machine.vcpus * count,
-                machine.memory_bytes * count,
-                devices.count * count if devices else 0,
-            )
+    return tuple(
+        Use(
+            job.name.project_id,
+            person_of(job.creator),
+            job.labels,
+            str(job.name),
+            job.placed,
+            max(until, job.placed),
+            pool.machine.type,
+            pool.machine.accelerators.type if pool.machine.accelerators else "",
+            pool.replica_count,
+            pool.machine.vcpus * pool.replica_count,
+            pool.machine.memory_bytes * pool.replica_count,
+            pool.machine.accelerators.count * pool.replica_count
+            if pool.machine.accelerators
+            else 0,
         )
-    return tuple(made)
+        for pool in job.spec.pools
+    )
 
 
 def released(before: Job, after: Job) -> tuple[Use, ...]:
     """Return what the job gave back between two stored states."""
-    return uses(before, after.ended or after.updated) if before.placed != after.placed else ()
+    return uses(before, after.ended or after.freed) if before.placed != after.placed else ()
 
 
 def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:

@@ -143,12 +143,14 @@ def settle(transition: Transition) -> None:
     job = transition.job
     if job.phase is not AttemptState.STOPPING or not all(r.state.is_over for r in job.replicas):
         return
+    end = _last_end(transition)
     if job.outcome is not None:
         transition.fire_attempt(AttemptTrigger.ENDED)
         transition.fire_job(_JOB_TRIGGERS[job.outcome.state])
-        transition.change(error=job.outcome.error, ended=_last_end(transition))
+        transition.change(error=job.outcome.error, ended=end)
         transition.record(timeline.over(job.outcome, transition.now))
     elif job.retry is not None:
+        transition.change(freed=end)
         _next_attempt(transition, job.retry)
 
 
@@ -266,5 +268,11 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
         for r in job.replicas
     )
     transition.fire_attempt(AttemptTrigger.AGAIN_HERE)
-    transition.change(retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=())
+    transition.change(
+        retry=None,
+        attempt=job.attempt + 1,
+        placed=transition.now,
+        replicas=fresh,
+        short_disks=(),
+    )
     transition.record(timeline.again(transition.job, transition.now))

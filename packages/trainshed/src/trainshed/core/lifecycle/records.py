@@ -203,8 +203,10 @@ class Job(Struct, frozen=True):
     ended: Nanos = 0
     #: Counts from 1; 0 before the first admission.
     attempt: int = 0
-    #: Since when it holds its places on nodes (ns); 0 = it holds none.
+    #: Since when that attempt holds its places on nodes (ns); 0 = it holds none.
     placed: Nanos = 0
+    #: When the last replica of the attempt before had ended (ns).
+    freed: Nanos = 0
     #: State of that attempt; WAITING while no attempt has places.
     phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()
