@@ -103,7 +103,7 @@ def measure(
     to copy the snapshot for the thread that plans, or to take the decisions."""
     draw = random.Random(7)
     forms = shapes(draw, shapes_count)
-    snapshot = Snapshot()
+    snapshot = Snapshot(Policy(strict=True))
     gangs = [gang(draw, uid, forms) for uid in range(1, jobs + 1)]
     capacities = nodes(nodes_count)
     found: dict[str, float] = {}
@@ -111,7 +111,6 @@ def measure(
     begun = time.perf_counter()
     # As a service does at its start.
     with no_collection():
-        snapshot.set_policy(Policy(strict=True))
         if cpus_of_each:
             projects = {item.project_id for item in gangs}
             snapshot.set_quotas({QuotaKey(p, REGION, CPUS): cpus_of_each for p in projects})

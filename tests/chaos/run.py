@@ -39,11 +39,8 @@ nodes = {nodes}
 capacity = "{capacity}"
 node_cpus = {cpus}
 node_memory = {memory}
-lease = 12
 
 """ + toml("stock_out", back_off=[0.5, 1])
-"""A lease is longer than a hung zygote is waited for (`spawner.PATIENCE`): a start that this one loses is
-made again, and counts as no restart."""
 REPLICAS: Final = 24
 """How many run at once; some jobs wait in the queue."""
 MACHINE: Final = (4, 15)

@@ -210,9 +210,9 @@ DECIDING: Final = (
     ),
     Mutant(
         "quota not looked at",
-        _SCHEDULER + "transaction.py",
-        "            if not meter.allows(amount, meter.limit - meter.used, meter.used):\n",
-        "            if not meter.allows(amount, meter.limit, meter.used):\n",
+        _SCHEDULER + "entries.py",
+        "self.allows(amount, self.limit - self.used, self.used)",
+        "self.allows(amount, self.limit, self.used)",
         "Every job on its own is within the quota, and all together are not.",
         SIMULATION,
     ),

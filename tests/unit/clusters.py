@@ -3,15 +3,17 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler.deciding import state_after
 from trainshed.scheduler.model import (
     Admit,
     Demand,
     Gang,
     GangState,
     NodeCapacity,
-    Place,
     Plan,
     Policy,
     Preempt,
@@ -88,11 +90,10 @@ class World:
     def __init__(
         self, nodes: Iterable[NodeCapacity], policy: Policy = STRICT, quotas: Quotas | None = None
     ) -> None:
-        self.snapshot = Snapshot()
+        self.snapshot = Snapshot(policy)
         self.policy = policy
         self.quotas = quotas or {}
         self.states: dict[JobUid, GangState] = {}
-        self.snapshot.set_policy(policy)
         self.snapshot.set_quotas(self.quotas)
         self.set_nodes(nodes)
 
@@ -122,7 +123,7 @@ class World:
 
     def plan(self, now: int = NOW) -> Plan:
         made = plan(self.snapshot.copy(), now)
-        self.snapshot.set_reservations(made.reservations)
+        self.snapshot.reservations = made.reservations
         return made
 
     def admitted(self, now: int = NOW) -> list[int]:
@@ -134,20 +135,13 @@ class World:
     def carry_out(self, made: Plan, now: int) -> None:
         """What a controller does with a plan; a stock-out leaves the queue."""
         for decision in made.decisions:
-            state = self.states[decision.uid]
-            item = state.gang
-            match decision:
-                case Admit(nodes=nodes):
-                    until = now + item.longest if item.longest else 0
-                    self.put(GangState(item, places=nodes, until=until))
-                case Place(replica=replica, node=name):
-                    places = (*state.places, (replica, name))
-                    lost = tuple(h for h in state.unplaced if h[0] != replica)
-                    self.put(GangState(item, places, lost, until=state.until))
-                case Preempt():
-                    self.put(GangState(item, state.places, leaving=True, until=state.until))
-                case StockOut():
-                    self.end(item.uid)
+            if isinstance(decision, StockOut):
+                self.end(decision.uid)
+                continue
+            state = state_after(self.states[decision.uid], decision)
+            if isinstance(decision, Admit) and state.gang.longest:
+                state = replace(state, until=now + state.gang.longest)
+            self.put(state)
 
     def step(self, now: int) -> Plan:
         made = self.plan(now)

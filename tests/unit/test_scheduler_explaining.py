@@ -112,7 +112,7 @@ def test_the_quota_is_used_up() -> None:
     assert said(world, 3) == Waiting(
         WaitReason.QUOTA,
         f"needs 9 {CPUS} in {REGION}, and the project's quota is 8",
-        f"it is let through by: trainshed quotas set {CPUS} 13 --project p --region {REGION}",
+        f"an owner lets it through: trainshed quotas set {CPUS} 13 --project p --region {REGION}",
         (gang(1).name,),
     )
 

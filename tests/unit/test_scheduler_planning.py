@@ -335,6 +335,14 @@ def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
     assert world.plan().decisions == (preempted(2, by=3),)
 
 
+def test_spot_work_that_lost_a_place_takes_no_room_that_on_demand_work_waits_for() -> None:
+    world = World([node("a", 4)])
+    lost = gang(2, 1, spot=True)
+    world.put(GangState(lost, unplaced=((lost.replicas[0][0], "a"),)))
+    world.wait(gang(1, 4, priority=9), gang(3, 0.5))
+    assert world.admitted() == [1]
+
+
 def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 8, spot=True), "a")

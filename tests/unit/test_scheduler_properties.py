@@ -303,6 +303,25 @@ def test_every_victim_is_needed(world: World) -> None:
         assert taker.uid not in trial.admitted()
 
 
+@GENERATED
+@given(worlds())
+def test_what_spot_work_borrows_is_back_after_one_grace(world: World) -> None:
+    """spec/queue#spot: whoever's turn it is, and has room but for spot work, starts when that has left."""
+    owner = gang(1000, 2, replicas=2, priority=9)
+    alone = World(world.nodes.values(), world.policy, world.quotas)
+    for state in world.states.values():
+        if (state.places or state.unplaced) and not state.gang.spot:
+            alone.put(state)
+    alone.wait(owner)
+    world.wait(owner)
+    if owner.uid in alone.admitted():
+        for _ in range(2):
+            for decision in world.step(NOW).decisions:
+                if isinstance(decision, Preempt):
+                    world.end(decision.uid)
+        assert world.states[owner.uid].places
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.lists(st.integers(1, 30), min_size=40, max_size=40))
 def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None:

@@ -14,10 +14,11 @@ from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JO
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
 from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, released, uses
-from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.explaining import why
 from trainshed.scheduler.model import Admit, Policy, Preempt
 
+HALF_LIFE = 24 * HOUR
+REMEMBERS = Policy(strict=True, half_life=HALF_LIFE)
 ANA, BO = "ana@corp.example", "bo@corp.example"
 
 
@@ -49,19 +50,12 @@ def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
     assert released(life.job, life.job) == uses(life.job, life.now) == ()
 
 
-def test_what_ended_while_the_service_was_away_held_its_places_until_then() -> None:
-    life = Life(job(1)).up()
-    running, ended = life.job, life.now + SECOND
-    life.now += HOUR
-    assert [use.ended for use in released(running, life.exits(ended=ended).job)] == [ended]
-
-
 # --- the fair share that remembers ---
 
 
 def test_the_memory_fades_until_what_runs_now_weighs_more() -> None:
     long_ago = NOW - 40 * HALF_LIFE
-    world = World([node("a", 2)])
+    world = World([node("a", 2)], REMEMBERS)
     world.snapshot.past.add(used("busy", hours=HALF_LIFE // HOUR), long_ago - HALF_LIFE, long_ago)
     world.run(gang(3, 0.5, project="idle"), "a")
     world.wait(gang(1, 1.5, project="busy"), gang(2, 1.5, project="idle"))
@@ -72,7 +66,7 @@ def test_the_memory_fades_until_what_runs_now_weighs_more() -> None:
 
 
 def test_half_of_it_counts_after_a_half_life() -> None:
-    world = World([node("a", 8)])
+    world = World([node("a", 8)], REMEMBERS)
     world.snapshot.past.add(used("p", hours=1), NOW - HOUR, NOW)
     world.snapshot.past.set_time(NOW)
     full = world.snapshot.past.beside("p", {})["cpus"]

@@ -51,14 +51,15 @@ class Budgets:
         self._limits: Mapping[QuotaKey, float] = {}
         #: What was used in this month by attempts that are over.
         self._ended: _Sums = {}
-        self._month: tuple[Nanos, Nanos] = (0, 0)
+        #: When this month began, and when all budgets begin anew (ns).
+        self.month: tuple[Nanos, Nanos] = (0, 0)
         self._exhausted: tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]] = ({}, frozenset())
         #: Until when the former holds (ns).
         self._holds_until = 0
 
     def load(self, used: Iterable[MachineTime], now: Nanos) -> None:
         """Begin with what was used in this month so far."""
-        self._month, self._ended = month_of(now), {}
+        self.month, self._ended = month_of(now), {}
         for part in used:
             self._count(self._ended, part)
 
@@ -66,7 +67,7 @@ class Budgets:
         """Take in what attempts have given back."""
         for use in given_back:
             self._turn_page(use.ended)
-            self._count(self._ended, use.within(*self._month))
+            self._count(self._ended, use.within(*self.month))
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
         budgets = {*BUDGETS, *HARD_BUDGETS}
@@ -104,7 +105,7 @@ class Budgets:
                 if key.metric in HARD_BUDGETS:
                     stopped.add(jobs)
         self._exhausted = gone, frozenset(stopped)
-        self._holds_until = min(now + _SOON, self._month[1])
+        self._holds_until = min(now + _SOON, self.month[1])
         return self._exhausted
 
     def standing(self, now: Nanos, marks: tuple[int, ...]) -> tuple[Budget, ...]:
@@ -125,11 +126,6 @@ class Budgets:
             if limit
         )
 
-    @property
-    def month(self) -> tuple[Nanos, Nanos]:
-        """When this month began, and when all budgets begin anew (ns)."""
-        return self._month
-
     def _set(self, sums: _Sums) -> Iterator[tuple[QuotaKey, float]]:
         limited = {key.metric for key in self._limits}
         metrics = [metric for metric in (*BUDGETS, *HARD_BUDGETS) if metric in limited]
@@ -144,7 +140,7 @@ class Budgets:
         sums = {account: dict(used) for account, used in self._ended.items()}
         for job in self._running():
             for use in uses(job, now):
-                self._count(sums, use.within(*self._month))
+                self._count(sums, use.within(*self.month))
         # A budget of nothing is used up before anything was used.
         for key in self._limits:
             sums.setdefault((key.project_id, key.person), {})
@@ -165,8 +161,8 @@ class Budgets:
                 account[metric] = account.get(metric, 0.0) + amount
 
     def _turn_page(self, now: Nanos) -> None:
-        if now >= self._month[1]:
-            self._month, self._ended = month_of(now), {}
+        if now >= self.month[1]:
+            self.month, self._ended = month_of(now), {}
 
 
 def _of(sums: _Sums, key: QuotaKey) -> float:

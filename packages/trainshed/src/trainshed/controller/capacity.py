@@ -112,8 +112,7 @@ class CapacityTracker:
         self._came: list[JobUid] = []
         #: What pre-flights are refused with; None = they are answered.
         self._refusal: Exception | None = None
-        self._snapshot = Snapshot()
-        self._snapshot.set_policy(policy)
+        self._snapshot = Snapshot(policy)
         self._policy = policy
         self._nodes: dict[str, Node] = {}
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
@@ -223,7 +222,7 @@ class CapacityTracker:
         self._changed = self._was_in_vain = False
         self._snapshot.set_exhausted(*self.budgets.exhausted(now))
         if not (self._snapshot.queue or self._snapshot.unplaced or self._snapshot.stopped):
-            self._snapshot.set_reservations(())
+            self._snapshot.reservations = ()
             return ()
         self._snapshot.past.set_time(now)
         planned = self._snapshot.copy()
@@ -260,7 +259,7 @@ class CapacityTracker:
             self._snapshot.put(state_after(before, decision))
             self._told.pop(decision.uid, None)
             taken.append(decision)
-        self._snapshot.set_reservations(made.reservations)
+        self._snapshot.reservations = made.reservations
         held = self.budgets.month[1] if self._snapshot.exhausted else 0
         if look_again := min(filter(None, (made.look_again, held)), default=0):
             self._wake_at(look_again)

@@ -13,12 +13,11 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import HOUR, Budget, month_of
-from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.model import Decision, Policy
 from trainshed.store.sqlite.reader import Reader
 
-_REMEMBERED: Final = 8 * HALF_LIFE
-"""Nanoseconds for which use counts for the fair share."""
+_REMEMBERED: Final = 8
+"""Half-lives for which use counts for the fair share."""
 _STRETCH: Final = 6 * HOUR
 """Nanoseconds of which what was used is summed up to be remembered."""
 log = logging.getLogger(__name__)
@@ -47,6 +46,7 @@ class Decisions:
         self._budget_watch = BudgetWatch(
             budgets, marks, now, reached=reached, decide=self._time_passed
         )
+        self._remembered = _REMEMBERED * policy.half_life
         self._now = now
         self._stored = stored
         self._report = report
@@ -58,7 +58,7 @@ class Decisions:
         now = self._now()
         month, _ = month_of(now)
         self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
-        for used, began in await reader.past_use(now - _REMEMBERED, _STRETCH):
+        for used, began in await reader.past_use(now - self._remembered, _STRETCH):
             self.capacity.remember(used, began, min(began + _STRETCH, now))
 
     async def read_orders(self, reader: Reader) -> None:

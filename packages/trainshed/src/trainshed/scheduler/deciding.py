@@ -53,24 +53,12 @@ def still_holds(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bo
             # `planned` may have taken it already.
             return entry.state == replace(before, leaving=False)
         case Admit(_, nodes):
-            return (
-                entry.state == before and _allows(snapshot, entry) and _has(snapshot, entry, nodes)
-            )
+            may_start = all(snapshot.meters[key].has(amount) for key, amount in entry.meters)
+            return entry.state == before and may_start and _has(snapshot, entry, nodes)
         case Place(_, replica, node):
             return entry.state == before and _has(snapshot, entry, ((replica, node),))
         case _:
             assert_never(decision)
-
-
-def _allows(snapshot: Snapshot, entry: Entry) -> bool:
-    """Whether quotas and the number of replicas let it start."""
-    for key, amount in entry.meters:
-        meter = snapshot.meters[key]
-        if meter.limit is not None and not meter.allows(
-            amount, meter.limit - meter.used, meter.used
-        ):
-            return False
-    return True
 
 
 def _has(snapshot: Snapshot, entry: Entry, places: tuple[tuple[ReplicaId, str], ...]) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -57,6 +56,10 @@ class Meter:
         made.holders = self.holders.copy()
         return made
 
+    def has(self, amount: int) -> bool:
+        """Whether `amount` more may be used now."""
+        return self.limit is None or self.allows(amount, self.limit - self.used, self.used)
+
     def allows(self, amount: int, free: int, used: int) -> bool:
         """Whether `amount` more may be used where `free` is left and `used` is in use."""
         return amount <= free or (self.alone and used <= 0)
@@ -93,15 +96,12 @@ class Project:
             del self.persons[person]
 
 
-HALF_LIFE: Final = 7 * 24 * HOUR
-"""Nanoseconds after which past use counts half."""
-
-
 class Past:
     """What projects and people have used, for fair share: as if they still used it, times 1 - 2 **
-    -(duration / HALF_LIFE), and half as much after each `HALF_LIFE`."""
+    -(duration / half_life), and half as much after each `half_life` (ns)."""
 
-    def __init__(self) -> None:
+    def __init__(self, half_life: int) -> None:
+        self._half_life = half_life
         #: By project and person, None = all of them together, as it would count at `_since`: what is new is
         #: made larger, and what lies back, which is a lot, stays as it is.
         self._used: dict[tuple[str, str | None], dict[str, float]] = {}
@@ -111,7 +111,7 @@ class Past:
         self._fading = 1.0
 
     def copy(self) -> "Past":
-        made = Past()
+        made = Past(self._half_life)
         made._used, made._since, made._fading = self._used.copy(), self._since, self._fading
         return made
 
@@ -120,8 +120,8 @@ class Past:
         if ended <= began:
             return
         self._since = self._since or ended
-        grown = 2 ** ((ended - self._since) / HALF_LIFE)
-        weight = (1 - 2 ** -((ended - began) / HALF_LIFE)) * grown * HOUR / (ended - began)
+        grown = 2 ** ((ended - self._since) / self._half_life)
+        weight = (1 - 2 ** -((ended - began) / self._half_life)) * grown * HOUR / (ended - began)
         for person in (None, used.person):
             key = used.project_id, person
             # Anew, since copies share the former.
@@ -138,7 +138,7 @@ class Past:
     def set_time(self, now: Nanos) -> None:
         """Set the moment for which it is counted."""
         if self._since:
-            self._fading = 2 ** -((now - self._since) / HALF_LIFE)
+            self._fading = 2 ** -((now - self._since) / self._half_life)
 
     def beside(
         self, project_id: str, used: Mapping[str, float], person: str | None = None
@@ -204,9 +204,9 @@ class Shape:
         self.kinds = request.kinds
         self.longest = longest
         #: What it takes of each quota, by metric.
-        self.amounts = tuple([(metric, amount(value)) for metric, value in quota if value])
+        self.amounts = tuple([(metric, thousandths(value)) for metric, value in quota if value])
         #: What it takes of the number of replicas.
-        self.replicas = amount(sum(count for _, count in request.kinds))
+        self.replicas = thousandths(sum(count for _, count in request.kinds))
         #: What a gang of it takes of which meters, by its project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
         #: Replicas of its gangs, by which it is found quickly: most gangs share theirs with others.
@@ -384,11 +384,6 @@ def _takes(kinds: Kinds) -> Takes:
             devices = kind.demand.accelerators * count
             sums[kind.accelerator] = sums.get(kind.accelerator, 0) + devices
     return tuple(sums.items())
-
-
-def amount(value: float) -> int:
-    """Return an amount of a quota in the unit of its meter."""
-    return thousandths(value)
 
 
 class Node:

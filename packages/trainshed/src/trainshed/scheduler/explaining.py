@@ -10,6 +10,7 @@ from trainshed.core.capacity import (
     NodeCondition,
     NodeStatus,
     Preflight,
+    QuotaKey,
     QuotaStatus,
     Waiting,
     WaitReason,
@@ -78,7 +79,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     if admitted is not None:
         places = tuple((str(replica), node) for replica, node in admitted.nodes)
         return Preflight(places, None, at, missing)
-    snapshot.set_reservations(planned.reservations)
+    snapshot.reservations = planned.reservations
     waiting = _waiting(snapshot, snapshot.entries[gang.uid], now)
     yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
     if yielding:
@@ -105,9 +106,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)))
     for key, amount in entry.meters:
         meter = snapshot.meters[key]
-        if meter.limit is not None and not meter.allows(
-            amount, meter.limit - meter.used, meter.used
-        ):
+        if not meter.has(amount):
             return _short(snapshot, entry, meter, amount)
     if snapshot.policy.strict and not fits(snapshot.free, entry.shape.kinds):
         message, held = _capacity(snapshot, entry)
@@ -187,7 +186,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
     """Explain that a quota, or the number of replicas at once, is used up."""
     if (budget := snapshot.exhausted.get(meter.key)) is not None:
         project = meter.key.project_id
-        raised = f"a larger one lets it start: trainshed quotas --project {project} shows them"
+        raised = f"an owner can set a larger one: trainshed quotas --project {project} shows them"
         return Waiting(WaitReason.QUOTA, budget, raised)
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
     if meter.alone:
@@ -199,14 +198,18 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
         what = _over_quota(snapshot, entry, meter, amount, holders)
     fewer = hint(snapshot, entry)
     if not fewer and not meter.alone:
-        key, enough = meter.key, (meter.used + amount) / 1000
-        region = "" if key.region == GLOBAL else f" --region {key.region}"
-        user = f" --user {key.person}" if key.person else ""
-        fewer = (
-            f"it is let through by: trainshed quotas set {key.metric} {enough:g} "
-            f"--project {key.project_id}{region}{user}"
-        )
+        fewer = _raised(meter.key, (meter.used + amount) / 1000)
     return Waiting(reason, what, fewer, _names(snapshot, entry.gang, holders))
+
+
+def _raised(key: QuotaKey, enough: float) -> str:
+    """Say who can raise a limit, and how."""
+    region = "" if key.region == GLOBAL else f" --region {key.region}"
+    user = f" --user {key.person}" if key.person else ""
+    return (
+        f"an owner lets it through: trainshed quotas set {key.metric} {enough:g} "
+        f"--project {key.project_id}{region}{user}"
+    )
 
 
 def _over_quota(
@@ -406,11 +409,7 @@ def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
     gang = entry.gang
     replicas = [item for item in gang.replicas if item[0].pool != pool or item[0].index < count]
     for key, amount in entry.meters:
-        meter = snapshot.meters[key]
-        if meter.limit is None:
-            continue
-        less = _scaled(gang.replicas, replicas, amount)
-        if not meter.allows(less, meter.limit - meter.used, meter.used):
+        if not snapshot.meters[key].has(_scaled(gang.replicas, replicas, amount)):
             return False
     if not snapshot.policy.strict:
         return bool(snapshot.loads)
@@ -479,7 +478,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
 def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
     """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
     project, region, metric and person."""
-    keys = {*snapshot.meters, *snapshot.quotas_set()} - {AT_ONCE}
+    keys = {*snapshot.meters, *snapshot.quotas} - {AT_ONCE}
     statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
         limit = snapshot.limit(key)

@@ -94,6 +94,8 @@ class Policy(Struct, frozen=True):
     #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs
     #: is reserved for it.
     patience: int = 600 * 10**9
+    #: Nanoseconds after which past use counts half in the fair share.
+    half_life: int = 7 * 24 * 3600 * 10**9
     #: Most bytes that a replica gets, whatever its machine has; 0 = no cap.
     memory_cap: Bytes = 0
     #: Bytes that the engine may take on a node for each replica, beside the replica's own.

@@ -10,6 +10,7 @@ theirs later.
 A quota that is used up holds back nobody but jobs of the same project that want the same quota.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import merge
 
@@ -30,7 +31,7 @@ from trainshed.scheduler.resources import (
     find_placements,
     fits,
 )
-from trainshed.scheduler.snapshot import Snapshot, cheapness
+from trainshed.scheduler.snapshot import Snapshot, cheapness, level_of
 from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
@@ -70,6 +71,7 @@ class _Planner:
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self._decisions: list[Decision] = []
         self._snapshot = snapshot
+        self._unplaced = [snapshot.entries[age[1]] for _, age in snapshot.unplaced]
         self._transaction = PlanTransaction(snapshot, now)
         self._look_again = self._transaction.next_release
         self._now = now
@@ -88,16 +90,20 @@ class _Planner:
 
     def plan(self) -> Plan:
         """Consider all unplaced and waiting gangs, one after the other."""
-        for _, age in self._snapshot.unplaced:
-            if age[1] not in self._preemption.leaving:
-                self._relocate(self._snapshot.entries[age[1]])
+        for entry in self._unplaced:
+            if not entry.gang.spot:
+                self._relocate(entry)
         if self._snapshot.loads or (self._snapshot.policy.strict and len(self._snapshot.known)):
             self._consider_all()
         reservations = tuple(self._transaction.reservations)
         return Plan(tuple(self._decisions), self._look_again, reservations)
 
     def _consider_all(self) -> None:
+        # Spot work that has lost a place has its turn where it would wait: others may need the room more.
+        spot = deque(entry for entry in self._unplaced if entry.gang.spot)
         for level in self._snapshot.queue.order:
+            while spot and level_of(spot[0]) <= level:
+                self._relocate(spot.popleft())
             groups = self._snapshot.queue.levels[level]
             candidates = Candidates(self._snapshot, groups, self._now, self._is_pointless)
             while (entry := candidates.peek()) is not None:
@@ -105,6 +111,8 @@ class _Planner:
                     self._look_again = self._now  # the next plan goes on here
                     return
                 candidates.advance(provided=self._consider(entry))
+        for entry in spot:
+            self._relocate(entry)
 
     # --- gangs that wait ---
 
@@ -136,10 +144,7 @@ class _Planner:
         if self._preemption.possible:
             return False
         for key, amount in entry.meters:
-            meter = self._snapshot.meters[key]
-            if meter.limit is None:
-                continue
-            if not meter.allows(amount, meter.limit - meter.used, meter.used):
+            if not self._snapshot.meters[key].has(amount):
                 missing, _ = assess(self._snapshot, entry.shape.request)
                 return not missing  # else its job has to be told
             if self._transaction.reserves(key):
@@ -269,6 +274,8 @@ class _Planner:
     # --- replicas that lost their place ---
 
     def _relocate(self, entry: Entry) -> None:
+        if entry.uid in self._preemption.leaving:
+            return
         sorts = dict(zip((r for r, _ in entry.gang.replicas), entry.kinds, strict=True))
         lost = dict(entry.state.unplaced)
         for kinds in _largest_first([(sorts[replica], replica) for replica in lost]):
@@ -276,11 +283,10 @@ class _Planner:
             node = self._place(entry, kind, lost[replica])
             if node is not None:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
-                self._preemption.moved.add(entry.gang.uid)
 
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
         """Return another place for one replica: on another node, else where it was, if that takes work. While
-        there is none, reserve resources for it before all that wait."""
+        there is none, reserve resources for it before all that comes later."""
         if not self._transaction.strict:
             others = any(node != lost for _, node in self._snapshot.loads)
             return self._transaction.least_loaded(lost if others else "")
@@ -341,8 +347,6 @@ class Preemption:
         self._transaction = transaction
         #: Gangs whose resources come back, those included that this plan preempts.
         self.leaving = dict(sorted(snapshot.leaving.items()))
-        #: Gangs of which this plan moves a replica: they are not preempted before they have.
-        self.moved: set[JobUid] = set()
         self._spot = [snapshot.entries[JobUid(-uid)] for _, _, uid in snapshot.spot]
         self._most: NodeResources | None = None
 
@@ -350,17 +354,13 @@ class Preemption:
     def possible(self) -> bool:
         return bool(self.leaving or self._spot)
 
-    @property
-    def _looks_first(self) -> bool:
-        """Whether to look at the best case first, which says nothing in relaxed mode."""
-        return self._transaction.strict
-
     def find_victims(
         self, entry: Entry, need: Need, kinds: Kinds | None = None
     ) -> list[Entry] | None:
         """Return whom to preempt so that the gang, or `kinds` of it, can start: [] if what comes back anyway
         is enough, None if it could not start even so. Afterwards `need` imagines all of these gone."""
-        if self._looks_first and not fits(self._best_case(), kinds or entry.shape.kinds):
+        # In relaxed mode the best case says nothing.
+        if self._transaction.strict and not fits(self._best_case(), kinds or entry.shape.kinds):
             return None
         for gang in self.leaving.values():
             need.add(gang)
@@ -386,12 +386,11 @@ class Preemption:
             for spot in self._spot
             if spot.gang.priority <= entry.gang.priority
             and spot.gang.uid not in self.leaving
-            and spot.gang.uid not in self.moved
             and spot is not entry
         ]
         if len(spots) <= _LOOKED_AT:
             return spots
-        if not self._looks_first:
+        if not self._transaction.strict:
             return spots[:_LOOKED_AT]
         places = find_placements(self._best_case(), kinds or entry.shape.kinds) or []
         nodes = {part.node for part in places}
@@ -414,21 +413,13 @@ class Preemption:
                 layout, vector = self._snapshot.free.layout(node), self._snapshot.free.vector(node)
                 self._most.add(node, layout, vector)
             for node in self._transaction.guarded:
-                self._add_guarded(self._most, node)
+                if (base := self._transaction.base(node)) is not None:
+                    self._most.add(node, *base)
             for gang in (*self.leaving.values(), *self._spot):
-                self._add_gang(self._most, gang)
+                for node, kinds in gang.held.items():
+                    for kind in kinds if node in self._most else ():
+                        self._most.take(node, kind, -1)
         return self._most
-
-    def _add_guarded(self, nodes: NodeResources, node: str) -> None:
-        base = self._transaction.base(node)
-        if base is not None:
-            nodes.add(node, *base)
-
-    def _add_gang(self, nodes: NodeResources, gang: Entry) -> None:
-        for node, kinds in gang.held.items():
-            if node in nodes:
-                for kind in kinds:
-                    nodes.take(node, kind, -1)
 
 
 def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:

@@ -6,7 +6,7 @@ decides anything. It has some 600 lines because a gang's change touches all of i
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol, Self, TypeVar
 
@@ -29,7 +29,6 @@ from trainshed.scheduler.entries import (
     Project,
     Shape,
     Shapes,
-    amount,
     entry_of,
 )
 from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas, Reservation
@@ -40,6 +39,7 @@ from trainshed.scheduler.resources import (
     capacity_of,
     layout_of,
     others_of,
+    thousandths,
 )
 
 
@@ -270,8 +270,8 @@ class Snapshot:
     """Nodes, quotas, gangs and the queue. Changed by its owner only, through the methods; a plan uses up a
     copy."""
 
-    def __init__(self) -> None:
-        self.policy = Policy()
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
         self.entries: dict[JobUid, Entry] = {}
         self.nodes: Table[str, Node] = Table()
         self.projects: Table[str, Project] = Table()
@@ -285,7 +285,7 @@ class Snapshot:
         self.ready = NodeResources()
         #: All that all nodes have when empty.
         self.known = NodeResources()
-        #: Counts the changes of `ready` and `known`, and of the policy.
+        #: Counts the changes of `ready` and `known`.
         self.version = 0
         #: (replicas, node) of READY nodes, least loaded first.
         self.loads: list[tuple[int, str]] = []
@@ -298,20 +298,22 @@ class Snapshot:
         self.unplaced: list[tuple[int, Age]] = []
         #: What the shares of projects are parts of.
         self.totals: dict[str, int] = {}
-        #: For whom the last plan reserved resources; explanations read it, plans do not.
+        #: For whom the plan that is in force reserves resources; explanations read it, plans do not.
         self.reservations: tuple[Reservation, ...] = ()
         #: See `set_exhausted`.
         self.exhausted: Mapping[QuotaKey, str] = {}
         self.stopped = frozenset[QuotaKey]()
-        self.past = Past()
+        self.past = Past(policy.half_life)
         self._all: dict[str, int] = {}
-        self._quotas: Quotas = {}
+        #: The limits that are set.
+        self.quotas: Quotas = {}
         #: Nobody is due more of the fair share than others.
         self._are_equal = True
         #: The projects in which people have quotas.
         self._personal = frozenset[str]()
         self._shapes = Shapes()
-        self.set_policy(self.policy)
+        self._weigh()
+        self._set_limits()
 
     def copy(self) -> "Snapshot":
         """Return a copy, which may be changed and read in another thread. Costs a few nanoseconds for each
@@ -330,15 +332,9 @@ class Snapshot:
         """How many gangs and nodes there are."""
         return len(self.entries) + len(self.nodes)
 
-    def set_policy(self, policy: Policy) -> None:
-        self.policy = policy
-        self.version += 1
-        self._weigh()
-        self._set_limits()
-
     def set_quotas(self, quotas: Quotas) -> None:
         """Set all limits that an operator has set: those left out are not set any more."""
-        self._quotas = dict(quotas)
+        self.quotas = dict(quotas)
         self._are_equal = not any(key.metric == SHARE for key in quotas)
         for name in self.projects:
             self.projects.own(name).changes += 1
@@ -402,10 +398,6 @@ class Snapshot:
         self.entries[state.gang.uid] = entry
         self._attach(entry)
 
-    def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
-        """Note for whom the plan that is in force reserves resources."""
-        self.reservations = reservations
-
     def remove(self, uid: JobUid) -> None:
         """Forget a gang that is over, if it is known."""
         entry = self.entries.pop(uid, None)
@@ -422,16 +414,13 @@ class Snapshot:
 
     def limit(self, key: QuotaKey) -> float | None:
         """Return a quota's limit; None = it has none."""
-        return limit_of(self._quotas, key)
+        return limit_of(self.quotas, key)
 
     def due(self, project: str, person: str | None) -> float:
         """Return how much of the fair share a person is due in a project, or for None the project itself."""
         key = QuotaKey(project, GLOBAL, SHARE, person or "")
         due = None if self._are_equal or person == "" else self.limit(key)
         return 1.0 if due is None else due
-
-    def quotas_set(self) -> Iterator[QuotaKey]:
-        return iter(self._quotas)
 
     def kinds(self, gang: Gang) -> tuple[Kind, ...]:
         """Return the sort of each of its replicas."""
@@ -455,7 +444,7 @@ class Snapshot:
         if gang.project_id not in self.projects:
             self.projects[gang.project_id] = Project()
         taken = [(metric, gang.region, value) for metric, value in shape.amounts]
-        taken.append((JOBS, GLOBAL, amount(1)))
+        taken.append((JOBS, GLOBAL, thousandths(1)))
         # Where no person is limited, none is counted: there may be ten thousand.
         is_personal = gang.project_id in self._personal
         persons = dict.fromkeys(("", gang.person if is_personal else ""))
@@ -473,11 +462,11 @@ class Snapshot:
 
     def _limit(self, key: QuotaKey) -> int | None:
         if key == AT_ONCE:
-            return None if self.policy.strict else amount(self.policy.max_replicas)
+            return None if self.policy.strict else thousandths(self.policy.max_replicas)
         if key in self.exhausted:
             return 0
         limit = self.limit(key)
-        return None if limit is None else amount(limit)
+        return None if limit is None else thousandths(limit)
 
     def _attach(self, entry: Entry) -> None:
         uid, state = entry.gang.uid, entry.state

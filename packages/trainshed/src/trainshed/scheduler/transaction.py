@@ -89,10 +89,7 @@ class PlanTransaction:
     def allows(self, entry: Entry) -> bool:
         """Whether quotas and the number of replicas let it start now."""
         for key, amount in entry.meters:
-            meter = self.snapshot.meters[key]
-            if meter.limit is None:
-                continue
-            if not meter.allows(amount, meter.limit - meter.used, meter.used):
+            if not self.snapshot.meters[key].has(amount):
                 return False
             for guard in self._meter_guards.get(key, ()):
                 if _outlasts(self.ends(entry), guard.at) and amount > guard.spare:

@@ -240,6 +240,7 @@ class App:
             strict=settings.strict,
             max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
             memory_cap=settings.memory_per_replica << 20,
+            half_life=round(settings.half_life * 86400e9),
             memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
         )
 

@@ -269,7 +269,9 @@ Port = Annotated[
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
-Lease = Annotated[float, msgspec.Meta(ge=1, le=_LARGEST)]
+Days = Annotated[
+    float, msgspec.Meta(ge=0.01, le=400, description="a number of days, from 0.01 to 400")
+]
 Engine = Annotated[str, Checked(_check_engine)]
 Capacity = Literal["", "relaxed", "strict"]
 Isolation = Literal["", "own-user", "root", "user", "session"]

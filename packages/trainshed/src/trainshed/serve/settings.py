@@ -19,6 +19,7 @@ from trainshed.serve.setting_types import (
     Capacity,
     ContainerTool,
     Count,
+    Days,
     Directories,
     Engine,
     FailureRules,
@@ -26,7 +27,6 @@ from trainshed.serve.setting_types import (
     ImagePull,
     Isolation,
     IssuerTables,
-    Lease,
     MailServer,
     MappedImages,
     NodeAccelerators,
@@ -110,8 +110,8 @@ class Settings(Struct, frozen=True):
     node_cpus: Amount = 0.0
     node_memory: Amount = 0.0
     node_accelerators: NodeAccelerators = ""
-    #: Seconds after which a shim or node that does not answer counts as lost.
-    lease: Lease = 30.0
+    #: Days after which past use counts half in the fair share.
+    half_life: Days = 7.0
     #: Jobs that are not over, of those that programs of one job made, or of jobs that it made; 0 = none.
     max_child_jobs: Count = 20
     #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
@@ -191,7 +191,6 @@ LOCAL_ENGINE = (
     "node_cpus",
     "node_memory",
     "node_accelerators",
-    "lease",
     "isolation",
     "visible_paths",
     "max_processes",

@@ -416,7 +416,6 @@ def new_engine(context: EngineContext) -> LocalEngine:
         now=context.now,
         nodes=table["nodes"],
         secrets=context.secrets,
-        lease=table["lease"],
         level=table["isolation"],
         visible=tuple(Path(path) for path in table["visible_paths"].split(":") if path),
         processes=table["max_processes"],
