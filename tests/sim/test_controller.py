@@ -10,10 +10,13 @@ from tests.sim.scripted_world import PRIMARY, World, numbered, world
 from tests.unit.jobs import SECOND, exited, job
 from trainshed.controller import carrier, controller
 from trainshed.controller.capacity import CapacityTracker
+from trainshed.core.capacity import EACH, QuotaKey
+from trainshed.core.catalog.quotas import GLOBAL, PRIORITY, QUEUED
 from trainshed.core.datasets.plans import SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
-from trainshed.core.errors import AlreadyExists
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, ResourceExhausted
+from trainshed.core.job import Scheduling
+from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
@@ -60,6 +63,34 @@ async def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) ->
         await w.create(numbered(3, 1))
         await w.state(JobUid(3), JobState.RUNNING)
     assert {key[0] for key in w.engine.launches} == {1, 3}
+
+
+async def test_who_has_enough_jobs_that_wait_or_asks_for_too_much_priority_is_refused(
+    tmp_path: Path,
+) -> None:
+    """spec/queue#quotas."""
+    limits = {(QUEUED, EACH): 2, (QUEUED, ""): 3, (PRIORITY, "bo@x.example"): 5}
+
+    def of(number: int, person: str, priority: int = 0) -> Job:
+        made = replace(numbered(number, 1), creator=Actor(f"{person}@x.example"))
+        return replace(made, spec=replace(made.spec, scheduling=Scheduling(priority=priority)))
+
+    async with world(tmp_path, limit=1) as w:
+        for (metric, person), limit in limits.items():
+            await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, metric, person), limit)
+        await w.controller.capacity_changed()
+        burst = (w.create(of(number, "ana", number)) for number in range(1, 7))
+        answers = await asyncio.gather(*burst, return_exceptions=True)
+        assert answers[:3] == [1, 2, 3], "one runs, two wait"
+        assert [str(answer) for answer in answers[3:]] == 3 * [
+            "ana@x.example has 2 jobs that wait, of at most 2: submit it when one has started; an owner lets "
+            "it through: trainshed quotas set queued_jobs 3 --project demo --user ana@x.example"
+        ]
+        with pytest.raises(FailedPrecondition, match=r"at most 5, not 6; an owner .* 6 --project"):
+            await w.create(of(7, "bo", 6))
+        await w.create(of(8, "bo", 5))
+        with pytest.raises(ResourceExhausted, match=r"^project demo has 3 jobs that wait"):
+            await w.controller.preflight(of(9, "cy"))
 
 
 async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def set_(
 
     Most metrics are of what jobs hold at a time. Those whose names end with _per_month are budgets: when one
     is used up, nothing new starts until the next month. With _hard what runs stops, and waits, too.
+    Beyond queued_jobs and highest_priority jobs are refused.
     """
     wanted: dict[str, Any] = {
         **place_of(endpoint, project, region),

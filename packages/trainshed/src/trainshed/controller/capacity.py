@@ -40,12 +40,15 @@ from trainshed.core.lifecycle.events import (
     Preempted,
     ReplicaPlaced,
 )
-from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
+from trainshed.core.pipelines import Pipeline
+from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, Use
+from trainshed.core.works import Work
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
@@ -332,6 +335,14 @@ class CapacityTracker:
     def position(self, uid: JobUid) -> int:
         """Return a job's position in the queue: 1 = next, 0 = it does not wait."""
         return position(self._snapshot, uid)
+
+    def require_admissible(self, work: Work) -> None:
+        """Raise as `explaining.require_admissible` if a new work may not be submitted now."""
+        priority, person = 0, person_of(work.creator)
+        if not isinstance(work, Pipeline):  # The job of a pipeline is a work of its own.
+            spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
+            priority = spec.scheduling.priority
+        explaining.require_admissible(self._snapshot, work.name.project_id, person, priority)
 
     async def preflight(self, job: Job, now: Nanos) -> Preflight:
         """Return whether a job like this would be admitted now. Raises what `refuse` was given."""

@@ -279,7 +279,7 @@ class Controller:
 
         A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled
         meanwhile, the works are stored all the same. Raises FailedPrecondition, ResourceExhausted as
-        `JobsOfJobs.admit`.
+        `JobsOfJobs.admit` and `CapacityTracker.require_admissible`.
         """
         await outliving(joined(self._create(made)))
 
@@ -325,6 +325,7 @@ class Controller:
     async def preflight(self, job: Job) -> Preflight:
         if self._closing:
             raise Unavailable(_STOPS)
+        self._capacity.require_admissible(job)
         answer = await self._capacity.preflight(job, self._now())
         isolation = self._ports.engine.capabilities().isolation
         beginnings = expected_beginnings(job, self._ports.launch_defaults, isolation)
@@ -358,6 +359,8 @@ class Controller:
     # --- new works ---
 
     async def _create(self, made: Sequence[NewWork]) -> None:
+        for new in made:
+            self._capacity.require_admissible(new.job)
         counted: list[JobUid] = []
         try:
             counted += (new.job.uid for new in made if self._jobs_of_jobs.admit(new.job))

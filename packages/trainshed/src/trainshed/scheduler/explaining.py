@@ -15,7 +15,8 @@ from trainshed.core.capacity import (
     Waiting,
     WaitReason,
 )
-from trainshed.core.catalog.quotas import GLOBAL, JOBS
+from trainshed.core.catalog.quotas import GLOBAL, JOBS, PRIORITY, QUEUED
+from trainshed.core.errors import FailedPrecondition, ResourceExhausted
 from trainshed.core.names import ML_ROLES, Api, JobName, JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
@@ -210,6 +211,26 @@ def _raised(key: QuotaKey, enough: float) -> str:
         f"an owner lets it through: trainshed quotas set {key.metric} {enough:g} "
         f"--project {key.project_id}{region}{user}"
     )
+
+
+def require_admissible(snapshot: Snapshot, project: str, person: str, priority: int) -> None:
+    """Raise ResourceExhausted if a project, or a person in it, has as many jobs that wait as it may have,
+    FailedPrecondition if its jobs may not have this priority."""
+    for key in (QuotaKey(project, GLOBAL, QUEUED, whose) for whose in dict.fromkeys(("", person))):
+        whose = key.person or f"project {project}"
+        highest = snapshot.limit(of_priority := replace(key, metric=PRIORITY))
+        if highest is not None and priority > highest:
+            raise FailedPrecondition(
+                f"Jobs of {whose} may have a priority of at most {highest:g}, not {priority}; "
+                f"{_raised(of_priority, priority)}"
+            )
+        most, meter = snapshot.limit(key), snapshot.meters.get(replace(key, metric=JOBS))
+        waiting = meter.waiting // 1000 if meter else 0
+        if most is not None and waiting >= most:
+            raise ResourceExhausted(
+                f"{whose} has {waiting} jobs that wait, of at most {most:g}: submit it when one has started; "
+                f"{_raised(key, waiting + 1)}"
+            )
 
 
 def _over_quota(
@@ -482,8 +503,9 @@ def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatu
     statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
         limit = snapshot.limit(key)
-        meter = snapshot.meters.get(key)
+        meter = snapshot.meters.get(replace(key, metric=JOBS) if key.metric == QUEUED else key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
+        used = waiting if key.metric == QUEUED else used
         # What nobody limits is of interest for the project as a whole.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
         if project_id in ("", key.project_id) and counts:

@@ -12,6 +12,7 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
+from trainshed.api.resources.jobs import actor_of
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
@@ -54,6 +55,7 @@ async def explain(call: JsonCall) -> records.Explanation:
         fields.fault("location", "Where would it run? Give a region, such as us-central1.")
     fields.refuse()
     job = await _read(call, Api(api), project, location, body)
+    job = replace(job, creator=await actor_of(call.services.reader, call.principal))
     check_labels(call.services, job)
     notices = _notices(body)
     await _require_new(call, job)

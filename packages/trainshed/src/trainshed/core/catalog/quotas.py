@@ -13,6 +13,10 @@ from trainshed.core.names import Api
 
 JOBS = "jobs"
 """The metric of how many jobs hold their places at once, in all regions together."""
+QUEUED = "queued_jobs"
+"""The metric of how many jobs may wait: with so many, none can be submitted."""
+PRIORITY = "highest_priority"
+"""The metric of the priority that a job may have at most."""
 GLOBAL = "global"
 """In place of a region: metrics that have none."""
 GPU_HOURS = "gpu_hours_per_month"
@@ -25,7 +29,7 @@ HARD = "_hard"
 HARD_BUDGETS = tuple(f"{metric}{HARD}" for metric in BUDGETS)
 SHARE = "share"
 """How much of the fair share a project, or a person in it, is due; without it 1."""
-OF_ALL_REGIONS = (JOBS, SHARE, *BUDGETS, *HARD_BUDGETS)
+OF_ALL_REGIONS = (JOBS, QUEUED, PRIORITY, SHARE, *BUDGETS, *HARD_BUDGETS)
 PREEMPTIBLE = "preemptible_"
 ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}

@@ -85,7 +85,7 @@ class Quota(Record, frozen=True):
     user: str = ""
     #: A number, or "unlimited".
     limit: float | str = 0
-    #: Used by jobs that have capacity.
+    #: Used by jobs that have capacity; of `queued_jobs`, how many wait.
     used: float = 0
     #: Needed by jobs that wait.
     waiting: float = 0
