@@ -23,6 +23,7 @@ NODES, QUOTAS, EXPLAIN, STATUS = (
     f"/trainshed/v1/{name}" for name in ("nodes", "quotas", "jobs:explain", "status")
 )
 PLACE = {"project": "p1", "region": "us-central1"}
+ANA, BO = "ana@corp.example", "bo@corp.example"
 WAITING = Waiting(
     WaitReason.QUOTA,
     "needs 8 CPUs, 4 of 8 are used by job 17",
@@ -100,6 +101,14 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     cleared = await house.result("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})
     assert cleared["limit"] == "unlimited"
     assert await house.store.reader.quotas() == ()
+    # Of a person, in all regions.
+    quota = {**PLACE, "metric": "jobs", "user": ANA, "limit": 2}
+    view = await house.result("POST", f"{QUOTAS}:set", quota)
+    assert (view["user"], view["limit"], view["region"]) == (ANA, 2, "global")
+    await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "each", "limit": 1})
+    await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "", "limit": 9})
+    listed = (await house.result("GET", f"{QUOTAS}?project=p1&region=us-east1"))["quotas"]
+    assert [(row["user"], row["limit"]) for row in listed] == [("", 9), (ANA, 2), ("each", 1)]
 
 
 async def test_all_quotas_name_every_metric(house: House) -> None:
@@ -117,6 +126,7 @@ async def test_all_quotas_name_every_metric(house: House) -> None:
         ({"region": "us-central"}, "region", "Did you mean us-central1"),
         ({"project": "-p"}, "project", "not a project id"),
         ({"project": None}, "project", "Which project's quotas?"),
+        ({"user": "everybody"}, "user", "not an e-mail address. Or 'each'"),
         ({"limit": -1}, "limit", "at least 0"),
         ({"limit": True}, "limit", "not a boolean"),
         ({"limit": 1e300}, "limit", "at most"),
@@ -238,21 +248,6 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
 # --- quotas of people, and what was used ---
 
 USAGE = "/trainshed/v1/usage"
-ANA, BO = "ana@corp.example", "bo@corp.example"
-
-
-async def test_a_quota_of_a_person_stands_beside_that_of_the_project(house: House) -> None:
-    quota = {**PLACE, "metric": "jobs", "user": ANA, "limit": 2}
-    view = await house.result("POST", f"{QUOTAS}:set", quota)
-    assert (view["user"], view["limit"], view["region"]) == (ANA, 2, "global")
-    await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "each", "limit": 1})
-    await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "", "limit": 9})
-    listed = (await house.result("GET", f"{QUOTAS}?project=p1&region=us-east1"))["quotas"]
-    assert [(row["user"], row["limit"]) for row in listed] == [("", 9), (ANA, 2), ("each", 1)]
-    await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})
-    assert {key.person for key, _ in await house.store.reader.quotas()} == {"", "each"}
-    faults = violations(await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "everybody"}))
-    assert "not an e-mail address" in faults["user"] and "each" in faults["user"]
 
 
 async def used(house: House) -> None:

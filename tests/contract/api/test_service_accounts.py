@@ -16,6 +16,7 @@ from joserfc.jwk import OctKey, RSAKey
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.refusals import violations
 from tests.people import known
+from tests.unit.specs_requests import custom_job
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import AccessBook
@@ -81,8 +82,12 @@ async def test_a_key_opens_what_its_account_was_given(house: House) -> None:
         assert whoami.json["email"] == EMAIL
 
 
-async def test_accounts_and_keys_are_listed_changed_and_deleted(house: House) -> None:
+async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(house: House) -> None:
     file = await key_file(house)
+    audit = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+    assert audit[0]["method"] == "google.iam.admin.v1.IAM.CreateServiceAccountKey"
+    assert audit[0]["detail"] == {"key": file["private_key_id"]}
+    assert file["private_key"] not in json.dumps(audit)
     [account] = (await house.result("GET", ACCOUNTS))["accounts"]
     assert account["displayName"] == "Trainer"
     assert await house.result("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}") == account
@@ -204,13 +209,17 @@ async def test_nothing_is_remembered_of_forged_tokens() -> None:
 
 
 async def test_who_may_speaks_for_an_account(house: House) -> None:
-    """`generateAccessToken`: for an hour at most, and no longer than the role lasts."""
+    """`generateAccessToken`: for an hour at most, and no longer than the role lasts; the audit names both."""
     path = f"/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken"
     creator = "roles/iam.serviceAccountTokenCreator"
     ana = known(house.tokens, "ana@corp.example", creator, "p1")
     answer = await house.call("POST", path, {"lifetime": "600s", "scope": ["x"]}, token=ana)
     token = answer.json["accessToken"]
     assert await may(house, token) and not await may(house, ana)
+    await house.result("POST", JOBS, custom_job(), token=token)
+    job, made, *_ = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+    assert (made["who"], made["resource"].rpartition("/")[2]) == ("ana@corp.example", EMAIL)
+    assert (job["who"], job["actingAs"]) == ("ana@corp.example", EMAIL)
     for wrong in ({"lifetime": "7200s"}, {"lifetime": "soon"}, {"delegates": ["x"]}):
         assert (await house.call("POST", path, wrong, token=ana)).status == 400
     body = {"role": creator, "member": "user:ana@corp.example", "project": "p1", "remove": True}
@@ -235,11 +244,3 @@ async def test_nobody_else_gets_a_key_or_a_token(house: House, role: str) -> Non
         assert {answer.status for answer in answers} == {403}
         texts = [answer.error["message"].replace("nobody", "trainer") for answer in answers]
         assert texts[0] == texts[1] and texts[2] == texts[3]
-
-
-async def test_what_was_done_is_in_the_audit(house: House) -> None:
-    file = await key_file(house)
-    audit = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
-    assert audit[0]["method"] == "google.iam.admin.v1.IAM.CreateServiceAccountKey"
-    assert audit[0]["detail"] == {"key": file["private_key_id"]}
-    assert file["private_key"] not in json.dumps(audit)

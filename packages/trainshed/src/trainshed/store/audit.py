@@ -94,7 +94,3 @@ def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:
     digest.update(b"%d\0%s\0" % (at, project.encode()))
     digest.update(content)
     return digest.digest()
-
-
-Documents = Mapping[tuple[str, str], bytes]
-"""The entries of the access book in JSON, by (kind, key)."""

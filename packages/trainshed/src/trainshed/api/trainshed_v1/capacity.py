@@ -163,7 +163,7 @@ async def list_quotas(call: JsonCall) -> records.QuotaList:
     }
     if call.flag("all"):
         keys = (_key_of(project, region, metric, "") for metric in catalog.metrics())
-        known = {key: _without_limit(key) for key in keys} | known
+        known = {key: QuotaStatus(key, None, 0, 0) for key in keys} | known
     ordered = sorted(known, key=lambda key: (key.metric, key.person))
     return records.QuotaList(
         project=project, region=region, quotas=tuple(quota_view(known[key]) for key in ordered)
@@ -206,15 +206,11 @@ def quota_view(quota: QuotaStatus) -> records.Quota:
     )
 
 
-def _without_limit(key: QuotaKey) -> QuotaStatus:
-    """Return a quota that the capacity view does not list."""
-    return QuotaStatus(key, None, 0, 0)
-
-
 def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     """Return the quota as it is now."""
     quotas = call.services.capacity.quotas(key.project_id)
-    quota = next((candidate for candidate in quotas if candidate.key == key), _without_limit(key))
+    unlisted = QuotaStatus(key, None, 0, 0)
+    quota = next((candidate for candidate in quotas if candidate.key == key), unlisted)
     return records.PlacedQuota(
         project=key.project_id, region=key.region, **structs.asdict(quota_view(quota))
     )

@@ -37,7 +37,6 @@ async def usage(call: JsonCall) -> records.Usage:
     until = job.ended or call.services.now()
     held = [use.within(0, until) for use in uses(replace(job, placed=job.started), until)]
     return records.Usage(
-        machine_hours=sum(use.machine_hours for use in held),
         cpu_hours=sum(use.cpu_hours for use in held),
         gpu_hours=sum(use.gpu_hours for use in held),
         cost=sum(map(call.services.settings.prices.cost, held)),

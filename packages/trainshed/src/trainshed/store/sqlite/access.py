@@ -6,8 +6,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from trainshed.access.book import Documents
 from trainshed.core.units import Nanos
-from trainshed.store.audit import AuditRecord, AuditRow, Documents, chained, under_way
+from trainshed.store.audit import AuditRecord, AuditRow, chained, under_way
 from trainshed.store.sqlite.connections import Port, load_statements
 
 _SQL = load_statements("access.sql")

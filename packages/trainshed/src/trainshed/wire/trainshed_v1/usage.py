@@ -67,7 +67,6 @@ class Usage(Record, frozen=True):
     attempt: int = 0
     replicas: tuple[ReplicaUsage, ...] = ()
     #: What its machines amount to for the time that it has run, without what earlier attempts held.
-    machine_hours: float = 0.0
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
     #: By the setting `prices`.

@@ -1,4 +1,4 @@
-"""`trainshed nodes`: drains, and that one is waited for."""
+"""`trainshed nodes`: drains, and that one is waited for; `trainshed quotas`."""
 
 import json
 from typing import Any
@@ -64,3 +64,16 @@ def test_undrain(trainshed: Invoke, service: FakeService) -> None:
     assert output[0] == "node-1  takes work again\n"
     assert output[1].endswith("takes no work yet: node-1 does not answer\n")
     assert output[2].endswith("it is not there now\n")
+
+
+def test_a_quota_is_set(trainshed: Invoke, service: FakeService) -> None:
+    place = {"project": "p", "region": "us-central1"}
+    quota = place | {"metric": "cpus_n1_e2", "used": 12.5}
+    sets = "/trainshed/v1/quotas:set"
+    service.on("POST", sets, quota | {"limit": 20}, quota | {"limit": "unlimited"})
+    output = trainshed("quotas", "set", "cpus_n1_e2", "20").stdout
+    assert output == "cpus_n1_e2  20 for p in us-central1, 12.5 used\n"
+    trainshed("quotas", "set", "cpus_n1_e2", "unlimited")
+    bodies = [json.loads(body) for body in service.bodies("POST", sets)]
+    asks = place | {"metric": "cpus_n1_e2", "user": ""}
+    assert bodies == [asks | {"limit": 20}, asks | {"limit": "unlimited"}]
