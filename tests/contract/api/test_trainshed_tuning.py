@@ -171,6 +171,11 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
     name = await created(house, labels={"team": "a"})
     first, second = await begun(house, name, 71, 72)
     await house.run(first)
+    house.write_log(71, "workerpool0-0", (START, "epoch 1/3 loss: 0.5"))
+    printed = (await house.result("GET", f"{OURS}/1000/curves"))["curves"]
+    assert [(curve["job"], curve["trial"], curve["tag"]) for curve in printed] == [
+        (first, 1, "loss")
+    ]
     house.clock = START + 9 * SECOND
     curve = [loss(step, 1 / step) for step in range(1, 101)]
     await measured(house, name, await trial_of(house, 1000, 1), *curve, over=True)

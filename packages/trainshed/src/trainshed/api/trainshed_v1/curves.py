@@ -28,6 +28,8 @@ _MOST_POINTS: Final = 1000
 """Most points of one curve."""
 _MOST_IN_ALL: Final = 100_000
 _MOST_CURVES: Final = 2000
+_MOST_PRINTING: Final = 100
+"""Newest jobs below a work whose logs are read."""
 _LINES: Final = 8
 """Most lines of a chart."""
 _TRIALS: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
@@ -73,9 +75,13 @@ async def curves(call: JsonCall) -> records.JobCurves:
             points = await services.points.read(job.uid, list(points), part)
         shown = (_view(job, curve, points.get(curve.uid, ())) for curve in series)
         views += await asyncio.to_thread(list, shown)
-    if not views and isinstance(work, Job) and work.started:
-        known = await services.measures.look(services.logs, work)
-        views = [view for view in _printed(work, known.taker, most) if passes(view)]
+    if not views:
+        begun = [job for job in jobs if job.started]
+        book = services.measures if isinstance(work, Job) else services.trends
+        more = len(begun) > _MOST_PRINTING
+        for job in begun[-_MOST_PRINTING:]:
+            known = await book.look(services.logs, job)
+            views += [view for view in _printed(job, known.taker, most) if passes(view)]
     return records.JobCurves(
         job=str(work.name),
         log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
@@ -127,6 +133,7 @@ def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCur
         points = [series.points[place] for place in kept]
         yield records.JobCurve(
             job=str(job.name),
+            trial=job.parent.trial if job.parent else 0,
             run=part,
             tag=series.measure,
             unit=series.unit,
