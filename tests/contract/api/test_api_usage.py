@@ -134,11 +134,8 @@ async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
     await started(house)
     write(house, PRIMARY, begun("GPU-a"))
     gone = NAME.replace("1000", "999")
-    house.capacity.known = (
-        node(
-            "node-1", *(f"{NAME} {replica}" for replica in (PRIMARY, WORKER)), f"{gone} {PRIMARY}"
-        ),
-    )
+    held = (f"{NAME} {PRIMARY}", f"{NAME} {WORKER}", f"{gone} {PRIMARY}")
+    house.capacity.known = (node("node-1", *held),)
     (shown,) = (await house.result("GET", "/trainshed/v1/nodes"))["nodes"]
     has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
     assert shown["replicas"] == [

@@ -65,8 +65,8 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     looks = look(1, 0.5, 900, [0.5, *gpu]), look(2, 2.0, 3 << 10, [1.0, *gpu])
     write(house, PRIMARY, begun("GPU-a"), *looks)
     house.capacity.known = (
-        node("node-1", f"{full} workerpool0-0"),
-        node("node-2", f"{gone} workerpool0-0"),
+        node("node-1", f"{full} {PRIMARY}"),
+        node("node-2", f"{gone} {PRIMARY}"),
     )
     page = text_of(await browser.get("/nodes"))
     assert "2 of 8 held, 1.5 used" in page and "4.0 GiB of 32.0 GiB held, 3.0 GiB used" in page

@@ -16,6 +16,7 @@ from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near, read_place, read_project
+from trainshed.api.trainshed_v1.usage import usage_of
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.core.errors import NotFound, Unavailable
@@ -26,44 +27,48 @@ from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.store import audit
 from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
+from trainshed.wire.trainshed_v1.usage import ReplicaUsage, Usage
 
 _LONGEST_REASON = 500
+_MOST_MEASURED = 100
+"""Jobs after which no further nodes without accelerators say what is used."""
 
 
 async def list_nodes(call: JsonCall) -> records.NodeList:
-    """`GET /trainshed/v1/nodes`: list the nodes."""
+    """`GET /trainshed/v1/nodes[?usage=true]`: list the nodes; with what their replicas were last seen to use,
+    of the first hundred jobs or so."""
     nodes = [node_view(node) for node in call.services.capacity.nodes()]
+    jobs: dict[str, tuple[Job, Usage] | None] = {}
     for place, node in enumerate(nodes):
-        if node.accelerators and node.replicas:
-            replicas = tuple([await _with_gpus(call, replica) for replica in node.replicas])
-            nodes[place] = structs.replace(node, replicas=replicas)
+        is_measured = call.flag("usage") and len(jobs) < _MOST_MEASURED
+        if node.replicas and (node.accelerators or is_measured):
+            replicas = [await _with_usage(call, replica, jobs) for replica in node.replicas]
+            nodes[place] = structs.replace(node, replicas=tuple(replicas))
     return records.NodeList(nodes=tuple(nodes))
 
 
-async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeReplica:
-    """Return the view with the replica's share of the node's accelerators."""
-    services, replica = call.services, ReplicaId.parse(view.replica)
-    try:
-        job, _ = await services.reader.job(read_job_name(view.job, field="job"))
-    except NotFound:
-        return view  # It was over, and deleted, a moment ago.
-    if not isinstance(job, Job):
+async def _with_usage(
+    call: JsonCall, view: records.NodeReplica, jobs: dict[str, tuple[Job, Usage] | None]
+) -> records.NodeReplica:
+    """Return the view with the replica's share of the node's accelerators, and what it uses if that is
+    wanted. `jobs`: what was read already, by the job's name; None = it was deleted a moment ago."""
+    if view.job not in jobs:
+        try:
+            job, _ = await call.services.reader.job(read_job_name(view.job, field="job"))
+            jobs[view.job] = (job, await usage_of(call, job)) if isinstance(job, Job) else None
+        except NotFound:
+            jobs[view.job] = None
+    if (known := jobs[view.job]) is None:
         return view
-    devices = job.spec.pool(replica.pool).machine.accelerators
-    if devices is None:
-        return view
-    usage = await services.logs.usage(job.uid, job.attempt)
-    gpus = next(
-        (
-            replica_usage.lives[-1].gpus
-            for replica_usage in usage
-            if replica_usage.replica == replica
-        ),
-        (),
-    )
-    return structs.replace(
-        view, accelerator=devices.type, accelerators=devices.count, gpus=tuple(gpus)
-    )
+    job, usage = known
+    use = next((use for use in usage.replicas if use.id == view.replica), ReplicaUsage())
+    devices = job.spec.pool(ReplicaId.parse(view.replica).pool).machine.accelerators
+    if devices is not None:
+        gpus = tuple([gpu.uuid for gpu in use.gpus])
+        view = structs.replace(
+            view, accelerator=devices.type, accelerators=devices.count, gpus=gpus
+        )
+    return structs.replace(view, usage=use) if call.flag("usage") and use.sample_time else view
 
 
 async def drain(call: JsonCall) -> records.Node:

@@ -28,6 +28,14 @@ async def usage(call: JsonCall) -> records.Usage:
     points = call.number("points") if call.parameter("points") else _POINTS
     if points > _MOST_POINTS:
         raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
+    return await usage_of(call, job, attempt, points)
+
+
+async def usage_of(
+    call: JsonCall, job: Job, attempt: int | None = None, points: int = 0
+) -> records.Usage:
+    """Return what a job's replicas use. `attempt`: None = the newest."""
+    attempt = attempt or job.attempt
     by_replica = {
         entry.replica: entry for entry in await call.services.logs.usage(job.uid, attempt)
     }

@@ -1,7 +1,5 @@
 """The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
 
-import asyncio
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlencode
 
@@ -11,7 +9,6 @@ from trainshed.core.catalog.quotas import metrics
 from trainshed.httpd.messages import Response
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, QuotaList
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
-from trainshed.wire.trainshed_v1.usage import ReplicaUsage, Usage
 
 _WAITING: Final = 50
 """Maximum jobs that are listed as waiting."""
@@ -19,8 +16,6 @@ _RUNNING: Final = 100
 """Maximum jobs that are listed as running."""
 HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
 """States of jobs that hold resources of nodes."""
-_MEASURED: Final = 100
-"""Jobs of which nodes show what they really use."""
 _NAMED: Final = 500
 """Newest jobs that nodes show by name; older ones are shown by id."""
 
@@ -92,17 +87,13 @@ async def _quotas(visit: Visit) -> QuotaList:
 
 async def nodes(visit: Visit) -> View:
     """`/nodes`: each node's resources, what is used of them, and by which jobs."""
-    node_list = await visit.get(NodeList, "nodes")
+    node_list = await visit.get(NodeList, "nodes", usage="true")
     running = await visit.get(
         JobList, "jobs", project=visit.project, state=HOLDING, limit=str(_NAMED)
     )
     names = {job.name: job.display_name or job.job_id for job in running.jobs}
-    measured = await _measured(visit, node_list)
     parts = {
-        f"node-{place}": Part(
-            "_node.html",
-            {"node": node, "names": names, "measured": measured, "used": _used(node, measured)},
-        )
+        f"node-{place}": Part("_node.html", {"node": node, "names": names, "used": _used(node)})
         for place, node in enumerate(node_list.nodes)
     }
     return View(
@@ -117,33 +108,13 @@ async def nodes(visit: Visit) -> View:
     )
 
 
-Measured = Mapping[tuple[str, str], ReplicaUsage]
-"""What replicas use, by the name of the job and the replica's."""
-
-
-async def _measured(visit: Visit, nodes: NodeList) -> Measured:
-    """Return what programs on nodes were last seen to use; of too many jobs, of the first of them."""
-    holders = (holder for node in nodes.nodes for holder in node.replicas or ())
-    names = list(dict.fromkeys(holder.job for holder in holders))[:_MEASURED]
-    usages = await asyncio.gather(
-        *(visit.get_if_allowed(Usage, of_job(name, "/usage"), points="0") for name in names)
-    )
-    return {
-        (name, replica.id): replica
-        for name, usage in zip(names, usages, strict=True)
-        for replica in (usage.replicas if usage else ())
-        if replica.sample_time
-    }
-
-
-def _used(node: Node, measured: Measured) -> tuple[float, int] | None:
+def _used(node: Node) -> tuple[float, int] | None:
     """Return the processors and bytes of memory that programs on a node really use; None = not of all of them
     is it known."""
-    holders = [measured.get((holder.job, holder.replica)) for holder in node.replicas or ()]
-    known = [replica for replica in holders if replica is not None]
-    if not known or len(known) < len(holders):
+    known = [holder.usage for holder in node.replicas or () if holder.usage]
+    if not known or len(known) < len(node.replicas or ()):
         return None
-    running = [replica for replica in known if not replica.over]
+    running = [use for use in known if not use.over]
     return sum(use.cpus for use in running), sum(use.memory_bytes for use in running)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from trainshed.wire.trainshed_v1.record import Record
+from trainshed.wire.trainshed_v1.usage import ReplicaUsage
 
 
 class Waiting(Record, frozen=True):
@@ -44,6 +45,8 @@ class NodeReplica(Record, frozen=True):
     accelerator: str | UnsetType = UNSET
     accelerators: int | UnsetType = UNSET
     gpus: tuple[str, ...] | UnsetType = UNSET
+    #: What it was last seen to use, if that was asked for and is known.
+    usage: ReplicaUsage | UnsetType = UNSET
 
 
 class Node(Record, frozen=True):
