@@ -10,7 +10,7 @@ from tests.e2e.running import ROOT
 from bench.tuning.engines import Engine
 
 _OWN = ("msgspec>=0.19,<1",)
-"""What studies need of Trainshed's own dependencies, beside NumPy and SciPy."""
+"""What studies need of Trainshed's own dependencies, beside NumPy."""
 
 _OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
 _NEEDED = {

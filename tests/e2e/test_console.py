@@ -144,11 +144,11 @@ def test_marked_jobs_stay_marked_and_are_compared(
 ) -> None:
     """Also while rows change; a click anywhere on a row opens its job."""
     script = "for n in (1, 2, 3):\n    print(f'epoch {n} loss: {1 / n}')"
-    for name in ("left", "right"):
+    for name in (names := ("left", "middle", "right")):
         finished(service, container_job(script, name=name))
     page = enter()
-    page.get_by_label("Mark left").check()
-    page.get_by_label("Mark right").check()
+    for name in names:
+        page.get_by_label(f"Mark {name}").check()
     finished(service, container_job("pass", name="between"))
     page.locator("[data-arrivals]").click()
     expect(page.get_by_role("row").filter(has_text="between")).to_contain_text("Succeeded")
@@ -159,7 +159,7 @@ def test_marked_jobs_stay_marked_and_are_compared(
     expect(sheet).to_be_visible()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Compare").click()
-    expect(page.get_by_role("heading", name="2 jobs compared")).to_be_visible()
+    expect(page.get_by_role("heading", name="3 jobs compared")).to_be_visible()
     expect(page.locator("figure", has_text="loss").locator("canvas")).to_be_visible()
     page.go_back()
     page.get_by_role("row").filter(has_text="between").locator(".age").click()
