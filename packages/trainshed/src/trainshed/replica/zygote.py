@@ -30,6 +30,8 @@ from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sock
 _QUIET_MS = 40
 """Milliseconds without a request before an idle shim is forked: by then the programs that were requested have
 most likely been started, and until then they are to have the processors."""
+_MOST_HANDLES = 1 << 10
+"""More than a zygote has open."""
 
 
 def run(handle: int) -> NoReturn:
@@ -77,17 +79,17 @@ class Zygote:
             requests = self._receiver.receive()
             if not requests:
                 return
-            handles = [handle for _, handle in requests]
             for line, handle in requests:
                 if line.startswith(b'{"pool"'):
                     message = json.loads(line)
                     self._size, self._level = message["pool"], message["level"]
                 elif line.startswith(b'{"ping"'):
                     pass  # Closing its handle is the answer.
-                elif not (line.startswith(b'{"slot"') and self._hand_on(line, handle)):
-                    self._fork(line, handle, handles)
+                elif line.startswith(b'{"slot"'):
+                    self._hand_on(line, handle)
+                else:
+                    self._fork(line, handle)
                 os.close(handle)
-                handles.remove(handle)
 
     def _fill_pool(self, poll: select.poll) -> None:
         """Bring the pool to its size, until a request can be read."""
@@ -99,62 +101,66 @@ class Zygote:
 
     def _add_idle(self) -> None:
         """Fork an idle shim, whose main process is made as well, so that they need only a plan."""
-        ours, theirs = socket.socketpair()
         try:
-            child = levels.fork(self._level)
+            self._idle.append(self._forked(self._level))
         except OSError:
             self._size = 0  # No memory for processes that only wait.
-            return
+
+    def _hand_on(self, line: bytes, handle: int) -> None:
+        """Pass an order on to an idle shim, or else to one that is forked for it."""
+        is_idle = True
+        while is_idle:
+            is_idle = bool(self._idle)
+            level = self._level or protocol.ordered(line)[1].isolation.level
+            shim = self._idle.pop(0) if is_idle else self._forked(level, is_expected=True)
+            with shim:
+                try:
+                    unix_sockets.send(shim, line + b"\n", handle)
+                except OSError:
+                    continue  # It was killed.
+                return
+
+    def _forked(self, level: str, *, is_expected: bool = False) -> socket.socket:
+        """Fork a shim that waits for its order, and return the connection to it. `is_expected`: the order is
+        there, so that the shim says what keeps it from being carried out. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            child = levels.fork(level)
+        except OSError:
+            if not is_expected:
+                raise
+            child = os.fork()
         if child == 0:
             try:
-                ours.close()
-                self._leave_zygote([])
-                start.await_order(theirs, self._level)
+                self._leave_zygote(theirs.fileno())
+                start.await_order(theirs, level, is_expected=is_expected)
             finally:
                 os._exit(0)
         theirs.close()
-        self._idle.append(ours)
+        return ours
 
-    def _hand_on(self, line: bytes, handle: int) -> bool:
-        """Pass a request on to an idle shim; return false if there is none."""
-        while self._idle:
-            with self._idle.pop(0) as connection:
-                try:
-                    unix_sockets.send(connection, line + b"\n", handle)
-                except OSError:
-                    continue  # The idle shim was killed.
-                return True
-        return False
-
-    def _fork(self, line: bytes, handle: int, handles: list[int]) -> None:
-        """Fork a process that carries out one request. `handles`: those of all requests just received."""
+    def _fork(self, line: bytes, handle: int) -> None:
+        """Fork a process that carries out another request."""
         if os.fork() == 0:
             try:
-                self._leave_zygote([other for other in handles if other != handle])
+                self._leave_zygote(handle)
                 _become(line, handle)
             finally:
                 os._exit(0)
 
-    def _leave_zygote(self, close: list[int]) -> None:
-        """In a child: close the zygote's own handles, and those in `close`. An idle shim would not end with
-        the zygote if another process had the zygote's end of its socket."""
+    def _leave_zygote(self, kept: int) -> None:
+        """In a child: close all handles but `kept`. An idle shim would not end with the zygote if another
+        process had the zygote's end of its socket."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
-        kernel.close_all(close + self._receiver.handles())
-        for connection in self._idle:
-            connection.close()
-        self._connection.close()
+        os.closerange(3, kept)
+        os.closerange(kept + 1, _MOST_HANDLES)
         kernel.name_process("ts-shim")
 
 
 def _become(line: bytes, handle: int) -> None:
     """Carry out one request, in a process of its own, so that other requests do not wait for it."""
     connection = socket.socket(fileno=handle)
-    if line.startswith(b'{"slot"'):
-        level = protocol.ordered(line)[1].isolation.level
-        start.run_incarnation(line, connection, start.enclose(level))
-        return
     if line.startswith(b'{"autopsy"'):
         open_autopsy(line, connection)
         return

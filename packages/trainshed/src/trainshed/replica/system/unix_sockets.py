@@ -94,10 +94,6 @@ class Receiver:
             self._received = self.receive()
         return self._received.pop(0) if self._received else None
 
-    def handles(self) -> "list[int]":
-        """Return the received handles whose line is still incomplete."""
-        return list(self._handles)
-
 
 _KERNEL_LIMIT = 100
 
