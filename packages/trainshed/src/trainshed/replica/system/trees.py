@@ -14,6 +14,8 @@ _BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
 _DEEPEST = 200
 """Depth to which nested directories are entered; each of them is open while those below it are."""
+_AT_ONCE = 500
+"""Trees that a process is told to delete."""
 _WAY_IN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -91,17 +93,18 @@ def sweep(trash: str) -> None:
     """Delete everything in the directory `trash`, whatever its size, at the lowest priority. Blocks until it
     is done. In a process of its own: run this file, with the directory."""
     os.nice(19)
-    for name in os.listdir(trash):
-        delete(os.path.join(trash, name))
+    places = [os.path.join(trash, name) for name in os.listdir(trash)]
+    for at in range(0, len(places), _AT_ONCE):
+        delete(*places[at : at + _AT_ONCE])
 
 
-def delete(directory: str) -> None:
-    """Delete a tree, even if a program took away its owner's rights or nested it deeper than a path can be
-    long, and if another process deletes it too. Blocks."""
+def delete(*directories: str) -> None:
+    """Delete trees, even if a program took away their owner's rights or nested them deeper than a path can be
+    long, and if another process deletes them too. Blocks."""
     import subprocess  # Only here: every module imported earlier makes each fork slower.
 
     for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
-        subprocess.run([*command, "--", directory], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run([*command, "--", *directories], stderr=subprocess.DEVNULL, check=False)
 
 
 if __name__ == "__main__":
