@@ -30,6 +30,8 @@ the program's directory) likewise.
 
 import json
 
+from trainshed.replica.system import processes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Sequence, TypeVar, dataclass_transform
@@ -312,12 +314,8 @@ def process_start(pid: int, proc: str = "/proc") -> int:
     A process id alone is no identity, but with this number it is. A zombie counts as gone, because it runs
     nothing.
     """
-    try:
-        with open("%s/%d/stat" % (proc, pid), "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else _boot() << _TICKS | int(fields[19])
+    fields = processes.read("%s/%d/stat" % (proc, pid)).rpartition(b")")[2].split()
+    return 0 if not fields or fields[0] in (b"Z", b"X") else _boot() << _TICKS | int(fields[19])
 
 
 def is_process(pid: int, start: int, proc: str = "/proc") -> bool:

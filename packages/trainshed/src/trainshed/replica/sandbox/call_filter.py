@@ -67,8 +67,7 @@ def install(*, connect: bool) -> int:
         return -1
     seccomp = _MACHINES[_MACHINE][1]["seccomp"]
     code = _code(connect)
-    held = ctypes.create_string_buffer(code, len(code))
-    described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
+    described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(code))
     try:
         # Otherwise a signal would repeat the call; older kernels do not have this flag.
         flags = _NEW_LISTENER | _WAIT_KILLABLE
@@ -82,13 +81,14 @@ def install(*, connect: bool) -> int:
     return handle
 
 
-_codes: "dict[bool, bytes]" = {}
+_codes: "dict[bool, ctypes.Array[ctypes.c_char]]" = {}
 """What was made of them, by `connect`."""
 
 
-def _code(connect: bool) -> bytes:
+def _code(connect: bool) -> "ctypes.Array[ctypes.c_char]":
     if connect not in _codes:
-        _codes[connect] = _assembled(_steps(_MACHINE, connect=connect))
+        code = _assembled(_steps(_MACHINE, connect=connect))
+        _codes[connect] = ctypes.create_string_buffer(code, len(code))
     return _codes[connect]
 
 

@@ -131,15 +131,15 @@ def make_target(path: str, directory: bool) -> None:
     if directory:
         os.makedirs(path)
         return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    have_directory(os.path.dirname(path))
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
-def first_closed(path: str) -> str:
-    """Return the first directory on the way to `path` that others have no search permission for; "" = there
-    is none."""
+def first_closed(directory: str) -> str:
+    """Return the first directory on the way to `directory`, or itself, that others have no search permission
+    for; "" = there is none."""
     way = ""
-    for part in path.strip("/").split("/")[:-1]:
+    for part in directory.strip("/").split("/"):
         way += "/" + part
         try:
             if not os.stat(way).st_mode & stat.S_IXOTH:
@@ -156,6 +156,11 @@ def outermost(directories: "list[str]") -> "list[str]":
         if not any(holds(outer, [path]) for outer in points):
             points.append(path)
     return points
+
+
+def innermost(directories: "list[str]", path: str) -> str:
+    """Return the last of the directories on the way to `path`; "" = none of them is."""
+    return max((outer for outer in directories if holds(outer, [path])), key=len, default="")
 
 
 def holds(directory: str, places: "list[str]") -> bool:

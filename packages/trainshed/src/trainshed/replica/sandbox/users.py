@@ -8,7 +8,7 @@ belongs to the service. Needs root; runs on Python 3.6.
 
 import errno
 import os
-import socket
+import signal
 
 from trainshed.replica.system import kernel
 
@@ -37,8 +37,9 @@ class Namespace:
     def __init__(self) -> None:
         """Needs this process's /proc. Raises OSError if none can be made."""
         opened: "list[int]" = []
-        child, handle = _in_new_namespace()
+        child = 0
         try:
+            child = kernel.pausing_child(kernel.CLONE_NEWUSER)
             for name, flags in (
                 ("uid_map", os.O_WRONLY),
                 ("gid_map", os.O_WRONLY),
@@ -49,8 +50,9 @@ class Namespace:
             kernel.close_all(opened)
             raise _refusal(error) from None
         finally:
-            os.close(handle)
-            os.waitpid(child, 0)
+            if child:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
         self.handles = tuple(opened)
         self.handle = opened[-1]
 
@@ -64,32 +66,6 @@ class Namespace:
     def close(self) -> None:
         """Of a copy in a process that has no use for it."""
         kernel.close_all(self.handles)
-
-
-def _in_new_namespace() -> "tuple[int, int]":
-    """Fork a child into a user namespace of its own. Returns its process id, and the handle whose closing
-    ends it. Raises OSError if there is no namespace."""
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            ours.close()
-            try:
-                kernel.unshare(kernel.CLONE_NEWUSER)
-            except OSError as error:
-                theirs.sendall(b"%d" % (error.errno or 0))
-            else:
-                theirs.sendall(b"0")
-                theirs.recv(1)
-        finally:
-            os._exit(0)
-    theirs.close()
-    refused = int(ours.recv(16) or errno.ECHILD)
-    if refused:
-        ours.close()
-        os.waitpid(child, 0)
-        raise _refusal(OSError(refused, os.strerror(refused)))
-    return child, ours.detach()
 
 
 def _refusal(error: OSError) -> OSError:

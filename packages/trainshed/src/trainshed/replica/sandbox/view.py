@@ -38,9 +38,10 @@ class View:
         binds: Sequence[tuple[str, str]] = (),
         lent: Sequence[tuple[str, Sequence[str], str]] = (),
         namespace: users.Namespace | None = None,
-        detached: bool = False,
+        devices: int | None = None,
     ) -> None:
-        """`detached`: this process has left the machine's (`detach`) and has its own processes in /proc."""
+        """`devices`: handle of the machine's /dev, closed by `enter`, if this process has left the machine's
+        view already (`detach`, `own_devices`) and has its own processes in /proc."""
         self._isolation = isolation
         #: The slot's directory, shown under its own path whatever is hidden.
         self._files = files
@@ -59,13 +60,13 @@ class View:
         #: The namespace of the program's own users, if it was made in advance.
         self._namespace = namespace
         self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
-        # The /dev that is made here would cover mounts into /dev, so they are made after it.
+        # What lies in /dev is looked for in the machine's, in place of which a program has its own.
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
         #: Directories that it must not see into (`look`).
         self._hidden: list[str] = []
-        self._is_detached = detached
+        self._devices = devices
         #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
         #: last; None = it has none.
         self.owners: users.Users | None = None
@@ -82,16 +83,24 @@ class View:
         """Find out what there is to be hidden, which touches nothing of the slot. Raises OSError."""
         if not self._isolation.image:
             self._mounts += self._root_mounts()
-            ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
-            self._hidden = [path for path in ways if mounts.is_directory(path)]
+            ways = {*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()}
+            self._hidden = sorted(filter(mounts.is_directory, ways))
+            # What lies in another is shown with that, unless something between them is hidden.
+            covers = [*self._hidden, *self._read_only]
+            self._read_only = [
+                path
+                for path in self._read_only
+                if path in self._hidden or mounts.innermost(covers, path) not in self._read_only
+            ]
 
     def enter(self) -> None:
         """Give this process, and everything that it starts, the view, after `look`. Raises OSError."""
-        if not self._is_detached:
+        if self._devices is None:
             detach()
             # First, so that later steps and child processes find themselves in /proc by this namespace's
             # process ids.
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
+            self._devices = own_devices()
         if self._isolation.hostname:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
@@ -114,12 +123,7 @@ class View:
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
         else:
             self._hide()
-        late = [(mounts.open_path(source), target) for source, target, _ in self._device_mounts]
-        _show_devices(self._place("/dev"), self._isolation.devices, self._isolation.shm_bytes)
-        for handle, target in late:
-            source, place = mounts.Source(handle, None), self._place(target)
-            mounts.make_target(place, source.is_directory)
-            source.bind(place)
+        self._show_devices(self._devices)
         self._show_buckets(around)
         if self._root:
             # The rest was mounted below the future root; from here on there is nothing else.
@@ -201,7 +205,7 @@ class View:
         if not self._isolation.roots:
             return []
         files = [roots.PLACE, *filter(os.path.isfile, roots.PLACES)]
-        places = dict.fromkeys(map(os.path.realpath, files))
+        places = dict.fromkeys(map(os.path.realpath, dict.fromkeys(files)))
         return [(self._isolation.roots, path, True) for path in places]
 
     def _closed_ways(self) -> list[str]:
@@ -210,7 +214,8 @@ class View:
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
-        return [closed for closed in map(mounts.first_closed, ways) if closed]
+        parents = set(map(os.path.dirname, ways))
+        return [closed for closed in map(mounts.first_closed, parents) if closed]
 
     def _source(self, path: str) -> mounts.Source:
         """Open a source before anything is covered, because its path may lead elsewhere afterwards."""
@@ -302,6 +307,24 @@ class View:
         mounts.have_directory(place)
         kernel.mount(kind, place, kind, flags, data)
 
+    def _show_devices(self, machines: int) -> None:
+        """Add what not every program has to its /dev. `machines`: handle of the machine's, closed here."""
+        place = self._place("/dev")
+        if self._root:
+            mounts.have_directory(place)
+            kernel.bind("/dev", place)
+        for path in self._isolation.devices:
+            _show_device(machines, path.removeprefix("/dev/"), place)
+        # Its own shared memory, so that nothing of a killed program remains there.
+        size = ",size=%d" % self._isolation.shm_bytes if self._isolation.shm_bytes else ""
+        kernel.mount("tmpfs", place + "/shm", "tmpfs", mounts.SAFE, "mode=1777" + size)
+        for path, target, _ in self._device_mounts:
+            handle = mounts.open_path(path.removeprefix("/dev/"), directory=machines)
+            source, to = mounts.Source(handle, None), self._place(target)
+            mounts.make_target(to, source.is_directory)
+            source.bind(to)
+        os.close(machines)
+
     def _show_buckets(self, around: dict[str, int]) -> None:
         """Show the buckets below /gcs. `around`: open handles of their parent directories, closed here."""
         if not self._isolation.buckets:
@@ -342,7 +365,7 @@ def of_slurms_steps() -> list[str]:
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
     lines = processes.read("/proc/net/unix").splitlines()
-    paths = {b"/" + line.partition(b" /")[2] for line in lines}
+    paths = {b"/" + line.partition(b" /")[2] for line in lines if b" /" in line}
     steps = [os.fsdecode(path) for path in paths if _STEP.fullmatch(os.path.basename(path))]
     return sorted({os.path.dirname(path) for path in steps if _is_kept_apart(path)})
 
@@ -374,39 +397,30 @@ _LINKS = (
 )
 
 
-def _show_devices(place: str, devices: Sequence[str], shm_bytes: int) -> None:
-    """Mount the program's /dev on `place`. `devices`: the machine's device files to show; missing ones are
-    left out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
-    wanted = ["/dev/" + name for name in _HARMLESS] + list(devices)
-    handles = [(_open(path), path) for path in wanted]
-    mounts.have_directory(place)
-    kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
-    for handle, path in handles:
-        if handle < 0:
-            continue
-        target = place + path[len("/dev") :]
-        above = os.path.dirname(target)
-        if above != place:
-            os.makedirs(above, exist_ok=True)
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
-        kernel.bind("/proc/self/fd/%d" % handle, target)
-        os.close(handle)
+def own_devices() -> int:
+    """Mount a program's /dev over the machine's, with devices that harm nobody, and return a handle of the
+    machine's. Raises OSError."""
+    machines = mounts.open_path("/dev", os.O_DIRECTORY)
+    kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
+    for name in _HARMLESS:
+        _show_device(machines, name, "/dev")
     for name, target in _LINKS:
-        os.symlink(target, os.path.join(place, name))
-    os.mkdir(place + "/pts")
+        os.symlink(target, "/dev/" + name)
+    os.mkdir("/dev/pts")
     terminals = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    kernel.mount(
-        "devpts", place + "/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=0620"
-    )
-    # Its own shared memory, so that nothing of a killed program remains there.
-    os.mkdir(place + "/shm")
-    size = ",size=%d" % shm_bytes if shm_bytes else ""
-    shared = kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount("tmpfs", place + "/shm", "tmpfs", shared, "mode=1777" + size)
+    kernel.mount("devpts", "/dev/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=0620")
+    os.mkdir("/dev/shm")
+    return machines
 
 
-def _open(path: str) -> int:
+def _show_device(machines: int, name: str, place: str) -> None:
+    """Show a device file of the machine's /dev (`machines`) in the one at `place`, unless it is missing.
+    Raises OSError."""
     try:
-        return os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+        handle = mounts.open_path(name, directory=machines)
     except OSError:
-        return -1
+        return
+    target = os.path.join(place, name)
+    mounts.make_target(target, directory=False)
+    kernel.bind("/proc/self/fd/%d" % handle, target)
+    os.close(handle)

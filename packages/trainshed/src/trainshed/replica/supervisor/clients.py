@@ -1,7 +1,4 @@
-"""Serves the services that are connected to a shim: greets new ones, and sends messages without waiting long
-for any.
-
-"""
+"""Serves the services that are connected to a shim, without waiting long for any."""
 
 import os
 import socket

@@ -96,22 +96,24 @@ class _Beginning:
     ) -> None:
         """Waits for the order."""
         self._control = control
-        self._orders = control.makefile("rb")
+        self._inbox = b""
         self._level = level
         self._is_namespaced = level != protocol.LEVEL_SESSION
         self._refused: OSError | None = None
+        devices: int | None = None
         # What is done before it is known for which replica.
         try:
             kernel.leave_keyring()
             if self._is_namespaced:
                 view.detach()
+                devices = view.own_devices()
         except OSError as error:
             self._refused = error
         slot, self._plan = protocol.ordered(self._next())
         self._files = os.path.join(slot, protocol.FILES)
         self._groups = cgroups.ControlGroups(self._plan.limits)
         self._program = program_of(slot, self._plan, self._groups, outputs)
-        self._view = _view(self._plan.isolation, slot, self._files, namespace)
+        self._view = _view(self._plan.isolation, slot, self._files, namespace, devices)
         self._warm: warm_start.WarmStart | None = None
 
     def run(self) -> None:
@@ -120,7 +122,7 @@ class _Beginning:
         try:
             self._make_view()
             self._say_made()
-            while self._next() != b"go\n":
+            while self._next() != b"go":
                 pass
             if self._program.argv:
                 self._begin()
@@ -133,9 +135,12 @@ class _Beginning:
 
     def _next(self) -> bytes:
         """Return the shim's next line; ends this process if the shim is gone."""
-        line = self._orders.readline()
-        if not line:
-            os._exit(1)
+        while b"\n" not in self._inbox:
+            data = self._control.recv(65536)
+            if not data:
+                os._exit(1)
+            self._inbox += data
+        line, _, self._inbox = self._inbox.partition(b"\n")
         return line
 
     def _say(self, text: str) -> None:
@@ -155,7 +160,7 @@ class _Beginning:
         if self._is_namespaced:
             self._groups.keep_bases()
             self._view.look()
-        while self._next() != b"claimed\n":
+        while self._next() != b"claimed":
             pass
         program.make_directories(self._files, *[program.ROOT] * isolation.own_root)
         if self._is_namespaced:
@@ -240,7 +245,11 @@ def enter(
 
 
 def _view(
-    isolation: protocol.Isolation, slot: str, files: str, namespace: users.Namespace | None
+    isolation: protocol.Isolation,
+    slot: str,
+    files: str,
+    namespace: users.Namespace | None,
+    devices: int | None,
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
     if not isolation.image:
@@ -254,5 +263,5 @@ def _view(
         root=os.path.join(files, program.ROOT) if isolation.own_root else "",
         binds=binds,
         namespace=namespace,
-        detached=True,
+        devices=devices,
     )

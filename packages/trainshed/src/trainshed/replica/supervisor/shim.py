@@ -27,7 +27,6 @@ from trainshed.replica.observe import (
     segments,
     stall,
 )
-from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import (
     clients,
     journal,
@@ -222,7 +221,7 @@ class Shim:
     def _go(self, made: protocol.Message) -> None:
         """Have the program run, whose view is `made`."""
         assert self._transcript is not None and self._sidecars is not None
-        at = log.now()
+        at = segments.now()
         try:
             self._control.sendall(b"go\n")
         except OSError:
@@ -287,7 +286,7 @@ class Shim:
         assert self._sidecars is not None
         if not self._started:
             self._failure = self._failure or "its main process was killed before its program ran"
-        self._status, self._ended = status, log.now()
+        self._status, self._ended = status, segments.now()
         self._sidecars.end_relay()
 
     def _end_rest(self) -> None:

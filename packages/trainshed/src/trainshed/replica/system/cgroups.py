@@ -16,9 +16,7 @@ ROOT = "/sys/fs/cgroup"
 
 
 def _read(path: str) -> str:
-    # Not read as text, because Python would load the decoder anew in each shim.
-    with open(path, "rb") as file:
-        return file.read().decode("utf-8", "replace")
+    return processes.read(path).decode("utf-8", "replace")
 
 
 def _is_v2(directory: str) -> bool:
@@ -33,10 +31,7 @@ def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tupl
     topmost one. Version 2: its parent group if that delegates the controllers, else its own (a group with
     processes cannot delegate them).
     """
-    try:
-        lines = _read(membership).splitlines()
-    except OSError:
-        return "", "", ""
+    lines = _read(membership).splitlines()
     memory = cpu = pids = ""
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -68,10 +63,7 @@ def _v1_base(root: str, controllers: str, name: str, path: str) -> str:
 
 
 def _v2_base(base: str, controller: str) -> str:
-    try:
-        handed_on = _read(os.path.join(base, "cgroup.subtree_control")).split()
-    except OSError:
-        return ""
+    handed_on = _read(os.path.join(base, "cgroup.subtree_control")).split()
     return base if controller in handed_on and _can_make(base) else ""
 
 
@@ -90,11 +82,9 @@ def _can_make(base: str) -> bool:
 def memory_limit(base: str) -> int:
     """Return the memory limit in bytes of a group and all below it; 0 = none is known."""
     for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            text = _read(os.path.join(base, name)).strip()
-        except OSError:
-            continue  # It is of the other version, or the topmost group, which has none.
-        return int(text) if text.isdigit() else 0
+        text = _read(os.path.join(base, name)).strip()
+        if text:  # Else it is of the other version, or the topmost group, which has none.
+            return int(text) if text.isdigit() else 0
     return 0
 
 
@@ -112,10 +102,7 @@ def process_share(base: str, kernel_settings: str = "/proc/sys/kernel") -> int:
 
 def _count(path: str) -> int:
     """Return the number in a file of the kernel's; 0 = it is not there, or says that there is no limit."""
-    try:
-        text = _read(path).strip()
-    except OSError:
-        return 0
+    text = _read(path).strip()
     return int(text) if text.isdigit() else 0
 
 
@@ -245,23 +232,16 @@ class ControlGroups:
         if not self._memory:
             return 0
         name = "memory.events" if _is_v2(self._memory) else "memory.oom_control"
-        try:
-            for line in _read(os.path.join(self._memory, name)).splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-        except OSError:
-            return 0
+        for line in _read(os.path.join(self._memory, name)).splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
         return 0
 
 
 def kill(directories: "list[str]") -> None:
     """Send SIGKILL to all processes left in a replica's groups."""
     for path in directories:
-        try:
-            members = _read(os.path.join(path, "cgroup.procs")).split()
-        except OSError:
-            continue  # It is gone, as it should be.
-        for member in members:
+        for member in _read(os.path.join(path, "cgroup.procs")).split():
             if int(member) > 0:  # 0: of another namespace, out of reach.
                 processes.send(int(member), signal.SIGKILL)
 

@@ -22,12 +22,7 @@ def read(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        data = b""
-        while True:
-            chunk = os.read(handle, 8192)
-            if not chunk:
-                return data
-            data += chunk
+        return b"".join(iter(lambda: os.read(handle, 8192), b""))
     except OSError:
         return b""
     finally:
