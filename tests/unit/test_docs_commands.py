@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 from tools.command_reference import commands
 
 from tests.docs.blocks import pages, shown, without_comment
@@ -53,32 +52,34 @@ def _commands_named() -> Iterator[tuple[str, str]]:
                 yield page.name, " ".join(line.split())
 
 
-@pytest.mark.parametrize(("where", "line"), sorted(set(_commands_named())))
-def test_a_command_that_a_page_names_has_these_options(where: str, line: str) -> None:
-    words = _words(line)
-    path: tuple[str, ...] = ()
-    rest = words[1:]
-    while rest and rest[0] in _SHARED:
-        rest = rest[2:]
-    rest = verb_first(rest, {path[0] for path in _BY_WORDS if path})
-    while rest and (*path, rest[0]) in _BY_WORDS:
-        path, rest = (*path, rest[0]), rest[1:]
-    assert path, f"{where}: there is no command `{line}`"
-    command = _BY_WORDS[path]
-    options = {
-        name
-        for parameter in [*command.params, click.Option(["-h", "--help"])]
-        for name in (*parameter.opts, *parameter.secondary_opts)
-    }
-    if isinstance(command, click.Group) and rest:
-        assert not re.fullmatch(r"[a-z][a-z-]*", rest[0]), f"{where}: there is no `{line}`"
-    if isinstance(command, click.Group) and "list" in command.commands:
-        options |= {
-            name for parameter in command.commands["list"].params for name in parameter.opts
+def test_a_command_that_a_page_names_has_these_options() -> None:
+    for where, line in sorted(set(_commands_named())):
+        words = _words(line)
+        path: tuple[str, ...] = ()
+        rest = words[1:]
+        while rest and rest[0] in _SHARED:
+            rest = rest[2:]
+        rest = verb_first(rest, {path[0] for path in _BY_WORDS if path})
+        while rest and (*path, rest[0]) in _BY_WORDS:
+            path, rest = (*path, rest[0]), rest[1:]
+        assert path, f"{where}: there is no command `{line}`"
+        command = _BY_WORDS[path]
+        options = {
+            name
+            for parameter in [*command.params, click.Option(["-h", "--help"])]
+            for name in (*parameter.opts, *parameter.secondary_opts)
         }
-    ours = rest[: rest.index("--")] if "--" in rest else rest
-    strange = [w for w in ours if re.match(r"--?[a-z]", w) and w.partition("=")[0] not in options]
-    assert not strange, f"{where}: `{line}`"
+        if isinstance(command, click.Group) and rest:
+            assert not re.fullmatch(r"[a-z][a-z-]*", rest[0]), f"{where}: there is no `{line}`"
+        if isinstance(command, click.Group) and "list" in command.commands:
+            options |= {
+                name for parameter in command.commands["list"].params for name in parameter.opts
+            }
+        ours = rest[: rest.index("--")] if "--" in rest else rest
+        strange = [
+            w for w in ours if re.match(r"--?[a-z]", w) and w.partition("=")[0] not in options
+        ]
+        assert not strange, f"{where}: `{line}`"
 
 
 def _words(line: str) -> list[str]:

@@ -7,7 +7,6 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 
-import pytest
 from tools import site
 
 ROOT = Path(__file__).parents[2]
@@ -34,17 +33,17 @@ def _slug(heading: str) -> str:
     return "".join(kept).strip().replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_link_is_dead(page: Path) -> None:
+def test_no_link_is_dead() -> None:
     """Every link to a file, and to a heading of a page, has something at its end."""
     dead: list[str] = []
-    for target in _LINK.findall(_CODE.sub("", page.read_text())):
-        if "://" in target:
-            continue
-        name, _, anchor = target.partition("#")
-        goal = (page.parent / name).resolve() if name else page
-        if not goal.exists() or (anchor and anchor not in anchors(goal)):
-            dead.append(target)
+    for page in PAGES:
+        for target in _LINK.findall(_CODE.sub("", page.read_text())):
+            if "://" in target:
+                continue
+            name, _, anchor = target.partition("#")
+            goal = (page.parent / name).resolve() if name else page
+            if not goal.exists() or (anchor and anchor not in anchors(goal)):
+                dead.append(f"{page.relative_to(ROOT)}: {target}")
     assert not dead
 
 
@@ -63,25 +62,27 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     assert pages <= seen
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_a_page_names_are_there(page: Path) -> None:
-    """`tests/unit/…`, `docs/…` and the like in running text are paths of this checkout."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    names = {
-        name for name in _NAMED.findall(text) if name.isascii() and not re.search("[A-Z]{2}", name)
-    }
-    assert not {name for name in names if not (ROOT / name).exists()}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_modules_that_a_page_names_are_there(page: Path) -> None:
-    """`core/names.py` in running text is a module of the package."""
-    names = {
-        name
-        for name in re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", page.read_text())
-        if (TRAINSHED / name.partition("/")[0]).is_dir()
-    }
-    assert not {name for name in names if not (TRAINSHED / name).exists()}
+def test_files_that_pages_name_are_there() -> None:
+    """`tests/unit/…`, `docs/…` and the like in running text are paths of this checkout, `core/names.py` a
+    module of the package."""
+    missing: list[str] = []
+    for page in PAGES:
+        text = page.read_text()
+        running = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        files = {
+            ROOT / name
+            for name in _NAMED.findall(running)
+            if name.isascii() and not re.search("[A-Z]{2}", name)
+        }
+        modules = {
+            TRAINSHED / name
+            for name in re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", text)
+            if (TRAINSHED / name.partition("/")[0]).is_dir()
+        }
+        missing += [
+            f"{page.relative_to(ROOT)}: {path}" for path in files | modules if not path.exists()
+        ]
+    assert not missing
 
 
 def test_pages_that_the_code_names_are_there() -> None:

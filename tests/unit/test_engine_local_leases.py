@@ -7,8 +7,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
 from trainshed.engines.local.reconciler import Leases, Nodes
@@ -112,39 +110,39 @@ def test_what_follows_in_each_state_from_each_event_is_a_total_table() -> None:
     assert TABLE[State.ATTACHED][Event.FOUND_HELD] is State.ATTACHED
 
 
-@pytest.mark.parametrize("events", list(itertools.product(Event, repeat=3)))
-async def test_a_slot_goes_through_its_table(events: tuple[Event, ...]) -> None:
+async def test_a_slot_goes_through_its_table() -> None:
     """Every three events: the state is the table's, each end is told once, and who is not connected is looked
     into."""
-    events_told: list[EngineEvent] = []
-    unclear: list[SlotHandle] = []
-    subject = slot_handle("a", emit=events_told.append, unclear=unclear.append)
-    expected, ends, looks, incarnation = subject.state, 0, 0, 1
-    others: list[socket.socket] = []
-    for event in events:
-        before, expected = expected, TABLE[expected][event]
-        ends += before is not State.ENDED and expected is State.ENDED
-        match event:
-            case Event.BEGUN:
-                incarnation += 1
-                subject.begin(incarnation)
-            case Event.FOUND_HELD:
-                subject.settle(incarnation, findings.Held())
-            case Event.CONNECTED:
-                ours, theirs = socket.socketpair()
-                others.append(theirs)
-                subject.settle(incarnation, findings.Alive(ours))
-            case Event.DISCONNECTED:
-                # Only a connection breaks, and only who is held is called.
-                if before is State.ATTACHED:
-                    others[-1].close()
-                    await asyncio.sleep(0.001)
-                    looks += 1
-                elif before is State.HELD:
-                    subject.call()
-                    looks += 1
-            case Event.ENDED:
-                subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
-        assert subject.state is expected
-    assert (len(events_told), len(unclear)) == (ends, looks)
-    subject.close()
+    for events in itertools.product(Event, repeat=3):
+        events_told: list[EngineEvent] = []
+        unclear: list[SlotHandle] = []
+        subject = slot_handle("a", emit=events_told.append, unclear=unclear.append)
+        expected, ends, looks, incarnation = subject.state, 0, 0, 1
+        others: list[socket.socket] = []
+        for event in events:
+            before, expected = expected, TABLE[expected][event]
+            ends += before is not State.ENDED and expected is State.ENDED
+            match event:
+                case Event.BEGUN:
+                    incarnation += 1
+                    subject.begin(incarnation)
+                case Event.FOUND_HELD:
+                    subject.settle(incarnation, findings.Held())
+                case Event.CONNECTED:
+                    ours, theirs = socket.socketpair()
+                    others.append(theirs)
+                    subject.settle(incarnation, findings.Alive(ours))
+                case Event.DISCONNECTED:
+                    # Only a connection breaks, and only who is held is called.
+                    if before is State.ATTACHED:
+                        others[-1].close()
+                        await asyncio.sleep(0.001)
+                        looks += 1
+                    elif before is State.HELD:
+                        subject.call()
+                        looks += 1
+                case Event.ENDED:
+                    subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
+            assert subject.state is expected
+        assert (len(events_told), len(unclear)) == (ends, looks)
+        subject.close()

@@ -28,10 +28,7 @@ class OutsideLab(SlurmEngineLab):
 
 class TestSlurm(Conformance):
     #: What its holds and nodes have to do with. All else is the remote engine's: engines/test_remote.py.
-    in_short = (
-        *("gang", "too_much_memory", "lost_node", "moves_once", "nothing_is_left"),
-        *("outlive_the_service", "killed_at_any_step"),
-    )
+    in_short = "gang", "too_much_memory", "lost_node", "moves_once", "outlive_the_service"
 
     @pytest.fixture
     def lab(
