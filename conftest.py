@@ -67,20 +67,25 @@ TOGETHER = {
         "slurm/test_identity.py",
         "slurm/test_ordinary_user.py",
     ),
-    "gcloud": (
+    "clients of Google's": (
+        "e2e/test_autologging.py",
+        "e2e/test_datasets_sdk.py",
+        "e2e/test_experiments_sdk.py",
         "e2e/test_gcloud_ml.py",
         "e2e/test_gcloud_vertex.py",
-        "e2e/test_tuning_gcloud.py",
-    ),
-    "sdk": (
         "e2e/test_grpc_clients.py",
+        "e2e/test_job_curves.py",
+        "e2e/test_models_sdk.py",
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
+        "e2e/test_team.py",
+        "e2e/test_tuning_gcloud.py",
+        "e2e/test_tuning_sdk.py",
         "unit/test_wire_routes.py",
     ),
 }
-"""Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the
-Vertex SDK; one worker runs them."""
+"""Files that share what takes seconds to make, an environment, a cluster or processes that have loaded the
+Vertex SDK and gcloud; one worker runs them."""
 
 
 # What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.

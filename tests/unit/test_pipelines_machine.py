@@ -31,6 +31,13 @@ def stored(**how: object) -> Pipeline:
     return pipelines.created(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
 
 
+def seen(subject: Pipeline, *jobs: Job | None) -> Pipeline:
+    """It looks at its job as that comes along."""
+    for n, shown in enumerate(jobs):
+        subject, _ = pipelines.observed(subject, shown, NOW + n * SECOND)
+    return subject
+
+
 def draft(subject: Pipeline, **changes: object) -> Pipeline:
     model = subject.spec.model
     assert model is not None
@@ -40,6 +47,27 @@ def draft(subject: Pipeline, **changes: object) -> Pipeline:
 
 def left(subject: Pipeline, *before: ModelVersion) -> ModelVersion:
     return pipelines.model_version(subject, pipelines.artifacts(subject, 0), before, NOW)
+
+
+def test_it_goes_with_its_job() -> None:
+    """facts/resources#pipelines: PENDING until the job runs, and again while it is tried again; its start is
+    the first one."""
+    at = CREATED + SECOND
+    subject = seen(stored(), backing(J.QUEUED), backing(J.PREPARING))
+    assert (subject.state, subject.started) == (P.PENDING, 0)
+    subject = seen(subject, backing(J.RUNNING, started=at))
+    assert (subject.state, subject.started) == (P.RUNNING, at)
+    subject = seen(subject, backing(J.PREPARING, started=at))
+    assert subject.state is P.PENDING
+    subject = seen(subject, backing(J.RUNNING, started=at))
+    assert (subject.state, subject.started) == (P.RUNNING, at)
+
+
+def test_a_job_that_is_deleted_under_it_ends_it() -> None:
+    subject = seen(stored(), None)
+    assert subject.state is P.FAILED
+    assert subject.error is not None
+    assert "was deleted" in subject.error.message
 
 
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:

@@ -3,7 +3,7 @@
 import errno
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +94,26 @@ def test_a_long_line_is_cut_between_characters(tmp_path: Path) -> None:
 def tear(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"n":2,"t":9999999999999999999,"s":"o","m":"to')
+
+
+def empty(path: Path) -> None:
+    """Nothing happened to it."""
+
+
+@pytest.mark.parametrize("crash", [tear, empty])
+def test_a_log_goes_on_where_it_broke_off(tmp_path: Path, crash: Callable[[Path], None]) -> None:
+    first = Segments(str(tmp_path))
+    first.write("o", ["a", "b"])
+    first.seal()
+    crash(next(tmp_path.iterdir()))
+    second = Segments(str(tmp_path))
+    assert second.lines == 2
+    second.write("o", ["c"])
+    second.seal()
+    lines = read(tmp_path)
+    assert [(line["n"], line["m"]) for line in lines] == [(0, "a"), (1, "b"), (2, "c")]
+    times = [int(str(line["t"])) for line in lines]
+    assert times == sorted(set(times))
 
 
 def test_a_long_segment_is_continued_without_being_read_whole(

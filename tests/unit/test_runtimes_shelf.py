@@ -37,6 +37,18 @@ def test_nobody_becomes_the_owner_by_running_what_a_setup_script_left(tmp_path: 
     remove_tree(final)
 
 
+def test_what_is_there_is_had_without_writing_anything(tmp_path: Path) -> None:
+    """A cache may be shared read-only: where no lock file can be made, what was built is used
+    nevertheless."""
+    final = Shelf(tmp_path).put("key", _fill)
+    remove_tree(tmp_path / ".locks")
+    (tmp_path / ".locks").write_text("a lock cannot be taken here")
+    assert Shelf(tmp_path).put("key", _fill) == final
+    with pytest.raises(OSError, match="locks"):
+        Shelf(tmp_path).put("another", _fill)
+    remove_tree(final)
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
