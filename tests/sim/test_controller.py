@@ -91,6 +91,8 @@ async def test_who_has_enough_jobs_that_wait_or_asks_for_too_much_priority_is_re
         await w.create(of(8, "bo", 5))
         with pytest.raises(ResourceExhausted, match=r"^project demo has 3 jobs that wait"):
             await w.controller.preflight(of(9, "cy"))
+        shown = [quota for quota in w.controller.quotas("demo") if quota.key.metric == QUEUED]
+        assert {quota.key.person: quota.used for quota in shown} == {"": 3, EACH: 0}
 
 
 async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
