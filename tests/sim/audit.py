@@ -16,10 +16,13 @@ _LOST = ("replica_lost", "service_failed")
 
 
 def unlike(
-    uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], story: Sequence[TimelineEntry]
+    uid: JobUid,
+    created: int,
+    lived: Sequence[tuple[SimSlot, Incarnation]],
+    story: Sequence[TimelineEntry],
 ) -> Iterator[str]:
     """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all.
-    `lived`: of this job."""
+    `lived`: of this job; nothing of it starts before it was `created` (ns), however the clock was set."""
     facts = {
         kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
     }
@@ -31,7 +34,7 @@ def unlike(
     leaving = {which for which, _ in _told(story, ("replica_asked_to_leave",))}
     known = {(s.attempt, str(s.replica), life.number): life for s, life in lived}
     for which, entry in started.items():
-        if which not in known or known[which].started != entry.at:
+        if which not in known or max(known[which].started, created) != entry.at:
             yield f"job {uid}: {which} is said to have started at {entry.at}: {known.get(which)}"
     for which, entry in exited.items():
         if which not in known or not _is_exit(known[which], entry):
