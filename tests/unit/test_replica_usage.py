@@ -87,8 +87,8 @@ class Watched:
         self.uuids = uuids
         self.closed = False
 
-    def read(self) -> list[usage.Gpu]:
-        return [usage.Gpu(1.5, 2.0, 16.0, 3.0) for _ in self.uuids]
+    def read(self) -> list[list[float]]:
+        return [[1.5, 2, 16, 3, 61] for _ in self.uuids]
 
     def close(self) -> None:
         self.closed = True

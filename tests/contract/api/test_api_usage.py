@@ -90,7 +90,7 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
     }
     await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
     await started(house)
-    busy: list[float | None] = [60.0, 7, 16, 8]
+    busy: list[float | None] = [60.0, 7, 16, 8, 61]
     write(house, PRIMARY, begun("GPU-a", "GPU-b"), look(120, 1.0, 5, busy, [None, 3, 16, 3]))
     (replica,) = (await house.result("GET", USAGE))["replicas"]
     assert replica["gpus"] == [
@@ -101,6 +101,7 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
             "meanBusy": 0.5,
             "memoryBytes": 7,
             "peakMemoryBytes": 8,
+            "temperature": 61,
         },
         {
             "uuid": "GPU-b",
@@ -109,6 +110,7 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
             "meanBusy": None,
             "memoryBytes": 3,
             "peakMemoryBytes": 3,
+            "temperature": None,
         },
     ]
     assert replica["points"][0]["gpus"] == [0.5, None]

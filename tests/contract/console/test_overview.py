@@ -61,7 +61,7 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     """Of what nothing was measured, nothing is said."""
     full = await started(house, "trains")
     gone = full.replace("1000", "999")
-    gpu: list[float | None] = [4 << 30, 16 << 30, 5 << 30]
+    gpu: list[float | None] = [4 << 30, 16 << 30, 5 << 30, 61]
     looks = look(1, 0.5, 900, [0.5, *gpu]), look(2, 2.0, 3 << 10, [1.0, *gpu])
     write(house, PRIMARY, begun("GPU-a"), *looks)
     house.capacity.known = (
@@ -70,7 +70,7 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     )
     page = text_of(await browser.get("/nodes"))
     assert "2 of 8 held, 1.5 used" in page and "4.0 GiB of 32.0 GiB held, 3.0 GiB used" in page
-    assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB" in page
+    assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB, 61 °C" in page
 
 
 async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:

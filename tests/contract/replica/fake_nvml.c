@@ -29,6 +29,13 @@ int nvmlDeviceGetUtilizationRates(void *handle, utilization *rates)
     return 0;
 }
 
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *degrees)
+{
+    if (handle != &gpus[0] || sensor) return 3;
+    *degrees = 61;
+    return 0;
+}
+
 int nvmlDeviceGetMemoryInfo(void *handle, memory *info)
 {
     info->total = 16ULL << 30;

@@ -67,8 +67,8 @@ def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
     first, *_, last = entries(place)
     assert first["gpus"] == ["GPU-a", "MIG-b"]
     whole, part = last["gpus"]
-    assert whole[0] > 0 and whole[1:] == [5 * GIB, 16 * GIB, 5 * GIB]
-    assert part == [None, GIB, 16 * GIB, GIB]
+    assert whole[0] > 0 and whole[1:] == [5 * GIB, 16 * GIB, 5 * GIB, 61]
+    assert part == [None, GIB, 16 * GIB, GIB, None]
 
 
 def test_of_the_machines_devices_a_program_sees_what_it_was_given(place: Place) -> None:

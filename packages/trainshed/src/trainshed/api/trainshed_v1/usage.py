@@ -134,6 +134,7 @@ def _gpus(
             mean_busy=_rounded(_mean_busy(look, life)),
             memory_bytes=look.used,
             peak_memory_bytes=look.peak,
+            temperature=look.degrees,
         )
         for number, uuid in enumerate(life.gpus)
         for look in (looks[number] if number < len(looks) else nothing,)

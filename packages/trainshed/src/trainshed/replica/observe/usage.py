@@ -13,9 +13,9 @@ A line of `usage.jsonl` is one of
 
 `limit`: of memory, 0 = none. `cpus`: processors that this machine has for it. `cpu`: seconds of processor
 time since the start. `memory`: without cached files. `peak`: the most that was measured, or that a single
-process ever had. GPU: [seconds for which it was busy, bytes in use, bytes in all, most bytes in use], null
-where it does not report; the list is empty where no GPU could be measured. `disk`: what its files took when
-they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
+process ever had. GPU: [seconds for which it was busy, bytes in use, bytes in all, most bytes in use, degrees
+Celsius], null where it does not report; the list is empty where no GPU could be measured. `disk`: what its
+files took when they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
 
 The file is thinned: of more than 2,000 lines the newest 500 stay, and of the others 500 to 1,000, evenly
 spread over time. Sums like `cpu` ascend nevertheless.
@@ -159,14 +159,13 @@ class Usage:
 
     def _note(self, processes: int, memory: int) -> None:
         self._peak = max(self._peak, memory)
-        gpus = self._watch.read() if self._watch is not None else []
         self._seen = {
             "at": log.now(),
             "cpu": self._cpu,
             "memory": memory,
             "peak": self._peak,
             "processes": processes,
-            "gpus": [[gpu.busy, gpu.used, gpu.total, gpu.peak] for gpu in gpus],
+            "gpus": self._watch.read() if self._watch is not None else [],
             "disk": self._disk(),
         }
 
@@ -226,17 +225,16 @@ def _memory_of(shim: int) -> int:
     )
 
 
-Look = tuple[float, float, float]
-
-"""How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has.
-What it does not tell is not a number: parts of GPUs do not say how busy they are."""
+Look = tuple[float, float, float, float]
+"""How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has, degrees
+Celsius. What it does not tell is not a number: parts of GPUs do not say how busy they are."""
 
 
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
 """Where it is looked for; the second is where a driver lies that came in a container."""
 
 _EVERY = 1.0
-_CELL = struct.Struct("=ddddd")
+_CELL = struct.Struct("=dddddd")
 _UNKNOWN = float("nan")
 
 
@@ -276,14 +274,16 @@ class Library:
         return [self._look(handle) for handle in self._handles]
 
     def _look(self, handle: ctypes.c_void_p | None) -> Look:
-        busy = used = total = _UNKNOWN
+        busy = used = total = heat = _UNKNOWN
         if handle is not None:
-            rates, memory = _Utilization(), _Memory()
+            rates, memory, degrees = _Utilization(), _Memory(), ctypes.c_uint()
             if self._calls.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
                 busy = rates.gpu / 100.0
             if self._calls.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
                 used, total = float(memory.used), float(memory.total)
-        return busy, used, total
+            if self._calls.nvmlDeviceGetTemperature(handle, 0, ctypes.byref(degrees)) == 0:
+                heat = float(degrees.value)
+        return busy, used, total, heat
 
 
 def _load() -> Any:
@@ -295,33 +295,20 @@ def _load() -> Any:
     raise NoDriver("there is no libnvidia-ml.so.1")
 
 
-class Gpu:
-    """The measurements of one GPU since the program's start. None = the GPU does not report it."""
-
-    def __init__(self, busy: float, used: float, total: float, peak: float) -> None:
-        #: Seconds for which it was busy.
-        self.busy = None if math.isnan(busy) else round(busy, 3)
-        #: Bytes of its memory in use.
-        self.used = None if math.isnan(used) else int(used)
-        self.total = None if math.isnan(total) else int(total)
-        #: Most bytes of memory that were in use at once.
-        self.peak = None if math.isnan(peak) else int(peak)
-
-
 class GpuSums:
     """Sums the measurements of one GPU."""
 
     def __init__(self) -> None:
         self._busy = self._peak = _UNKNOWN
 
-    def add(self, look: Look, seconds: float) -> tuple[float, float, float, float]:
-        """Add a measurement, `seconds` after the last one; return the arguments of a `Gpu`."""
-        busy, used, total = look
+    def add(self, look: Look, seconds: float) -> tuple[float, float, float, float, float]:
+        """Add a measurement, `seconds` after the last one; return what a line has of the GPU."""
+        busy, used, total, heat = look
         if not math.isnan(busy):
             self._busy = (0.0 if math.isnan(self._busy) else self._busy) + busy * seconds
         if not math.isnan(used):
             self._peak = used if math.isnan(self._peak) else max(self._peak, used)
-        return self._busy, used, total, self._peak
+        return self._busy, used, total, self._peak, heat
 
 
 class GpuWatcher:
@@ -346,14 +333,20 @@ class GpuWatcher:
             finally:
                 os._exit(0)
 
-    def read(self) -> list[Gpu]:
-        """Return the last results; [] if there are none yet."""
+    def read(self) -> list[list[float | None]]:
+        """Return the last results, as a line has them; [] if there are none yet."""
         cells = [_CELL.unpack_from(self._cells, n * _CELL.size) for n in range(self._count)]
-        return [Gpu(*cell[1:]) for cell in cells] if all(cell[0] for cell in cells) else []
+        rows = cells if all(cell[0] for cell in cells) else []
+        return [[_number(value) for value in row[1:]] for row in rows]
 
     def close(self) -> None:
         processes.end_child(self._helper)
         self._cells.close()
+
+
+def _number(value: float) -> float | None:
+    """Return a value as a line has it: bytes are whole."""
+    return None if math.isnan(value) else int(value) if value.is_integer() else round(value, 3)
 
 
 def _observe(library: Library, cells: Any) -> None:

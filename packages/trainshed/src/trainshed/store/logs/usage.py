@@ -20,12 +20,13 @@ from trainshed.store.logs.segments import contents, records
 
 class GpuLook(Struct, frozen=True, array_like=True):
     """One GPU at a time: seconds for which it has been busy since the start, memory in use, in total, and at
-    most. None: the GPU does not report it."""
+    most, degrees Celsius. None: the GPU does not report it."""
 
     busy: float | None
     used: int | None
     total: int | None
     peak: Bytes | None
+    degrees: float | None = None
 
 
 class Look(Struct, frozen=True):

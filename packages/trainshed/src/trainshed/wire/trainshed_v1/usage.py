@@ -14,6 +14,8 @@ class GpuUsage(Record, frozen=True):
     mean_busy: float | None = None
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
+    #: Degrees Celsius.
+    temperature: float | None = None
 
 
 class UsagePoint(Record, frozen=True):
