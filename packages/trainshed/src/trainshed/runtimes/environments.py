@@ -21,7 +21,7 @@ from trainshed.runtimes.prefix import (
 from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
-from trainshed.runtimes.trees import let_read
+from trainshed.runtimes.trees import let_read, size_of
 
 _LAYOUT = "4"
 """Raised whenever the layout of an environment changes, so that older ones are not used."""
@@ -29,6 +29,8 @@ _LAYOUT = "4"
 _DISTUTILS_HOOK = "distutils-precedence.pth"
 _CONTENT = "content.txt"
 """File with a line `name==version` for each distribution of an environment."""
+_SIZE = "size.txt"
+"""File with the bytes that it takes on the disk, which nothing changes any more."""
 
 
 class Environments:
@@ -74,6 +76,13 @@ class Environments:
         """Return when the environment was used last, ns since the epoch. Raises OSError."""
         return self._shelf.last_used(environment.root.name)
 
+    def size(self, environment: Prefix) -> int:
+        """Return the bytes that the environment takes on the disk."""
+        try:
+            return int((environment.root / _SIZE).read_text())
+        except (OSError, ValueError):  # It was built before they were noted.
+            return size_of(environment.root)
+
     def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
         """Return the environment if it is built and its interpreter still has its standard library. Fast."""
         prefix = self._prefix(sheet, release, interpreter)
@@ -111,6 +120,7 @@ class Environments:
             self._installer.compile(prefix.executable, prefix.site, progress)
             progress("Proving the runtime by its smoke test.")
             self._prove(sheet, prefix, progress)
+            (draft / _SIZE).write_text(str(size_of(draft)))
             progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
 
         try:

@@ -13,7 +13,6 @@ from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
 from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
-from trainshed.runtimes.trees import size_of
 
 LIKELY = (FAMILIES[0].family, "python")
 """Families of jobs that name no runtime, and of most custom programs."""
@@ -100,7 +99,7 @@ class Inventory:
 
     def _offer(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> InventoryEntry:
         built = self._environments.find(sheet, release, interpreter)
-        size = size_of(built.root) if built else 0
+        size = self._environments.size(built) if built else 0
         used = self._environments.last_used(built) if built else 0
         return InventoryEntry(
             sheet.family,

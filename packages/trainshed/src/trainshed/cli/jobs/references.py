@@ -187,8 +187,6 @@ def project_of(endpoint: Endpoint) -> str:
 
 
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
-    if not jobs:
-        return f" {_NO_JOB}"
     if inside := [job for job in jobs if reference and reference in job.display_name]:
         return f" Did you mean:{_listed(inside)}"
     return " It may have been deleted. The list of jobs: trainshed jobs list"
