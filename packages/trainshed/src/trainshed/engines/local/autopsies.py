@@ -101,7 +101,7 @@ class Autopsies:
     async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
         """Keep those of an attempt's slots whose replica failed; the others are about to be deleted. Nothing
         of the attempt lives any more."""
-        if not self._keeping.ttl:
+        if not (self._keeping.ttl and slots):
             return
         for replica in await asyncio.to_thread(_failed_of, slots):
             self._keep(JobUid(job_uid), attempt, replica, slots[replica])
