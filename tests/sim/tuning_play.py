@@ -192,7 +192,7 @@ def disagreements(job: TuningJob, trials: tuple[Trial, ...]) -> Iterator[str]:
         if not trial.infeasible_reason or trial.final is not None:
             yield f"infeasible without a reason: {trial}"
     for trial in trials:
-        if trial.state.is_over != bool(trial.ended) or (trial.stopped_early and not trial.started):
+        if trial.state.is_over != bool(trial.ended):
             yield f"times of {trial}"
     yield from _of_the_end(job)
 
