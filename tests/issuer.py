@@ -1,10 +1,12 @@
 """An issuer of OpenID Connect on this machine, which says of a person whatever the test wants."""
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -16,6 +18,8 @@ from msgspec.structs import replace
 from trainshed.access.issuers import Issuer
 
 CLIENT = "trainshed-console"
+_numbers = itertools.cycle(range(2))
+"""Of keys, which take longer to make than most tests: two issuers of one test have different ones."""
 
 
 class ScriptedIssuer:
@@ -23,7 +27,7 @@ class ScriptedIssuer:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.keys = [new_key("1")]
+        self.keys = [_kept_key(next(_numbers))]
         self.claims: dict[str, Any] = {"email": "ana@corp.example", "email_verified": True}
         #: What the browsers that it was sent asked for, by the code that they got.
         self.begun: dict[str, dict[str, str]] = {}
@@ -65,6 +69,12 @@ class ScriptedIssuer:
         content = {"iss": self.address, "aud": CLIENT, "sub": "7", "iat": at, "exp": at + 600}
         header = {"alg": "RS256", "kid": signer.kid}
         return jwt.encode(header, {**content, **self.claims, **claims}, signer)
+
+
+@cache
+def _kept_key(number: int) -> RSAKey:
+    del number
+    return new_key("1")
 
 
 def new_key(kid: str) -> RSAKey:

@@ -28,16 +28,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_release_is_the_same_however_often_it_is_made(wheels: Path, tmp_path: Path) -> None:
-    release.build(tmp_path)
-    assert release.digests(tmp_path) == release.digests(wheels)
+def test_a_release_names_what_it_is_made_of(wheels: Path) -> None:
+    """That it is the same however often it is made `./dev release` sees to, which makes it twice."""
     assert len(release.digests(wheels)) == 8
     by_name = {item["name"]: item for item in release.bill()["components"]}
     assert {"click", "msgspec", "protobuf", "numpy"} <= by_name.keys()
     assert all(item["hashes"] for item in by_name.values())
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="the part in C needs a compiler: NOT tested")
 def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Path) -> None:
     """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker.
     The guide installs what fits the machine, with the wheels of others beside it."""
