@@ -162,6 +162,6 @@ KEEPING: Final = (
         "for end in range(len(parts), _OF_A_BUCKET, -1)]",
         "for end in range(_OF_A_BUCKET + 1, len(parts) + 1)]",
         "A model is said to be of the outer one of two jobs whose directories lie in each other.",
-        tests("tests/contract/store/test_store_works.py"),
+        tests("tests/contract/api/test_model_lineage.py"),
     ),
 )
