@@ -10,7 +10,7 @@ from tests.unit.jobs import job
 from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
-from trainshed.store.logs.lines import LogLine, Severity, Stream
+from trainshed.store.logs.lines import LogLine, Severity, Stream, read_line
 from trainshed.wire.json import render
 
 NAME = JobName(Api.ML, "p1", "", "job_a")
@@ -78,6 +78,16 @@ def test_a_plain_line_as_the_public_message() -> None:
         },
         "textPayload": "hi",
     }
+
+
+@pytest.mark.parametrize("text", [f'{{"a":1{400 * "0"}}}', 40 * '{"a":' + "1" + 40 * "}"])
+def test_a_line_that_no_client_could_read_is_a_text(text: str) -> None:
+    """Otherwise a program's line would fail each request for its project's log."""
+    reading = read_line(Stream.STDOUT, text)
+    entry = Entry(NAME, "master-replica-0", 1, "", reading.severity, text, reading.payload)
+    sent = message(entry).SerializeToString()
+    assert type(message(entry)).FromString(sent) == message(entry)
+    assert rendered(entry)["textPayload"] == text
 
 
 def test_a_json_line_keeps_its_fields() -> None:

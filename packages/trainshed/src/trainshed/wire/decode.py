@@ -17,6 +17,9 @@ from trainshed.wire.status import Undecided, Violation, WireError
 MAX_DEPTH: Final = 100
 """Depth of nested objects and lists; json_format's limit, and the public services'."""
 
+_OF_VALUE: Final = 3
+"""What a level within a Value counts, since it is up to three messages: clients of gRPC read no list that has
+something in it which is deeper than MAX_DEPTH."""
 _SHOWN: Final = 200  # characters of an offending value that a text repeats
 _PAYLOAD: Final = "Invalid JSON payload received. "
 
@@ -260,7 +263,7 @@ class Walk:
         if self._depth >= MAX_DEPTH:
             self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
             return
-        self._depth += 1
+        self._depth += _OF_VALUE
         if raw is None:
             message.null_value = 0
         elif isinstance(raw, bool):
@@ -276,7 +279,7 @@ class Walk:
             self._struct(cast(dict[str, Any], raw), message.struct_value, path)
         else:
             message.number_value = scalars.read_double(raw)
-        self._depth -= 1
+        self._depth -= _OF_VALUE
 
     def _struct(self, raw: Mapping[str, Any], message: Any, path: str) -> None:
         for key, value in raw.items():

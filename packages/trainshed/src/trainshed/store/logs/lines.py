@@ -9,7 +9,8 @@ since they are not meant as errors. The service's own lines in a replica's log a
 
 import enum
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -290,10 +291,12 @@ def begins_plainly(head: str) -> bool:
 
 
 def _structured(stream: Stream, text: str) -> Reading | None:
-    """Return the reading of a line that is one JSON object; None if it is not."""
+    """Return the reading of a line that is one JSON object which clients can read; None if it is not."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
+        return None
+    if not _is_readable(value, _DEEPEST):
         return None
     payload = cast("dict[str, Any]", value)
     message = payload.get("message")
@@ -305,6 +308,21 @@ def _structured(stream: Stream, text: str) -> Reading | None:
         level = severity_of(stream, shown if shown is not text else "")
     only_message = payload.keys() == {"message"} and shown is not text
     return Reading(level, shown, None if only_message else payload)
+
+
+_DEEPEST = 30
+"""Levels of an object: each takes three of the hundred that clients of gRPC read of an answer."""
+_LARGEST = sys.float_info.max
+
+
+def _is_readable(value: Any, levels: int) -> bool:
+    """Whether a value is nested so deep at most, and every number in it is one of the public API."""
+    if isinstance(value, int):
+        return -_LARGEST <= value <= _LARGEST
+    if not isinstance(value, dict | list):
+        return True
+    inner = cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)
+    return levels > 0 and all(_is_readable(item, levels - 1) for item in inner)
 
 
 def _level_of(value: Any) -> Severity | None:
