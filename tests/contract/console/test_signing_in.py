@@ -587,11 +587,17 @@ async def test_an_issuer_with_an_address_that_is_none_is_read_once(
     assert len(issuer.paths) == 1
 
 
+NEAR = "127.0.0.1 127.1 0.0.0.0 [::1] [::ffff:127.0.0.1] localhost. console.localhost"
+LINK_LOCAL = "169.254.169.254 2852039166 0xa9fea9fe [fe80::1] [fe80::1%25eth0]"
+
+
+@pytest.mark.parametrize("near", [*NEAR.split(), *LINK_LOCAL.split()])
 async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
-    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, near: str
 ) -> None:
+    """Nor the link-local ones, at which clouds tell machines their secrets."""
     elsewhere = "https://sso.corp.example"
-    published = {**issuer.published(), "issuer": elsewhere}
+    published = {**issuer.published(), "issuer": elsewhere, "jwks_uri": f"https://{near}/"}
 
     async def asked(address: str, *_: object) -> tuple[int, bytes]:
         assert address.startswith(elsewhere)

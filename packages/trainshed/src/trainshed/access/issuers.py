@@ -2,7 +2,9 @@
 
 import base64
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -101,10 +103,21 @@ def is_safe(address: str) -> bool:
 
 
 def may_name(issuer: Issuer, address: str) -> bool:
-    """Whether the documents of an issuer may name an address. One of this machine is for those alone that are
-    on it themselves; anywhere else TLS says whether it is theirs."""
-    is_here = urlsplit(issuer.issuer).hostname in _HERE
-    return is_safe(address) and (is_here or urlsplit(address).hostname not in _HERE)
+    """Whether the documents of an issuer may name an address. One of this machine, or of what clouds tell
+    machines at link-local addresses, is for those alone that have such an address themselves; anywhere else
+    TLS says whether it is theirs."""
+    return is_safe(address) and (_is_near(issuer.issuer) or not _is_near(address))
+
+
+def _is_near(address: str) -> bool:
+    """Whether an address is of this machine or link-local, in whatever form it is written."""
+    host = (urlsplit(address).hostname or "").rstrip(".")
+    try:
+        number = ip_address(host if ":" in host else socket.inet_aton(host))
+    except (OSError, ValueError):
+        return host == "localhost" or host.endswith(".localhost")
+    number = getattr(number, "ipv4_mapped", None) or number
+    return number.is_loopback or number.is_link_local or number.is_unspecified
 
 
 def _faults(issuer: Issuer) -> Iterator[str]:
