@@ -237,6 +237,18 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
             await house.close()
 
 
+async def test_what_is_shown_of_dev_cannot_be_written_to(house: House) -> None:
+    """Data of many jobs lie in memory, where the machine has enough."""
+    if _level(house) == LEVEL_SESSION:
+        pytest.skip("without namespaces files are as their bits say")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shown:
+        Path(shown).chmod(0o777)
+        await house.restart(visible=(Path(shown),))
+        uid = await house.python(f"open('{shown}/new', 'w')")
+        assert (await house.exit(uid)).exit.exit_code == 1
+        assert "Read-only file system" in str(house.texts(uid)[-1])
+
+
 async def test_only_harmless_devices_are_there(house: House) -> None:
     """Other replicas' GPUs, disks and the kernel's memory are none of a program's business."""
     if not house.engine.capabilities().process_namespace:

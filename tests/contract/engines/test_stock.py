@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.contract.engines.conftest import House
 from tests.e2e.processes import wait_until_gone
@@ -81,6 +84,29 @@ async def test_idle_shims_end_with_the_zygote(house: House) -> None:
     for pair in idle:
         for pid in pair:
             await asyncio.to_thread(wait_until_gone, [pid])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it mounts a disk")
+async def test_disks_that_are_mounted_while_shims_wait_are_shown(
+    house: House, common_place: Path
+) -> None:
+    """Their main processes have left the machine's mounts long before."""
+    if not house.engine.capabilities().process_namespace:
+        pytest.skip("without namespaces programs see what the service sees")
+    disk = common_place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "--bind", common_place, common_place], check=True)
+    try:
+        subprocess.run(["mount", "--make-shared", common_place], check=True)
+        await house.restart(visible=(common_place,))
+        await stocked(house)
+        subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=True)
+        (disk / "file").touch()
+        uid = await house.python(f"import os; print(os.listdir({str(disk)!r}))")
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["['file']"]
+    finally:
+        subprocess.run(["umount", "-lR", common_place], check=True)
 
 
 async def test_a_hosts_file_changes_under_running_programs(house: House) -> None:

@@ -4,6 +4,7 @@ its own, and what was not to be seen or changed is not (docs/adr/0019)."""
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Place
+from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts
+from trainshed.replica.system import cgroups, kernel
 
 WRITE = """
 import json, os
@@ -99,6 +102,37 @@ def test_disks_below_what_is_shown_are_shown(own: Place, small_disk: Path) -> No
     program += f"print(json.dumps([names for _, names, _ in os.walk({str(small_disk)!r})]))"
     hidden = [str(small_disk.parents[1]), str(small_disk / "data")]
     assert said(own, program, read_only=shown, hidden=hidden) == [["data"], []]
+
+
+OLD_KERNEL = """
+from trainshed.replica.system import kernel
+def missing(*_, **__):
+    raise OSError(38, "mount_setattr: Function not implemented")
+kernel.change_mount = missing
+zygote.run(0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it mounts a disk")
+@pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_USER])
+def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = spawner._START.replace("; zygote.run(0)", OLD_KERNEL)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(spawner, "_START", begin)
+    shown = tmp_path / "shown"
+    disk = shown / "a disk"
+    disk.mkdir(parents=True)
+    kernel.mount("tmpfs", str(disk), "tmpfs", 0, "mode=777")
+    zygote = spawner.start()
+    try:
+        paths = [str(shown / "new"), str(disk / "new"), f"{cgroups.ROOT}/new"]
+        read_only = [sys.prefix, sys.base_prefix, str(shown)]
+        place = Place(tmp_path, zygote, level)
+        assert said(place, WRITE.format(paths=paths), read_only=read_only) == [[], paths]
+    finally:
+        zygote.close()
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 LINKS = """

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
+from trainshed.replica.sandbox import levels, socket_calls, users, view
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 from trainshed.runtimes import archives, corrections
@@ -334,7 +334,8 @@ def _become(
         seen = _view(confinement)
         seen.look()
         seen.enter()
-        mounts.freeze_all((confinement.workspace, *confinement.changes, *_OWN_PLACES))
+        kept = (confinement.workspace, *confinement.changes, *_OWN_PLACES)
+        kernel.make_read_only("/", below=True, kept=kept)
         levels.drop(level, seen.owner, in_image=False)
     kernel.forbid_new_privileges()
     _be_asked(keeper)

@@ -19,7 +19,7 @@ import sys
 import time
 
 from trainshed.replica.preloader import START, becoming, running
-from trainshed.replica.sandbox import call_filter, mounts, users
+from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
@@ -268,7 +268,7 @@ def _answer(to: socket.socket) -> "NoReturn":
         if os.geteuid():
             users.map_one(os.geteuid(), os.getegid())
         kernel.unshare(kernel.CLONE_NEWNS)
-        mounts.freeze_all(())
+        kernel.make_read_only("/", below=True)
         handles = [os.open(name, os.O_RDONLY) for name in (path, "/proc/self/ns/mnt")]
         if not os.path.samestat(os.fstat(handles[0]), os.stat(_EXE)):
             raise OSError("%s is another file by now" % path)

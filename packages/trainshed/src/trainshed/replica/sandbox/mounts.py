@@ -5,7 +5,6 @@ An image is the unchanged lower layer; the program's changes go to an upper laye
 3.6.
 """
 
-import errno
 import os
 import stat
 
@@ -52,7 +51,7 @@ class Source:
         except OSError:
             self.bind(target)
         was_read_only = os.statvfs(target).f_flag & os.ST_RDONLY
-        freeze_all([] if was_read_only else [target], target)
+        kernel.make_read_only(target, below=True, kept=() if was_read_only else (target,))
 
     def make_place(self, way: str, directory: bool) -> None:
         """Make a mount point in this directory at the relative path `way`. The program may have made links
@@ -80,26 +79,6 @@ class Source:
 def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
     flags |= getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
     return os.open(path, flags, dir_fd=directory)
-
-
-def freeze(place: str) -> None:
-    """Make the mounts at `place` and below read-only, except for files that are open for writing already."""
-    if os.path.isdir(place):
-        kernel.bind(place, place)
-        kernel.make_read_only(place, below=True)
-
-
-def freeze_all(kept: "Iterable[str]", place: str = "/") -> None:
-    """Make all mounts at `place` and below read-only except those at the `kept` places. Does nothing before
-    Linux 5.12. Raises OSError."""
-    try:
-        kernel.change_mount(place, flags=kernel.AT_RECURSIVE, added=kernel.MOUNT_ATTR_RDONLY)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        return
-    for writable in kept:
-        kernel.change_mount(writable, removed=kernel.MOUNT_ATTR_RDONLY)
 
 
 def is_directory(path: str) -> bool:

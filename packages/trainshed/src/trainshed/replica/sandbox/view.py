@@ -19,9 +19,10 @@ HYPERTUNE = "/var/hypertune"
 
 
 def detach() -> None:
-    """Leave the machine's mounts, name and shared memory, so that a view can be made here. Raises OSError."""
+    """Leave the machine's mounts, name and shared memory, so that a view can be made here; until then what
+    the machine mounts and unmounts is so here as well. Raises OSError."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
 
 
 class View:
@@ -101,6 +102,7 @@ class View:
             # process ids.
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
             self._devices = own_devices()
+        kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
         if self._isolation.hostname:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
@@ -128,9 +130,10 @@ class View:
         if self._root:
             # The rest was mounted below the future root; from here on there is nothing else.
             kernel.pivot_root(self._root)
-        if self.owners is None:
+        if self.owners is None and os.path.isdir(cgroups.ROOT):
             # Its user may own the control groups, by which it could raise its limits and kill other programs.
-            mounts.freeze(cgroups.ROOT)
+            kernel.bind(cgroups.ROOT, cgroups.ROOT)
+            kernel.make_read_only(cgroups.ROOT, below=True)
 
     # --- the machine's own file system, without what the program must not see ---
 
@@ -322,7 +325,8 @@ class View:
             handle = mounts.open_path(path.removeprefix("/dev/"), directory=machines)
             source, to = mounts.Source(handle, None), self._place(target)
             mounts.make_target(to, source.is_directory)
-            source.bind(to)
+            source.lend(to)
+            kernel.make_read_only(to)
         os.close(machines)
 
     def _show_buckets(self, around: dict[str, int]) -> None:

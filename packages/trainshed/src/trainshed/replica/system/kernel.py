@@ -6,6 +6,7 @@ Importable everywhere; on systems other than Linux the calls raise OSError. Runs
 import ctypes
 import errno
 import os
+import re
 import signal
 import struct
 import sys
@@ -166,23 +167,44 @@ def change_mount(
     syscall(_MOUNT_SETATTR, what, directory, _bytes(place), flags, attributes, len(attributes))
 
 
-def make_read_only(target: str, below: bool = False) -> None:
-    """Forbid writing through the mount at `target`, and through all `below` it. Raises OSError."""
+def make_read_only(target: str, below: bool = False, kept: "Iterable[str]" = ()) -> None:
+    """Forbid writing through the mount at `target`, and through all `below` it but those at `kept` places.
+    Raises OSError."""
     try:
         change_mount(target, flags=AT_RECURSIVE if below else 0, added=MOUNT_ATTR_RDONLY)
+        for writable in kept:
+            change_mount(writable, removed=MOUNT_ATTR_RDONLY)
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
-        for place in _mounted(target) if below else [target]:
-            kept = os.statvfs(place).f_flag & _LOCKED_FLAGS
-            mount(None, place, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+        _make_each_read_only(os.path.realpath(target), below, set(map(os.path.realpath, kept)))
 
 
-def _mounted(place: str) -> "list[str]":
-    """Return the mounts at `place` and below, as Linux before 5.12 needs them one by one."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounted = sorted({line.split()[4] for line in file})
-    return [path for path in mounted if path == place or path.startswith(place + "/")]
+def _make_each_read_only(target: str, below: bool, kept: "set[str]") -> None:
+    """As `make_read_only`, for Linux before 5.12. Mounts below that others cover, or that are closed to this
+    user, are left out: nobody can write through them. All paths are without links."""
+    places = [target]
+    if below:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            mounted = {
+                _OCTAL.sub(lambda sign: chr(int(sign[1], 8)), line.split()[4]) for line in file
+            }
+        inside = target.rstrip("/") + "/"
+        places += sorted(place for place in mounted - {target} if place.startswith(inside))
+    for place in places:
+        if place in kept:
+            continue
+        try:
+            locked = os.statvfs(place).f_flag & _LOCKED_FLAGS
+            mount(None, place, None, MS_REMOUNT | MS_BIND | MS_RDONLY | locked)
+        except OSError as error:
+            hidden = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EINVAL)
+            if place == target or error.errno not in hidden:
+                raise
+
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""What stands for a space and its like in the kernel's list of mounts."""
 
 
 def pivot_root(new_root: str) -> None:
