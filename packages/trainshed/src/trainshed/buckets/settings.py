@@ -47,6 +47,11 @@ EVENT_BASED_HOLD: Final = "eventBasedHold"
 _HOLDS: Final = (TEMPORARY_HOLD, EVENT_BASED_HOLD)
 """While an object has one of these, it can be neither removed nor replaced."""
 
+_CLASSES: Final = (
+    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
+    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
+)
+
 Settings = dict[str, Any]
 
 
@@ -80,11 +85,24 @@ def _check(settings: Settings) -> None:
     for name, value in (("versioning.enabled", enabled), (_HOLD, settings.get(_HOLD))):
         if value not in (None, True, False):
             raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
+    if wrong := [name for name, text in settings.get(_LABELS, {}).items() if type(text) is not str]:
+        raise InvalidRequest(f"Not a text: the labels {', '.join(wrong)}. Send JSON strings.")
+    if settings.get(_CLASS):
+        settings[_CLASS] = known_class(settings[_CLASS])
     prevention = _inside(settings, _IAM, _PUBLIC)
     if prevention not in (None, "enforced", "inherited", "unspecified"):
         raise InvalidRequest(
             f"Invalid value {prevention!r} for '{_IAM}.{_PUBLIC}'. Send 'enforced' or 'inherited'."
         )
+
+
+def known_class(value: Any) -> str:
+    """Returns a storage class as the public service writes it. Raises InvalidRequest for any other value."""
+    if (name := str(value).upper()) not in _CLASSES:
+        raise InvalidRequest(
+            f"Invalid value {name[:100]!r} for '{_CLASS}'. Send one of {', '.join(_CLASSES)}."
+        )
+    return name
 
 
 def keeps_generations(settings: Mapping[str, Any]) -> bool:

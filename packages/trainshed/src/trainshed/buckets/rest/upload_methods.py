@@ -144,6 +144,8 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
             pass  # A status query has no content.
     else:
         await _append(call, writer, first)
+    if total is not None and writer.spec.total not in (None, total):
+        raise InvalidRequest(f"{writer.spec.total} bytes were announced, not {total}. Start again.")
     if total is None and first == 0 and "content-range" not in call.request.headers:
         # The whole content comes in one request.
         total = writer.offset if writer.spec.total is None else writer.spec.total

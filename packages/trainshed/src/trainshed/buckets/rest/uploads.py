@@ -9,6 +9,7 @@ arrived. All methods block.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -27,6 +28,7 @@ from trainshed.replica.system import durable
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
 _EXPIRE_EVERY_NS = 3600 * 1_000_000_000
 _KEPT_DIGESTS = 256
+_ID = re.compile(r"[0-9a-f]{48}")
 
 
 class UploadSpec(Struct, frozen=True):
@@ -145,7 +147,7 @@ class UploadSessions:
         """Returns a session's directory, and what it uploads. Raises ``NotFound``."""
         directory = self._root / upload_id
         try:
-            if not upload_id.isalnum():
+            if not _ID.fullmatch(upload_id):
                 raise _unknown(upload_id)
             encoded = (directory / "session.json").read_bytes()
         except FileNotFoundError as error:

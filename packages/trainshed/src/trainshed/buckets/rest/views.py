@@ -13,16 +13,19 @@ from urllib.parse import quote
 from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotSupported, require_object
 from trainshed.buckets.port import ObjectRecord
-from trainshed.buckets.settings import shown
+from trainshed.buckets.settings import known_class, shown
 from trainshed.core.names import project_number
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """What no document of XML 1.0 may hold, not even as a reference."""
+_CLASS, _TIME = "storageClass", "customTime"
 EDITABLE = (
     *("contentType", "contentEncoding", "contentDisposition", "contentLanguage"),
-    *("cacheControl", "storageClass", "customTime"),
+    *("cacheControl", _CLASS, _TIME),
 )
 """The text properties of an object that a client may set."""
+_MOST_BYTES = 8 << 10
+"""Of an object's properties, and of its own metadata: a page of a list has those of a thousand objects."""
 
 
 def timestamp(time_ns: int) -> str:
@@ -168,10 +171,33 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
     fields = {key: resource[key] for key in EDITABLE if resource.get(key) is not None}
     if wrong := [key for key, value in fields.items() if not isinstance(value, str)]:
         raise InvalidRequest(f"Not a text: {', '.join(wrong)} of the object. Send JSON strings.")
+    _require_short(fields, "properties")
+    # Clients of other languages read these as what they are, in every list that has the object.
+    if _CLASS in fields:
+        fields[_CLASS] = known_class(fields[_CLASS])
+    if _TIME in fields:
+        fields[_TIME] = _in_utc(fields[_TIME])
     return fields
 
 
+def _in_utc(text: str) -> str:
+    try:
+        # A time without an offset is one of this machine.
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        raise InvalidRequest(
+            f"Invalid value {text[:100]!r} for '{_TIME}'. Send a time such as 2026-01-31T12:00:00Z."
+        ) from None
+
+
+def _require_short(texts: Mapping[str, str], what: str) -> None:
+    if sum(len(text.encode()) for text in (*texts, *texts.values())) > _MOST_BYTES:
+        raise InvalidRequest(f"The object's {what} have over {_MOST_BYTES} bytes. Shorten them.")
+
+
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the user's own metadata in a client's object resource."""
+    """Returns the user's own metadata in a client's object resource. Raises InvalidRequest."""
     metadata = require_object(resource.get("metadata"), "metadata")
-    return {str(key): str(value) for key, value in metadata.items() if value is not None}
+    texts = {str(key): str(value) for key, value in metadata.items() if value is not None}
+    _require_short(texts, "own metadata")
+    return texts

@@ -27,7 +27,13 @@ from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, 
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
-from trainshed.buckets.rest.views import etag_of, record_headers, timestamp, xml_element
+from trainshed.buckets.rest.views import (
+    editable_fields,
+    etag_of,
+    record_headers,
+    timestamp,
+    xml_element,
+)
 from trainshed.buckets.transfers import copy
 from trainshed.httpd.messages import Response
 
@@ -216,7 +222,9 @@ def _bare(tag: str) -> str:
 
 def _properties(call: Call) -> dict[str, str]:
     headers = call.request.headers
-    return {field: headers[name] for name, field in _PROPERTIES.items() if headers.get(name)}
+    return editable_fields(
+        {field: headers[name] for name, field in _PROPERTIES.items() if headers.get(name)}
+    )
 
 
 def _custom(call: Call) -> dict[str, str]:
