@@ -1,5 +1,6 @@
 """`trainshed buckets`: what is asked of the storage API, and where files go."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,20 @@ def test_no_object_leaves_the_directory_that_was_named(
     assert result.exit_code == 1
     assert "cannot be a file below" in result.stderr
     assert not (tmp_path.parent / "evil").exists()
+
+
+def test_what_somebody_put_in_the_way_is_not_written_to(
+    trainshed: Invoke, bucket: FakeService, tmp_path: Path
+) -> None:
+    """A copy is a draft first, whose name anybody can foresee; a pipe would be waited for without end."""
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / ".a.txt.part").symlink_to(tmp_path / "kept")
+    result = trainshed("buckets", "cp", "gs://b/d/a.txt", f"{tmp_path}/")
+    assert (result.exit_code, (tmp_path / "kept").read_text()) == (0, "mine")
+    assert (tmp_path / "a.txt").read_text() == "d/a.txt"
+    os.mkfifo(tmp_path / "pipe")
+    refused = trainshed("buckets", "cp", "-r", str(tmp_path), "gs://b/up")
+    assert "pipe is not an ordinary file" in refused.stderr
 
 
 def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: FakeService) -> None:

@@ -245,7 +245,9 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
     draft = goal.with_name(f".{goal.name}.part")
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
+        # What an earlier copy left, or a link that somebody put there, is not written to.
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as file:
             for chunk in chunks:
                 file.write(chunk)
         draft.replace(goal)
@@ -283,6 +285,8 @@ def _to_bucket(
 
 
 def _upload(storage: Client, path: Path, at: Place) -> None:
+    if not path.is_file():
+        raise click.ClickException(f"{path} is not an ordinary file; - reads standard input.")
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
