@@ -175,7 +175,7 @@ def _tables(book: AccessBook, other: AccessBook) -> dict[str, Mapping[str, Struc
         "account": book.accounts,
         "key": book.keys,
         "signed_out": book.signed_out,
-        "grant": {_key(grant): grant for grant in grants},
+        "grant": {f"{grant.project}/{grant.role}/{grant.member}": grant for grant in grants},
     }
 
 
@@ -217,7 +217,3 @@ class AccessFile(Struct, frozen=True):
     def book(self) -> AccessBook:
         """Raises ValueError."""
         return book_of({(kind, key): content.encode() for kind, key, content in self.entries})
-
-
-def _key(grant: Grant) -> str:
-    return f"{grant.project}/{grant.role}/{grant.member}"

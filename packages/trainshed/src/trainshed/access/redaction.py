@@ -37,7 +37,7 @@ def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> 
     }
     repeated = tuple(_spellings(environ[name] for name in hidden))
     return {
-        name: REDACTED if name in hidden else _without(value, repeated)
+        name: REDACTED if name in hidden else without(value, repeated)
         for name, value in environ.items()
     }
 
@@ -50,7 +50,8 @@ def _spellings(values: Iterable[str]) -> Iterable[str]:
     return sorted(long | written, key=len, reverse=True)
 
 
-def _without(value: str, texts: Iterable[str]) -> str:
+def without(value: str, texts: Iterable[str]) -> str:
+    """Return a text in which these are hidden."""
     for text in texts:
         value = value.replace(text, REDACTED)
     return value

@@ -116,9 +116,10 @@ class Sealer:
         keys = {_fingerprint(key): key for key in (*own, *self._forgotten)}
         fingerprint, nonce, content = _split(sealed)
         if fingerprint not in keys:
+            place = VARIABLE if self._given else self._file
             raise Unsealable(
                 f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, "
-                f"and the key in use, from {self._place()}, is {self.fingerprint}. Put the former key "
+                f"and the key in use, from {place}, is {self.fingerprint}. Put the former key "
                 "behind it, or set the secret again."
             )
         try:
@@ -167,9 +168,6 @@ class Sealer:
             if not self._given and self.fingerprint == fingerprint:
                 self._forgotten += self._keys[1:]
                 self._keep(self._keys[:1])
-
-    def _place(self) -> str:
-        return VARIABLE if self._given else str(self._file)
 
     def _read(self) -> tuple[bytes, ...]:
         """The keys in the file, () if it has none. It is read anew each time, since an operator may put it

@@ -152,7 +152,7 @@ class Client:
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
             raise self._unreachable(failure) from None
-        answer = Answer(connection, response, self, _as_it_is if self._raw else cleaned)
+        answer = Answer(connection, response, self, self._raw)
         if response.status >= 400:
             with answer:
                 raise _refused(response.status, answer.read(), "" if self._token else self.address)
@@ -230,10 +230,10 @@ class Answer:
         connection: "http.client.HTTPConnection",
         response: "http.client.HTTPResponse",
         client: Client,
-        clean: Callable[[Any], Any],
+        raw: bool,
     ) -> None:
-        """`clean`: applied to each JSON value before it is returned."""
-        self._clean = clean
+        """`raw`: JSON values are returned as they are, and not made printable."""
+        self._raw = raw
         self._connection = connection
         self._response = response
         self._client = client
@@ -261,7 +261,8 @@ class Answer:
         JSON."""
         content = self.read()
         try:
-            return self._clean(json.loads(content or b"{}"))
+            value = json.loads(content or b"{}")
+            return value if self._raw else cleaned(value)
         except ValueError:
             raise Refused(
                 self._response.status,
@@ -274,7 +275,8 @@ class Answer:
         try:
             while line := self._response.readline():
                 if line.strip():
-                    yield self._clean(json.loads(line))
+                    value = json.loads(line)
+                    yield value if self._raw else cleaned(value)
             # `readline` does not raise if the connection ends within the answer.
             response = self._response
             if response.chunk_left is not None if response.chunked else response.length:
@@ -314,10 +316,6 @@ class Answer:
         """Close the connection. May be called again."""
         self._response.close()
         self._connection.close()
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _refused(status: int, content: bytes, unknown_to: str) -> Refused:

@@ -71,7 +71,7 @@ def set_(
     body = {
         "name": name,
         "value": _without_line_end(_value(name, file, variable)),
-        "project": _whose(endpoint, project),
+        "project": project or endpoint.project or answering(endpoint).project,
     }
     answer = endpoint.client().post(_SECRETS, body)
     stored = read(answer, StoredSecret)
@@ -129,7 +129,3 @@ def _without_line_end(value: str) -> str:
     not meant. Several lines are a file's content and stay as they are."""
     line = value.removesuffix("\n").removesuffix("\r")
     return value if "\n" in line else line
-
-
-def _whose(endpoint: Endpoint, project: str | None) -> str:
-    return project or endpoint.project or answering(endpoint).project

@@ -88,7 +88,8 @@ async def look_at(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Loo
     began, latest = loop.time(), visit.backend.notices.latest
     view = await page(visit)
     parts = rendered_parts(visit, view)
-    digests = {name: _digest(html) for name, html in parts.items()}
+    texts = ((name, html.encode("utf-8", "surrogateescape")) for name, html in parts.items())
+    digests = {name: hashlib.blake2b(text, digest_size=12).digest() for name, text in texts}
     return Look(view, parts, loop.time() - began, latest, digests)
 
 
@@ -162,7 +163,3 @@ async def merged(
         await asyncio.gather(*coming, return_exceptions=True)
         for source in (page, added):
             await source.aclose()
-
-
-def _digest(html: str) -> bytes:
-    return hashlib.blake2b(html.encode("utf-8", "surrogateescape"), digest_size=12).digest()

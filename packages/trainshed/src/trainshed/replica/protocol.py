@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     from typing import Any, Sequence, TypeVar, dataclass_transform
 
     Message = dict[str, Any]
-    Order = tuple[str, "LaunchDocument"]
     _Section = TypeVar("_Section", bound="Section")
 else:
-    Message, Order = dict, tuple
+    Message = dict
 
     def dataclass_transform(**_):
         """Stand-in for typing.dataclass_transform, which only type checkers use and Python 3.6 lacks."""
@@ -285,7 +284,7 @@ class LaunchDocument(Section):
         )
 
 
-def ordered(line: bytes) -> "Order":
+def ordered(line: bytes) -> "tuple[str, LaunchDocument]":
     """Return the slot and the launch document of the order for a replica."""
     message = json.loads(line.decode("utf-8"))
     return message["slot"], LaunchDocument.from_message(message["plan"])

@@ -101,43 +101,43 @@ class Zygote:
 
     def _add_idle(self) -> None:
         """Fork an idle shim, whose main process is made as well, so that they need only a plan."""
-        ours, theirs = socket.socketpair()
         try:
-            child = levels.fork(self._level)
+            self._idle.append(self._forked(self._level))
         except OSError:
             self._size = 0  # No memory for processes that only wait.
-            return
-        if child == 0:
-            try:
-                self._leave_zygote(theirs.fileno())
-                start.await_order(theirs, self._level)
-            finally:
-                os._exit(0)
-        theirs.close()
-        self._idle.append(ours)
 
     def _hand_on(self, line: bytes, handle: int) -> None:
-        """Pass an order on to an idle shim, or fork one that has read it already."""
-        while self._idle:
-            with self._idle.pop(0) as connection:
+        """Pass an order on to an idle shim, or else to one that is forked for it."""
+        is_idle = True
+        while is_idle:
+            is_idle = bool(self._idle)
+            level = self._level or protocol.ordered(line)[1].isolation.level
+            shim = self._idle.pop(0) if is_idle else self._forked(level, is_expected=True)
+            with shim:
                 try:
-                    unix_sockets.send(connection, line + b"\n", handle)
+                    unix_sockets.send(shim, line + b"\n", handle)
                 except OSError:
-                    continue  # The idle shim was killed.
+                    continue  # It was killed.
                 return
-        order = protocol.ordered(line)
-        level = order[1].isolation.level
+
+    def _forked(self, level: str, *, is_expected: bool = False) -> socket.socket:
+        """Fork a shim that waits for its order, and return the connection to it. `is_expected`: the order is
+        there, so that the shim says what keeps it from being carried out. Raises OSError."""
+        ours, theirs = socket.socketpair()
         try:
             child = levels.fork(level)
         except OSError:
-            child = os.fork()  # It says why it has no namespace.
+            if not is_expected:
+                raise
+            child = os.fork()
         if child == 0:
             try:
-                self._leave_zygote(handle)
-                enclosed = start.enclose(level, order)
-                start.run_incarnation(order, socket.socket(fileno=handle), enclosed)
+                self._leave_zygote(theirs.fileno())
+                start.await_order(theirs, level, is_expected=is_expected)
             finally:
                 os._exit(0)
+        theirs.close()
+        return ours
 
     def _fork(self, line: bytes, handle: int) -> None:
         """Fork a process that carries out another request."""
@@ -174,17 +174,17 @@ def _become(line: bytes, handle: int) -> None:
 
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:
-    """Carry out an order: JSON, {"autopsy": true, "slot": the directory
+    """Carry out an order, which the main process gets as well: JSON, {"autopsy": true, "slot": the directory
     with the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
     `connection` as the shim of a live replica does (`shells`). Returns when the shell is over."""
     slot, plan = protocol.ordered(order)
-    enclosed = start.enclose(plan.isolation.level, (slot, plan))
+    enclosed = start.enclose(plan.isolation.level)
     os.chdir(slot)
     sandbox = Sandbox(slot, plan, json.loads(order.decode("utf-8"))["shell"], connection)
     try:
         if isinstance(enclosed.main, OSError):
             raise enclosed.main
-        sandbox.run(enclosed.main)
+        sandbox.run(order, enclosed.main)
     except OSError as error:
         sandbox.refuse("its view cannot be made: %s" % error)
 
@@ -215,7 +215,7 @@ class Sandbox:
         if self._connection is not None:
             shells.refuse(self._connection, cause)
 
-    def run(self, main: main_process.MainProcess) -> None:
+    def run(self, order: bytes, main: main_process.MainProcess) -> None:
         """Serve the shell until it is over. Raises OSError."""
         plan = self._plan
         watched: memory_limit.MemoryLimit | None = None
@@ -230,6 +230,7 @@ class Sandbox:
                 main=lambda: 0,
                 has_ended=lambda: self._ended,
             )
+            main.say(order)
             main.say(b"claimed")
             main.say(b"go")
             children = kernel.child_signals()

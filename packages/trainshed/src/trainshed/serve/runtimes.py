@@ -51,7 +51,7 @@ def list_(
     settings = load(config, {"cache": cache})
     offers = _told(lambda: _inventory(settings).offers(family))
     if form == "json":
-        print_data([_record(offer) for offer in offers])
+        print_data([asdict(offer) | {"built": str(offer.built or "")} for offer in offers])
         return
     for line in _table(offers):
         click.echo(line)
@@ -154,10 +154,6 @@ def _said(piece: "Removal", outcome: str, why: str) -> str:
     word = {"kept": "stays", "due": "would go", "deleted": "removed"}[outcome]
     because = f"  ({why})" if why else ""
     return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
-
-
-def _record(offer: "InventoryEntry") -> dict[str, Any]:
-    return asdict(offer) | {"built": str(offer.built or "")}
 
 
 def _inventory(settings: Settings) -> "Inventory":

@@ -344,16 +344,13 @@ def _absolute(file: str) -> str:
 
 def _halves(values: dict[str, tuple[Any, str]]) -> list[str]:
     """Return what is wrong if a certificate has no key, or a key no certificate."""
-    sources = {name: values[name][1] for name in ("tls_cert", "tls_key") if _given(name, values)}
+    both = {name: values.get(name, ("", "")) for name in ("tls_cert", "tls_key")}
+    sources = {name: source for name, (value, source) in both.items() if value != ""}
     if len(sources) != 1:
         return []
     ((name, source),) = sources.items()
     other = "tls_key" if name == "tls_cert" else "tls_cert"
     return [f"{source}: given without {other}; give both, or neither"]
-
-
-def _given(name: str, values: dict[str, tuple[Any, str]]) -> bool:
-    return name in values and values[name][0] != ""
 
 
 def _told(source: str, name: str, line: str) -> str:

@@ -160,7 +160,11 @@ class PointFiles:
         FailedPrecondition (the run is full), Unavailable: then all of them may have been written, or none,
         and repeating the call does no harm. `thins`: if the run is full, half of its points are dropped
         instead; must be the same in all calls for the run."""
-        data = b"".join(_frame(series, some) for series, some in points if some)
+        data = b"".join(
+            _column(*map(list, zip(*some, strict=True))).frame(series)
+            for series, some in points
+            if some
+        )
         if not data:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,7 +219,8 @@ class PointFiles:
         path = self._path(run)
         length, merged = self._lengths.pop(run, (None, 0))
         if length is None:
-            length = _whole_length(path.read_bytes()) if path.exists() else 0
+            payloads = _payloads(path.read_bytes()) if path.exists() else ()
+            length = sum(_HEADER.size + len(payload) for payload in payloads)
         is_full = length + len(data) > MOST_BYTES and thins
         if is_full or length - merged > max(_LOOSE, merged // 4):
             length = merged = self._merge(path, halves=is_full)
@@ -283,10 +288,6 @@ def _values(column: Any) -> "array[float] | list[Any]":
     return column if isinstance(column[0], bytes) else array("d", column)
 
 
-def _frame(series: int, points: Sequence[Point]) -> bytes:
-    return _column(*map(list, zip(*points, strict=True))).frame(series)
-
-
 def _payloads(data: bytes) -> Iterator[memoryview]:
     """Yield the payloads of complete frames, up to the first incomplete one."""
     view = memoryview(data)
@@ -298,7 +299,3 @@ def _payloads(data: bytes) -> Iterator[memoryview]:
             return
         yield payload
         at += _HEADER.size + length
-
-
-def _whole_length(data: bytes) -> int:
-    return sum(_HEADER.size + len(payload) for payload in _payloads(data))

@@ -81,7 +81,9 @@ async def read_work(reader: Reader, name: JobName, kind: type[Kind]) -> tuple[Ki
 def of_kind(work: Work, kind: type[Kind]) -> Kind:
     """Return the work itself if it is of `kind`. Raises NotFound if it is not."""
     if not isinstance(work, kind):
-        raise NotFound(f"{work.name} was not found as a {kind.__name__}: it is a {_word(work)}.")
+        is_ml = work.name.api is Api.ML
+        word = "job of the ml v1 API" if is_ml else RESOURCES[work.name.collection]
+        raise NotFound(f"{work.name} was not found as a {kind.__name__}: it is a {word}.")
     return work
 
 
@@ -203,10 +205,6 @@ def queue_position(capacity: CapacityView, work: Work) -> int:
     (facts/resources#ml)."""
     waits = isinstance(work, Job) and work.state is JobState.QUEUED
     return capacity.position(work.uid) if waits else 0
-
-
-def _word(work: Work) -> str:
-    return "job of the ml v1 API" if work.name.api is Api.ML else RESOURCES[work.name.collection]
 
 
 async def actor_of(reader: Reader, principal: Principal) -> Actor:

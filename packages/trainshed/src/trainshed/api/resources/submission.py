@@ -363,7 +363,8 @@ async def pinned(services: Services, work: Work) -> Work:
     if isinstance(work, Pipeline):
         return work  # Its job is a work of its own.
     spec = work.spec if isinstance(work, Job) else work.spec.trial
-    if not (uris := _uris(spec)):
+    uris = tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
+    if not uris:
         return work
     before = await _before(services.reader, work)
     demanded = {uri: before.get(uri) or digest_in(uri) for uri in uris}
@@ -379,10 +380,6 @@ async def pinned(services: Services, work: Work) -> Work:
     if isinstance(work, Job):
         return replace(work, spec=spec)
     return replace(work, spec=replace(work.spec, trial=spec))
-
-
-def _uris(spec: JobSpec) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
 
 
 def _with_digests(pool: WorkerPool, digests: Digests) -> WorkerPool:

@@ -117,12 +117,9 @@ async def tell_of_port(services: Services, ticket: Ticket) -> None:
     """Record in the timeline that somebody uses a port. Raises NotFound."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
-    text = f"{ticket.who} opened {_port(ticket)} of {where(job, ticket)}."
+    port = f"port {ticket.name}" if ticket.name.isdecimal() else f"the page {ticket.name}"
+    text = f"{ticket.who} opened {port} of {where(job, ticket)}."
     await _tell(services, job, ticket, TimelineEntry(services.now(), "shell", text))
-
-
-def _port(ticket: Ticket) -> str:
-    return f"port {ticket.name}" if ticket.name.isdecimal() else f"the page {ticket.name}"
 
 
 async def _tell(services: Services, job: Job, ticket: Ticket, entry: TimelineEntry) -> None:

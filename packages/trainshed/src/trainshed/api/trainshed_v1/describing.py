@@ -26,7 +26,6 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
-from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
@@ -126,7 +125,8 @@ async def _described(
             links = links_of(services, principal, work)
             view = await _common(services, sight)
             pages = pages_of(services, principal, work)
-            return views.with_replicas(view, work, _kept(services, work), links, pages)
+            kept = services.shells.autopsies(work.uid) if services.shells is not None else ()
+            return views.with_replicas(view, work, kept, links, pages)
         case TuningJob():
             trials = await _trials(services, work, sight.below, memory)
             view = await _common(services, sight)
@@ -155,10 +155,6 @@ async def _with_cause(services: Services, job: Job, waiting: Waiting | None) -> 
     timeline = await services.reader.timeline(job.uid)
     verdicts = [entry.message for entry in timeline if entry.kind == "verdict"]
     return replace(waiting, hint=verdicts[-1]) if verdicts else waiting
-
-
-def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:
-    return services.shells.autopsies(job.uid) if services.shells is not None else ()
 
 
 async def _common(services: Services, sight: Seen) -> records.JobDescription:

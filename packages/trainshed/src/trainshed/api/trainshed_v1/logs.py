@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Final, Literal, assert_never
 
@@ -160,12 +161,9 @@ class _Source(Struct):
         """Read on for writers of which everything was sent, about `most` bytes each."""
         for writer in self.writers.values():
             if writer.more and writer.is_drained:
-                texts, writer.more = writer.log.read(most, self._write)
+                texts, writer.more = writer.log.read(most, partial(log_texts, self.job))
                 writer.read, writer.sent = texts or (), 0
         self.more = any(writer.more or not writer.is_drained for writer in self.writers.values())
-
-    def _write(self, source: StreamSource, data: bytes) -> Texts:
-        return log_texts(self.job, source, data)
 
 
 class _Programs:

@@ -13,7 +13,7 @@ from trainshed.api.trainshed_v1.drills import drill_view, pattern_fault
 from trainshed.api.trainshed_v1.timeline import verdict_view
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Drill, Job
-from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.resume import (
     Finding,
     Hit,
@@ -92,17 +92,11 @@ async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Prog
             pages = log.pages(replicas, hit.restarted, hit.until)
             after = await _first_step(log, series, pages)
         numbers = [step.number for step in steps if step.at >= hit.began]
-        source = _source(job.name.api, replicas)
+        source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
         # Each of several replicas counts for itself.
         ascending = not source or numbers == sorted(numbers, reverse=True)
         return Progress(source, series.word, first, steps[0], after, ascending)
     return Progress()
-
-
-def _source(api: Api, replicas: Set[ReplicaId] | None) -> str:
-    return (
-        "" if replicas is None else ", ".join(log_task_name(api, replica) for replica in replicas)
-    )
 
 
 async def _first_step(

@@ -129,12 +129,14 @@ def with_replicas(
     """Return the description with what only a job with replicas of its own has. `kept`: autopsies of its
     failed replicas. `links`: to the shells of running replicas, by their names. `pages`: of the job, by their
     names."""
+    # Before the first attempt those that there will be.
+    replicas = job.replicas or tuple(map(Replica, job.spec.replicas()))
     return structs.replace(
         view,
         substitutions=job.spec.substitutions,
         attempt=job.attempt,
         retries=dict(job.retries),
-        replicas=tuple(_replica(job, replica) for replica in _replicas(job)),
+        replicas=tuple(_replica(job, replica) for replica in replicas),
         autopsies=tuple(
             records.KeptAutopsy(
                 replica=str(autopsy.replica),
@@ -183,11 +185,6 @@ def _kind(work: Work) -> str:
             return "pipeline"
         case _:
             assert_never(work)
-
-
-def _replicas(job: Job) -> tuple[Replica, ...]:
-    """Return the current attempt's replicas; before the first attempt those that there will be."""
-    return job.replicas or tuple(Replica(replica) for replica in job.spec.replicas())
 
 
 def _replica(job: Job, replica: Replica) -> records.Replica:

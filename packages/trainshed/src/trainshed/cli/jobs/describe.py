@@ -208,7 +208,8 @@ def waiting_lines(waiting: Waiting) -> Iterator[str]:
     for number, job in enumerate(waiting.blockers):
         yield f"{'and' if number else 'held'} by {job}"
     if waiting.position:
-        yield "it is the next one" if waiting.position == 1 else _behind(waiting.position - 1)
+        count = waiting.position - 1
+        yield f"{count} job{'s' * (count != 1)} before it" if count else "it is the next one"
 
 
 def replica_table(replicas: Sequence[Replica], now: Nanos) -> list[str]:
@@ -277,10 +278,6 @@ def _shell_lines(job: JobView) -> Iterator[str]:
     if links := tuple((job.web_access_uris or {}).items()):
         yield f"trainshed jobs shell {job.job_id}{' [REPLICA]' if len(links) > 1 else ''}, or in a browser:"
         yield from pairs(links)
-
-
-def _behind(count: int) -> str:
-    return f"{count} job{'s' * (count != 1)} before it"
 
 
 def timeline_lines(

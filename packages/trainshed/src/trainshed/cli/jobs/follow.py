@@ -95,7 +95,7 @@ class Patience:
                         for update in read(part):
                             progressed = True
                             yield update
-                if self._is_over():
+                if JobView.parse(self._client.get(job_path(self._uid))).state.is_final:
                     return
                 cause = "The service ended the stream: it is shutting down."
             except Unreachable as failure:
@@ -103,9 +103,6 @@ class Patience:
             if began is not None and (progressed or time.monotonic() - began > _STEADY):
                 self._was_back(began)
             self._wait(cause, began)
-
-    def _is_over(self) -> bool:
-        return JobView.parse(self._client.get(job_path(self._uid))).state.is_final
 
     def _was_back(self, at: float) -> None:
         """Note that the service answered a stream that was opened at this time (monotonic). An absence that

@@ -53,8 +53,9 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def error_text(self) -> str:
-        """Its public error; "" = none."""
-        return _own_links(self.error.message.strip(), self.job_id) if self.error else ""
+        """Its public error, whose link to a page of logs is replaced by our own command; "" = none."""
+        message = self.error.message.strip() if self.error else ""
+        return _PAGE.sub(f"trainshed jobs logs {self.job_id}", message)
 
     @property
     def progress_words(self) -> str:
@@ -86,12 +87,6 @@ def progress_text(progress: records.Progress) -> str:
     rest = remaining_text(progress.remaining_seconds)
     text = one_line(progress.text)
     return ", ".join(filter(None, (share, "" if text == share else text, rest)))
-
-
-def _own_links(text: str, job_id: str) -> str:
-    """Return a message in the words of the public services, whose link to a page of logs is replaced by our
-    own command."""
-    return _PAGE.sub(f"trainshed jobs logs {job_id}", text)
 
 
 def how(ending: records.ReplicaExit | None) -> str:

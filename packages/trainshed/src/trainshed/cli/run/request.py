@@ -212,8 +212,9 @@ def _machine(request: RunRequest) -> dict[str, Any]:
     kind, name = next(fitting, (kind, name))
     if not kind and machines:
         numbers = {number for _, counts in machines for of in counts.values() for number in of}
+        either = f"{', '.join(map(str, sorted(numbers)))} GPUs" if numbers else "no GPU"
         raise click.UsageError(
-            f"--gpus {request.gpus}: a {name or 'machine'} can have {_either(sorted(numbers))}; name another"
+            f"--gpus {request.gpus}: a {name or 'machine'} can have {either}; name another"
             " one by --machine-type, such as n1-standard-8."
         )
     return {
@@ -221,10 +222,6 @@ def _machine(request: RunRequest) -> dict[str, Any]:
         "acceleratorType": kind,
         "acceleratorCount": request.gpus,
     }
-
-
-def _either(counts: Sequence[int]) -> str:
-    return f"{', '.join(map(str, counts))} GPUs" if counts else "no GPU"
 
 
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")

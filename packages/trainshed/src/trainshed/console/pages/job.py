@@ -262,15 +262,11 @@ async def spec(visit: Visit) -> View:
             "others": others,
             "ran": ran,
             "command": shlex.join(ran.command) if ran else "",
-            "cluster": _cluster(ran) if ran else "",
+            "cluster": json.dumps(ran.cluster_spec, indent=2) if ran and ran.cluster_spec else "",
         },
         parts={"head": head(visit, job, "spec")},
         place="jobs",
     )
-
-
-def _cluster(ran: Launch) -> str:
-    return json.dumps(ran.cluster_spec, indent=2) if ran.cluster_spec else ""
 
 
 async def open_page(visit: Visit) -> Response:

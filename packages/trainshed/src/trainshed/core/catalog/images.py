@@ -121,7 +121,7 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
     # PyTorch has no image for CPUs alone.
     devices = ("gpu",) if gpu else ("cpu", "xla", "gpu")
     names = [
-        (devices.index(match["device"]), _flat(python), image)
+        (devices.index(match["device"]), -_place(python), image)
         for image, (_, listed_version, python) in table("images")["images"].items()
         if (match := _NAME.fullmatch(image))
         and _FRAMEWORKS[match["framework"]] == framework
@@ -137,11 +137,6 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
 def prebuilt_uri(image: str) -> str:
     """Return the URI of one of `listed_images`."""
     return f"us-docker.pkg.dev/vertex-ai/training/{image}:latest"
-
-
-def _flat(python: str) -> int:
-    """Return a number that is smaller for a newer Python."""
-    return -_place(python)
 
 
 def nearest_prebuilt(uri: str) -> str:

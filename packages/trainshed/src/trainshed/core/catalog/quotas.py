@@ -85,7 +85,8 @@ def _each(api: Api, prefix: str, machine: Machine, disk: Disk) -> list[tuple[str
     """Return what one replica of a pool takes."""
     ml = ML if api is Api.ML else ""
     cpus = f"{ML}cpus" if ml else prefix + _family(machine.type)
-    demands = [(cpus, machine.vcpus), (f"{ml}{_disk(disk.type)}", float(disk.size_gb))]
+    kind = disk.type.replace("-", "_")
+    demands = [(cpus, machine.vcpus), (f"{ml}{kind}_gb", float(disk.size_gb))]
     if machine.accelerators:
         device = _device(machine.accelerators.type, machine.accelerators.count)
         demands.append((f"{ml or prefix}{device}", float(machine.accelerators.count)))
@@ -100,7 +101,3 @@ def _family(machine_type: str) -> str:
 def _device(accelerator: str, count: int) -> str:
     is_pod = accelerator in ("TPU_V2", "TPU_V3") and count > _TPU_BOARD
     return f"{accelerator}_POD" if is_pod else accelerator
-
-
-def _disk(disk_type: str) -> str:
-    return f"{disk_type.replace('-', '_')}_gb"

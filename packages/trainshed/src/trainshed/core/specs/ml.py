@@ -24,7 +24,6 @@ from trainshed.core.specs.ml_pools import (
     ROLES,
     Hardware,
     Programs,
-    Role,
     read_hardware,
     read_programs,
 )
@@ -186,17 +185,14 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
                 "TensorFlow of their runtime or image."
             )
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
-        if unused and role.position not in running and not _is_tpu(training, role):
+        # It has no replicas of its own if it stands for a TPU of the master.
+        is_tpu = training.text(role.type_field) == CLOUD_TPU
+        if unused and role.position not in running and not is_tpu:
             names = " and ".join(map(training.at, unused))
             hyperparameters.append(
                 f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."
             )
     return tuple(hyperparameters)
-
-
-def _is_tpu(training: Section, role: Role) -> bool:
-    """Whether the role has no replicas of its own, but stands for a TPU of the master."""
-    return training.text(role.type_field) == CLOUD_TPU
 
 
 DEFAULT_TAG = "training/hptuning/metric"

@@ -191,17 +191,14 @@ def _merge_tpu(kinds: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
     tpu = next((hardware for hardware in kinds if hardware.machine.type == CLOUD_TPU), None)
     if tpu is None:
         return kinds
+    devices = tpu.machine.accelerators
     return tuple(
-        Hardware(hw.role, hw.count, _with_devices(hw.machine, tpu.machine.accelerators), hw.disk)
+        replace(hw, machine=replace(hw.machine, accelerators=hw.machine.accelerators or devices))
         if hw.role.position == 0
         else hw
         for hw in kinds
         if hw is not tpu
     )
-
-
-def _with_devices(machine: Machine, devices: Accelerators | None) -> Machine:
-    return replace(machine, accelerators=machine.accelerators or devices)
 
 
 _UNKNOWN_RUNTIME = RuntimeChoice("", "", "")

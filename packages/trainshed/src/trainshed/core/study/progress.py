@@ -31,17 +31,14 @@ def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> M
     LAST: the last one that has all. BEST: the one with the best value of the objective, the earliest of equal
     ones. The public API does not say what is best among several objectives: then it is the last one, too.
     """
-    complete = [item for item in measurements if _has_all(spec, item)]
+    ids = [metric.id for metric in spec.metrics]
+    complete = [item for item in measurements if None not in map(item.value, ids)]
     aims = objectives(spec)
     if not complete:
         return None
     if spec.selection is Selection.LAST or len(aims) != 1:
         return complete[-1]
     return max(complete, key=lambda item: score(aims[0], item.value(aims[0].id) or 0.0))
-
-
-def _has_all(spec: StudySpec, measurement: Measurement) -> bool:
-    return all(measurement.value(metric.id) is not None for metric in spec.metrics)
 
 
 def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: Nanos, now: Nanos) -> str:

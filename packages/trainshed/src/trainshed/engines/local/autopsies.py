@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.access.redaction import REDACTED, redacted
+from trainshed.access.redaction import redacted, without
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 from trainshed.engines.local.layout import Layout
@@ -101,7 +101,7 @@ class Autopsies:
     async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
         """Keep those of an attempt's slots whose replica failed; the others are about to be deleted. Nothing
         of the attempt lives any more."""
-        if not (self._keeping.ttl and slots):
+        if not self._keeping.ttl:
             return
         for replica in await asyncio.to_thread(_failed_of, slots):
             self._keep(JobUid(job_uid), attempt, replica, slots[replica])
@@ -258,14 +258,8 @@ def _without_secrets(document: protocol.Message) -> protocol.Message:
     kept = {name: value for name, value in document.items() if name not in _OF_ITS_TIME}
     return kept | {
         "environ": redacted(environ, secret),
-        "argv": [_masked(argument, masked) for argument in document["argv"]],
+        "argv": [without(argument, masked) for argument in document["argv"]],
     }
-
-
-def _masked(text: str, masked: tuple[str, ...]) -> str:
-    for secret in masked:
-        text = text.replace(secret, REDACTED)
-    return text
 
 
 _CHUNK = 1 << 18

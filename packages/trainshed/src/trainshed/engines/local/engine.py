@@ -292,7 +292,7 @@ class LocalEngine:
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(slot_handle.is_live for slot_handle in gang.values()):
-            slots = {r: handle.directory for r, handle in gang.items() if not handle.has_succeeded}
+            slots = {replica: slot_handle.directory for replica, slot_handle in gang.items()}
             await self._autopsies.keep(job_uid, attempt, slots)
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()

@@ -160,16 +160,13 @@ class MachineHosts:
     def write(self, hosts: Sequence[tuple[str, str]]) -> None:
         """Put these (name, address) pairs into the file, in place of those of an earlier call. Raises
         OSError."""
-        begun, _, _ = self._read().partition(f"{_OURS}\n")
+        begun, _, _ = self.path.read_text("utf-8").partition(f"{_OURS}\n")
         if begun and not begun.endswith("\n"):
             begun += "\n"
         words = [line.split() for line in begun.splitlines()]
         known = {(name, address) for address, *names in filter(None, words) for name in names}
         lines = [f"{address}\t{name}\n" for name, address in hosts if (name, address) not in known]
         rewrite(self.path, f"{begun}{_OURS}\n{''.join(lines)}")
-
-    def _read(self) -> str:
-        return self.path.read_text("utf-8")
 
 
 def rewrite(path: Path, text: str) -> None:

@@ -194,11 +194,6 @@ class SlotHandle:
         """Whether a program of it runs, or may run."""
         return self.state is not State.ENDED
 
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether its latest incarnation is known to have ended with status 0."""
-        return self._record is not None and self._record.get("exit_code") == 0
-
     def expects(self, incarnation: int) -> bool:
         """Whether that incarnation's end is still to come."""
         return self.is_live and self.incarnation == incarnation

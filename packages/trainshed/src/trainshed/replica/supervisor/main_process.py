@@ -6,7 +6,7 @@ view later (`enter`). If a preloader's fork becomes the program, this process on
 
 It speaks with the shim, one line per message, over a socket pair that closes when it executes the program.
 Shim to main process:
-- the order, as the zygote gave it to the shim, if it was idle
+- the order, as the zygote gave it to the shim
 - `claimed`; until then nothing of the slot is touched
 - `go`: run the program
 Main process to shim:
@@ -36,11 +36,9 @@ class MainProcess:
     """The handle of a main process: it is forked at once, waits until it is given an order, and ends with
     the shim."""
 
-    def __init__(
-        self, level: str, namespace: users.Namespace | None, order: protocol.Order | None
-    ) -> None:
+    def __init__(self, level: str, namespace: users.Namespace | None) -> None:
         """`level`: of its isolation. `namespace`: of the program's own users, if it was made in advance.
-        `order`: None = it is told. Raises OSError."""
+        Raises OSError."""
         #: Read end of the pipe that the program writes its standard output to.
         self.output, output = os.pipe()
         #: Read end of the pipe for its standard error.
@@ -56,7 +54,7 @@ class MainProcess:
                 kernel.name_process("ts-program")
                 self.control.close()
                 kernel.close_all([self.output, self.errors])
-                _Beginning(control, (output, errors), level, namespace, order).run()
+                _Beginning(control, (output, errors), level, namespace).run()
             finally:
                 os._exit(1)
         for theirs in (control.detach(), output, errors):
@@ -95,9 +93,8 @@ class _Beginning:
         outputs: tuple[int, int],
         level: str,
         namespace: users.Namespace | None,
-        order: protocol.Order | None,
     ) -> None:
-        """Waits for the order, if it is not there yet."""
+        """Waits for the order."""
         self._control = control
         self._inbox = b""
         self._level = level
@@ -112,7 +109,7 @@ class _Beginning:
                 devices = view.own_devices()
         except OSError as error:
             self._refused = error
-        slot, self._plan = order or protocol.ordered(self._next())
+        slot, self._plan = protocol.ordered(self._next())
         self._files = os.path.join(slot, protocol.FILES)
         self._groups = cgroups.ControlGroups(self._plan.limits)
         self._program = program_of(slot, self._plan, self._groups, outputs)

@@ -12,7 +12,7 @@
    the slot's journal, and only then reports it.
 
 An order is a line of JSON: {"slot": the slot's directory, "plan": a `LaunchDocument`}. Shim and main process
-both have it. Idle ones exist before the order does, and each reads the line (`protocol.ordered`).
+both have it, each from the line (`protocol.ordered`): an idle main process exists before the order does.
 """
 
 import os
@@ -39,9 +39,9 @@ class Enclosed(NamedTuple):
     warden: socket.socket | None
 
 
-def enclose(level: str, order: protocol.Order | None = None) -> Enclosed:
+def enclose(level: str) -> Enclosed:
     """Go on as the shim of a replica at that level. It has the machine's view as the service has it, but its
-    own processes in /proc. Only the process that is the shim returns. `order`: None = it is still to come."""
+    own processes in /proc. Only the process that is the shim returns."""
     warden: socket.socket | None = None
     namespace: users.Namespace | None = None
     refused: OSError | None = None
@@ -68,7 +68,7 @@ def enclose(level: str, order: protocol.Order | None = None) -> Enclosed:
             identity = identity._replace(proc="/proc/self/fd/%d" % handle)
             # Made before, because it takes a process. The main process reports that it cannot be made.
             namespace = _namespace() if level == protocol.LEVEL_OWN else None
-        main = main_process.MainProcess(level, namespace, order)
+        main = main_process.MainProcess(level, namespace)
     except OSError as error:
         return Enclosed(identity, error, warden)
     if namespace is not None:
@@ -105,26 +105,27 @@ def _leave_warden() -> socket.socket:
     os._exit(0)
 
 
-def await_order(connection: socket.socket, level: str) -> None:
+def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> None:
     """Be an idle shim at that sandbox level until an order comes over the connection or the zygote ends; then
-    run it."""
+    run it. `is_expected`: it has come already."""
     enclosed = enclose(level)
-    if isinstance(enclosed.main, OSError):
+    if isinstance(enclosed.main, OSError) and not is_expected:
         return  # Whoever is started in its place says why, if it is still so.
     received = unix_sockets.Receiver(connection).receive_one()
     connection.close()
     if received is not None:
         line, handle = received
-        # It begins with what needs nothing of the slot.
-        enclosed.main.say(line)
-        run_incarnation(protocol.ordered(line), socket.socket(fileno=handle), enclosed)
+        run_incarnation(line, socket.socket(fileno=handle), enclosed)
 
 
-def run_incarnation(order: protocol.Order, connection: socket.socket, enclosed: Enclosed) -> None:
+def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed) -> None:
     """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
     ended."""
     main, warden = enclosed.main, enclosed.warden
-    slot, plan = order
+    if not isinstance(main, OSError):
+        # It begins with what needs nothing of the slot.
+        main.say(order)
+    slot, plan = protocol.ordered(order)
     os.chdir(slot)
     listeners = clients.Clients(connection)
     try:

@@ -14,6 +14,7 @@ import gc
 import re
 import sqlite3
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
@@ -53,14 +54,10 @@ def _open(database: Path) -> sqlite3.Connection:
     # Each connection is used by one thread at a time, which need not be the one that opened it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     # Text that is not valid UTF-8 must not prevent the rest of its row from being read and reported.
-    connection.text_factory = _text
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     return connection
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")
 
 
 T = TypeVar("T")
