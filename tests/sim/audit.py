@@ -20,9 +20,12 @@ def unlike(
     created: int,
     lived: Sequence[tuple[SimSlot, Incarnation]],
     story: Sequence[TimelineEntry],
+    *,
+    clock_is_true: bool,
 ) -> Iterator[str]:
     """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all.
-    `lived`: of this job; nothing of it starts before it was `created` (ns), however the clock was set."""
+    `lived`: of this job; nothing of it starts before it was `created` (ns), nor later than it is told, if the
+    clock was set back meanwhile."""
     facts = {
         kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
     }
@@ -34,7 +37,8 @@ def unlike(
     leaving = {which for which, _ in _told(story, ("replica_asked_to_leave",))}
     known = {(s.attempt, str(s.replica), life.number): life for s, life in lived}
     for which, entry in started.items():
-        if which not in known or max(known[which].started, created) != entry.at:
+        began = max(known[which].started, created) if which in known else 0
+        if entry.at != began and (clock_is_true or not created <= entry.at <= began):
             yield f"job {uid}: {which} is said to have started at {entry.at}: {known.get(which)}"
     for which, entry in exited.items():
         if which not in known or not _is_exit(known[which], entry):

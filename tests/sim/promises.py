@@ -37,7 +37,9 @@ async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
         story = await reader.timeline(uid)
         books.rules.update(e.details["rule"] for e in story if e.kind == "verdict")
         faults += _of_submit(job, story, in_order=books.clock_is_true)
-        faults += audit.unlike(uid, job.created, lived[uid], story)
+        faults += audit.unlike(
+            uid, job.created, lived[uid], story, clock_is_true=books.clock_is_true
+        )
         if isinstance(job, Job):
             faults += _of_its_story(job, story)
             gives = books.judges[uid].reference.rows.gives.get(REDUCER)

@@ -28,6 +28,7 @@ from tests.unit.jobs import CREATED
 from trainshed.controller import steps
 from trainshed.controller.controller import Controller
 from trainshed.controller.parents import ParentStores
+from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -187,7 +188,8 @@ class Universe:
             else:
                 self._look_at(failures)
                 return
-            self._look_at(failures)
+            # Whoever was to hear of a refusal has died with the service.
+            self._look_at([error for error in failures if not isinstance(error, RequestError)])
 
     def _look_at(self, failures: list[BaseException]) -> None:
         """A task that ends by an exception of which nobody takes notice is a mistake, whatever it was
