@@ -139,14 +139,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_FAULT)
-def test_refusal_names_the_field(case: str) -> None:
+def test_refusal_names_the_field() -> None:
     """spec/submit#refusals: each rule by itself names the field that breaks it."""
-    request, field = ONE_FAULT[case]
-    faults = list(violations(request))
-    if case == "long arguments":
-        faults.remove("scale_tier")  # such a job does not fit into an environment either
-    assert faults == [field]
+    names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
+    names["long arguments"].remove(
+        "scale_tier"
+    )  # such a job does not fit into an environment either
+    assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
 def test_all_violations_are_reported_at_once() -> None:

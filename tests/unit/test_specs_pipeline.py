@@ -151,11 +151,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_FAULT)
-def test_refusal_names_the_field(case: str) -> None:
+def test_refusal_names_the_field() -> None:
     """spec/submit#refusals, facts/resources#pipelines: each rule by itself names the field that breaks it."""
-    request, field = ONE_FAULT[case]
-    assert list(violations(request)) == [field]
+    names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
+    assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
 def test_all_violations_are_reported_at_once() -> None:

@@ -4,7 +4,6 @@ facts/tuning#vertex)."""
 import itertools
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -201,12 +200,11 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_FAULT)
-def test_refusal_names_the_field(case: str) -> None:
+def test_refusal_names_the_field() -> None:
     """spec/submit#refusals, spec/tuning#studies, facts/tuning#vertex: each rule by itself names the field
     that breaks it."""
-    request, field = ONE_FAULT[case]
-    assert list(violations(request)) == [field]
+    names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
+    assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
 def test_all_violations_are_reported_at_once() -> None:

@@ -1,7 +1,5 @@
 """Vertex CustomJobs that are refused, and with which fields (spec/submit#refusals)."""
 
-import pytest
-
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     REDUCER,
@@ -147,11 +145,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_FAULT)
-def test_refusal_names_the_field(case: str) -> None:
+def test_refusal_names_the_field() -> None:
     """spec/submit#refusals: each rule by itself names exactly the field that breaks it."""
-    request, field = ONE_FAULT[case]
-    assert list(violations(request)) == [field]
+    names = {case: [*violations(request)] for case, (request, _) in ONE_FAULT.items()}
+    assert names == {case: [field] for case, (_, field) in ONE_FAULT.items()}
 
 
 def test_all_violations_are_reported_at_once() -> None:
