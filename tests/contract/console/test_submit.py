@@ -43,7 +43,9 @@ def test_a_form_is_a_job() -> None:
 
 
 async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browser) -> None:
-    assert (await browser.get("/submit")).status == 200
+    form = await browser.get("/submit")
+    assert form.status == 200
+    assert b'<option value="NVIDIA_TESLA_T4">' in form.body  # The nodes have some.
     answer = await browser.post("/submit", **FORM)
     assert answer.status == 303
     page = text_of(await browser.get(answer.headers["location"]))

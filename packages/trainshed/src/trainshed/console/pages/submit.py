@@ -16,6 +16,7 @@ from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import Explanation
+from trainshed.wire.trainshed_v1.jobs import Status
 
 _IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
 IMAGES: Final = (
@@ -125,7 +126,12 @@ async def _form(
 ) -> View:
     """Return the page with the form. `refused`: the refusal of the create method, which checks more than the
     explanation does."""
-    values = {"form": {**default_form(visit), **form}, "images": IMAGES, "machines": MACHINES}
+    values = {
+        "form": {**default_form(visit), **form},
+        "images": IMAGES,
+        "machines": MACHINES,
+        "accelerators": (await visit.get(Status, "status")).accelerators,
+    }
     return await _shown(visit, draft_of(form), template, values, status=status, refused=refused)
 
 
