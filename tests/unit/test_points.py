@@ -106,6 +106,28 @@ async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
     assert [(point.step, point.value) for point in means[:2]] == [(9, 2.25), (19, 7.25)]
 
 
+async def test_who_looks_again_at_many_points_waits_for_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_points, "_LOOSE", 100)
+    reads: list[Path] = []
+    real = Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        reads.append(path)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    files = PointFiles(tmp_path)
+    for end in (50, 99):
+        await files.append(7, [(1, points(*range(end)))])
+        reads.clear()
+        for _ in range(2):
+            few = (await files.read(7, [1], Part(4)))[1]
+            assert (len(few), few[-1].step) == (4, end - 1)
+        assert len(reads) == 1
+
+
 async def test_points_as_version_0_2_wrote_them_are_read(tmp_path: Path) -> None:
     payload = msgspec.msgpack.encode((1, [1, 2, 1], [1001, 1002, 1001], [0.5, 1.0, 0.5]))
     frame = struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
