@@ -24,13 +24,7 @@ from trainshed.api.calls.paging import cut, decode_number, page_size
 from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.operations import wait_for
-from trainshed.core.errors import (
-    Aborted,
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Violation,
-)
+from trainshed.core.errors import Aborted, FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults, Section

@@ -11,13 +11,7 @@ from trainshed.api.aiplatform_v1.tensorboards import SERVICE, value_number
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.requests import Faults
-from trainshed.core.tensorboards import (
-    BoardName,
-    BoardResource,
-    Level,
-    Point,
-    ValueType,
-)
+from trainshed.core.tensorboards import BoardName, BoardResource, Level, Point, ValueType
 from trainshed.store.points import Part
 
 MOST_POINTS: Final = 5_000

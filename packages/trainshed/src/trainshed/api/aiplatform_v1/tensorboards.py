@@ -28,13 +28,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults, Section, snake_case
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
-from trainshed.core.tensorboards import (
-    LEVELS,
-    BoardName,
-    BoardResource,
-    Level,
-    ValueType,
-)
+from trainshed.core.tensorboards import LEVELS, BoardName, BoardResource, Level, ValueType
 from trainshed.core.units import Nanos
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json

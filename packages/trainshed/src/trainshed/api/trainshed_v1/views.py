@@ -16,11 +16,7 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
-from trainshed.core.study.spec import (
-    DecayCurveStopping,
-    MedianStopping,
-    StudySpec,
-)
+from trainshed.core.study.spec import DecayCurveStopping, MedianStopping, StudySpec
 from trainshed.core.tensorboards import thinned
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
