@@ -190,7 +190,7 @@ _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
 POOL: Final = 8
-"""Idle shims: so many programs start without waiting for forks. Each takes some three megabytes with its
+"""Idle shims: so many programs start without waiting for forks. Each takes some two megabytes with its
 main process."""
 
 

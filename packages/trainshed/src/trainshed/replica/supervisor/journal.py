@@ -254,8 +254,8 @@ def clear(entries: Entries, proc: str = "/proc") -> bool:
     Only for holders of the lock. True: all of it is gone; false: something cannot die (it waits for a
     device).
     """
-    if entries.record(entries.latest) is not None:
-        return True  # Nothing lived any more when that was written.
+    if not entries.latest or entries.record(entries.latest) is not None:
+        return True  # Nothing was started, or nothing lived any more when that was written.
     shim, since = entries.shim
     deadline = time.monotonic() + _PATIENCE
     while protocol.is_process(shim, since, proc):
