@@ -158,3 +158,14 @@ def test_links_that_it_leaves_lead_nowhere(own: Place, tmp_path: Path) -> None:
         program = program.replace("os.readlink('/bin')", "''")
     assert said(own, program) == [False, str(Path("/bin").readlink()) if "bin" in program else ""]
     assert not list(target.iterdir())
+
+
+def test_devices_of_the_machine_are_shown_in_it(own: Place) -> None:
+    """spec/machines#gpus, with whatever else the machine has."""
+    names = "import json, os; print(json.dumps(os.listdir('/dev')))"
+    usual = said(own, names)
+    others = [file for file in Path("/dev").iterdir() if file.name not in usual]
+    device = next(filter(Path.is_char_device, others), None)
+    if device is None:
+        pytest.skip("this machine has no device that not every program sees")
+    assert {*said(own, names, devices=[str(device)])} == {*usual, device.name}

@@ -107,6 +107,8 @@ class View:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
             self.owners = users.Users(*self._isolation.users, made=self._namespace)
+        # Before the machine's /dev goes with its root.
+        self._add_devices(self._devices)
         if self._own_root:
             # First, so that what is opened from here on is opened where it will be seen.
             mounts.show_machine(self._own_root, self._file_owners(), (GCS[1:],))
@@ -123,9 +125,10 @@ class View:
         if self._isolation.image:
             self._show_image()
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
+            mounts.have_directory(self._place("/dev"))
+            kernel.bind("/dev", self._place("/dev"))
         else:
             self._hide()
-        self._show_devices(self._devices)
         self._show_buckets(around)
         if self._root:
             # The rest was mounted below the future root; from here on there is nothing else.
@@ -310,23 +313,19 @@ class View:
         mounts.have_directory(place)
         kernel.mount(kind, place, kind, flags, data)
 
-    def _show_devices(self, machines: int) -> None:
+    def _add_devices(self, machines: int) -> None:
         """Add what not every program has to its /dev. `machines`: handle of the machine's, closed here."""
-        place = self._place("/dev")
-        if self._root:
-            mounts.have_directory(place)
-            kernel.bind("/dev", place)
         for path in self._isolation.devices:
-            _show_device(machines, path.removeprefix("/dev/"), place)
+            _show_device(machines, path.removeprefix("/dev/"))
         # Its own shared memory, so that nothing of a killed program remains there.
         size = ",size=%d" % self._isolation.shm_bytes if self._isolation.shm_bytes else ""
-        kernel.mount("tmpfs", place + "/shm", "tmpfs", mounts.SAFE, "mode=1777" + size)
+        kernel.mount("tmpfs", "/dev/shm", "tmpfs", mounts.SAFE, "mode=1777" + size)
         for path, target, _ in self._device_mounts:
             handle = mounts.open_path(path.removeprefix("/dev/"), directory=machines)
-            source, to = mounts.Source(handle, None), self._place(target)
-            mounts.make_target(to, source.is_directory)
-            source.lend(to)
-            kernel.make_read_only(to)
+            source = mounts.Source(handle, None)
+            mounts.make_target(target, source.is_directory)
+            source.lend(target)
+            kernel.make_read_only(target)
         os.close(machines)
 
     def _show_buckets(self, around: dict[str, int]) -> None:
@@ -407,7 +406,7 @@ def own_devices() -> int:
     machines = mounts.open_path("/dev", os.O_DIRECTORY)
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
     for name in _HARMLESS:
-        _show_device(machines, name, "/dev")
+        _show_device(machines, name)
     for name, target in _LINKS:
         os.symlink(target, "/dev/" + name)
     os.mkdir("/dev/pts")
@@ -417,14 +416,13 @@ def own_devices() -> int:
     return machines
 
 
-def _show_device(machines: int, name: str, place: str) -> None:
-    """Show a device file of the machine's /dev (`machines`) in the one at `place`, unless it is missing.
-    Raises OSError."""
+def _show_device(machines: int, name: str) -> None:
+    """Show a device file of the machine's /dev (`machines`), unless it is missing. Raises OSError."""
     try:
         handle = mounts.open_path(name, directory=machines)
     except OSError:
         return
-    target = os.path.join(place, name)
+    target = os.path.join("/dev", name)
     mounts.make_target(target, directory=False)
     kernel.bind("/proc/self/fd/%d" % handle, target)
     os.close(handle)
