@@ -5,6 +5,7 @@ import json
 from urllib.parse import urlencode
 
 from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, submit
+from tests.isolation import needs_view
 
 _LENT = """
 import os, sys, time, urllib.request
@@ -65,6 +66,7 @@ print("METRICS", [name for name in os.listdir("/var/hypertune") if name[0] != ".
 """
 
 
+@needs_view
 def test_buckets_and_metrics_from_inside(service: Service) -> None:
     """spec/program#metrics-file: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same;
     /var/hypertune is writable."""

@@ -16,6 +16,7 @@ from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.e2e.tuning_programs import TUNING_JOBS, double, study_spec, tuning_job
+from tests.isolation import needs_view
 from tests.soaks import SOAKS
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -90,6 +91,7 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     expect(row).to_contain_text("Succeeded")
 
 
+@needs_view
 def test_a_part_of_a_long_curve_is_drawn_finer(
     service: Service, enter: Callable[..., Page]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import SKLEARN, Service, seen_by_sdk
+from tests.isolation import needs_view
 
 # Counts the rows of each split as a program of the public does, and says which files there are.
 _SCRIPT = """
@@ -98,6 +99,7 @@ def test_datasets_of_each_kind_are_made_listed_and_changed(
     assert seen["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
 
 
+@needs_view
 def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
     rows = found(service, seen["job"])
     assert rows.pop("format") == "csv"

@@ -6,6 +6,7 @@ import json
 
 from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import SKLEARN, Service, seen_by_sdk
+from tests.isolation import needs_view
 
 WRITER = (PROGRAMS / "event_writer.py").read_text()
 
@@ -62,6 +63,7 @@ print("SEEN", json.dumps({{
 """
 
 
+@needs_view
 def test_the_sdk_names_a_tensorboard(service: Service) -> None:
     """What it does after the job works without a word of warning."""
     seen = seen_by_sdk(service, _SDK)

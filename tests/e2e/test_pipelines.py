@@ -12,7 +12,9 @@ import pytest
 from tests.e2e.packages import source_package, upload
 from tests.e2e.running import SKLEARN, Service, seen_by_sdk
 from tests.e2e.tuning_programs import BUCKET, bucket
+from tests.isolation import needs_view
 
+pytestmark = needs_view
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
 
 LEAVE = """

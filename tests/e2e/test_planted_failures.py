@@ -11,6 +11,7 @@ import yaml
 
 from tests.e2e.packages import package_job
 from tests.e2e.running import Service, container_job, running, submit
+from tests.isolation import needs_view
 from tests.soaks import SOAKS
 from trainshed.core.failure.reasons import reason
 
@@ -49,6 +50,7 @@ def is_wrong(planted: dict[str, str], text: str) -> bool:
     return "\n" in text or len(text) > 300 or not re.search(planted["says"], text)
 
 
+@needs_view
 def test_reasons_name_the_cause_in_one_sentence(service: Service) -> None:
     """Every second program, and in `./dev test-all` all of them."""
     programs = [planted for planted in PLANTED if "prints" not in planted][:: 1 if SOAKS else 2]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import SKLEARN, command, environment
+from tests.isolation import needs_view
 
 SLIM = f"--image={SKLEARN}"
 
@@ -64,6 +65,7 @@ def test_the_jobs_result_is_the_commands_and_nothing_is_left(tmp_path: Path) -> 
     assert marked(mark) == []
 
 
+@needs_view
 def test_a_data_directory_of_ones_own_stays_with_the_model(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text("import pathlib; pathlib.Path('/gcs/trainshed/m').touch()")
     data = tmp_path / "kept"

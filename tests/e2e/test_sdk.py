@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, seen_by_sdk
+from tests.isolation import needs_view
 
+pytestmark = needs_view
 BUCKET = "trainshed"
 
 _SCRIPT = """

@@ -34,6 +34,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
+from tests.isolation import needs_view
 
 pytestmark = pytest.mark.e2e
 WAITS = "import os, time; print('here', flush=True); os.environ['X'] = 'y'; time.sleep(600)"
@@ -201,6 +202,7 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
         down(data)
 
 
+@needs_view
 def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
     """spec/operations#shells: autopsy: the files, the same shell, a copy; told where the job is described."""
     body = container_job(FAILS, name="fails")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.packages import package_job, source_package
 from tests.e2e.running import SKLEARN, Service, trainshed
+from tests.isolation import needs_view
 
 pytestmark = pytest.mark.e2e
 TEAM = "team-s"
@@ -72,6 +73,7 @@ def test_a_package_that_was_replaced_while_its_job_waited_is_not_run(service: Se
     assert "me" in trainshed(*retry, data=service.data, status=1).stdout.split()
 
 
+@needs_view
 def test_a_job_of_another_project_reaches_no_staged_code(service: Service, tmp_path: Path) -> None:
     """Issue: a job of team-b overwrote a wheel of another project."""
     here: Any = {"data": service.data, "cwd": tmp_path}

@@ -9,6 +9,7 @@ from tests.e2e.packages import submit_endless_build
 from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, start, submit
 from tests.e2e.stories import process_of
+from tests.isolation import needs_view
 
 NUMBERS = """
 import os, signal, sys, time
@@ -104,6 +105,7 @@ while not os.path.exists("/gcs/trainshed/stop"):
 """
 
 
+@needs_view
 def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> None:
     """Each restart of the service is on another port; what a program stored is all there."""
     mark = new_mark()

@@ -10,7 +10,9 @@ import pytest
 from tests.e2e.packages import source_package, upload
 from tests.e2e.running import SKLEARN, Service, seen_by_sdk
 from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
+from tests.isolation import needs_view
 
+pytestmark = needs_view
 _PROGRAM = """
 from google.cloud import storage
 from google.cloud.aiplatform import hyperparameter_tuning as hpt

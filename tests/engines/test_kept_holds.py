@@ -1,7 +1,6 @@
 """What an attempt held goes to the next one that needs the same: no agent is started for it."""
 
 import asyncio
-import os
 import threading
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from tests.engines.conformance.lab import Program
 from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.engines.remote_lab import RemoteLab
+from tests.isolation import needs_nodes
 from tests.ports import free_port
 from trainshed.core.names import JobUid
 from trainshed_cluster.remote import slots
@@ -37,7 +37,7 @@ async def _over(stage: Stage, uid: JobUid, program: Program, attempt: int = 1) -
     stage.forget(uid, attempt)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+@needs_nodes
 class TestARetry:
     @pytest.fixture
     def lab(self, tmp_path: Path) -> RemoteLab:
@@ -88,7 +88,7 @@ class TestARetry:
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+@needs_nodes
 class TestKeeping:
     @pytest.fixture
     def lab(self, tmp_path: Path) -> RemoteLab:

@@ -1,6 +1,5 @@
 """A remote engine over nodes that see neither the service's cache nor its code (docs/adr/0063)."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from tests.caches import remove_cache
 from tests.engines.conformance.lab import Lab, Program
 from tests.engines.conformance.stage import Stage, staged
 from tests.engines.process_cluster import ProcessCluster
+from tests.isolation import needs_nodes
 from trainshed.core.capacity import WaitReason
 from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.local.engine import LocalEngine
@@ -103,9 +103,7 @@ class UnsharedLab(Lab):
         return Prefix(Shelf(root).put("base", fill, writable="template"), _MINOR)
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0, reason="NOT TESTED: nodes with mounts of their own need root"
-)
+@needs_nodes
 class TestUnshared:
     @pytest.fixture
     def size(self) -> str:

@@ -2,14 +2,12 @@
 
 import asyncio
 import io
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,9 +17,9 @@ import pytest
 from tests.caches import remove_cache, wait_until_finished
 from tests.commands import execute
 from tests.e2e.running import SLIM
+from tests.isolation import probe
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.replica.sandbox import levels
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -59,23 +57,6 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return buffer.getvalue()
-
-
-_PROBE = """
-import json, sys
-from trainshed.replica.sandbox import levels
-print(json.dumps(levels.probe(sys.argv[1], sys.argv[2:])))
-"""
-
-
-def probe(scratch: Path, levels: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
-    """As `levels.probe`, in a process of its own: children of one in which gRPC has worked may abort when
-    they fork."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE, str(scratch), *levels], stdout=subprocess.PIPE, check=True
-    )
-    level, refused = json.loads(done.stdout)
-    return level, refused
 
 
 @dataclass

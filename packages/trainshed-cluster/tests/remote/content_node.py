@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,12 +13,14 @@ from typing import Self
 
 import pytest
 
+from tests.isolation import strongest
+from trainshed.replica import protocol
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.content.manifest import Manifest
 
 needs_mounts = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("nsenter") is None,
-    reason="NOT TESTED: a node's own mounts need root and util-linux (unshare, nsenter)",
+    strongest() != protocol.LEVEL_OWN or shutil.which("nsenter") is None,
+    reason="NOT TESTED: a node's own mounts need root, namespaces and util-linux (unshare, nsenter)",
 )
 
 _AGENT = """

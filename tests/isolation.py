@@ -1,0 +1,46 @@
+"""How far programs can be kept apart on this machine: most containers let not even root make namespaces."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import levels
+
+_PROBE = """
+import json, sys
+from trainshed.replica.sandbox import levels
+print(json.dumps(levels.probe(sys.argv[1], sys.argv[2:])))
+"""
+
+
+def probe(scratch: Path, wanted: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
+    """As `levels.probe`, in a process of its own: children of one in which gRPC has worked may abort when
+    they fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE, str(scratch), *wanted], stdout=subprocess.PIPE, check=True
+    )
+    level, refused = json.loads(done.stdout)
+    return level, refused
+
+
+@cache
+def strongest() -> str:
+    """The strongest level that works here."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return probe(Path(scratch))[0]
+
+
+needs_nodes = pytest.mark.skipif(
+    strongest() != protocol.LEVEL_OWN, reason="NOT TESTED: its nodes need root and namespaces"
+)
+needs_view = pytest.mark.skipif(
+    strongest() == protocol.LEVEL_SESSION,
+    reason="NOT TESTED: without namespaces programs have no view of files, such as /gcs, of their own",
+)
