@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.house import LOCATION, SECOND, START, House, Lines
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
@@ -234,6 +234,25 @@ async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house
         assert (await lines.next())["message"] == "last"
         await ended(house)
         assert await lines.next() is None
+
+
+async def test_a_long_log_is_sent_in_small_parts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stream whose reader stands still holds one of them, and a caller may have thousands."""
+    await created(house)
+    house.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(2000)))
+    sizes: list[int] = []
+    send = Lines.send
+
+    async def sized(lines: Lines, message: Any) -> None:
+        sizes.append(len(message.get("body", b"")))
+        await send(lines, message)
+
+    monkeypatch.setattr(Lines, "send", sized)
+    async with house.stream(f"{JOB}/logs") as lines:
+        assert len([line async for line in lines]) == 2000
+    assert max(sizes) < 100_000
 
 
 @pytest.mark.parametrize("before", [[], ["first"]])

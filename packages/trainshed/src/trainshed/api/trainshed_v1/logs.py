@@ -43,8 +43,9 @@ from trainshed.store.port import NO_JOB
 _FEW: Final = 16 << 10
 """Bytes that are read at once while few writers have few new lines: on the event loop, without delay."""
 _FEW_WRITERS: Final = 16
-_MANY: Final = 512 << 10
-"""Bytes that are read at once in a thread, if a stream is far behind."""
+_MANY: Final = 64 << 10
+"""Bytes that are read at once in a thread, if a stream is far behind. Whoever follows and does not read holds
+some five times as many, and may have thousands of streams."""
 _LEAST: Final = 4 << 10
 """Fewest bytes that are read of each writer."""
 _GROWTH: Final = 2
@@ -132,8 +133,10 @@ class _Writer(Struct):
         first, end = self.sent, len(self.read)
         if bound is not None:
             end = bisect_right(self.read, bound, lo=first, key=_moment)
-        self.sent = end
-        return self.read[first:end]
+        taken, self.sent = self.read[first:end], end
+        if self.is_drained:
+            self.read, self.sent = (), 0
+        return taken
 
 
 class _Source(Struct):
