@@ -46,11 +46,15 @@ def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeServ
 
 def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", JOBS, listed())
-    result = trainshed("jobs", "list", "--mine", "--search", "digits gpu", "--metric", "loss<1")
+    result = trainshed(
+        *("jobs", "list", "--mine", "--search", "digits gpu", "--metric", "loss<1"),
+        *("--label", "team=a", "--since", "1m"),
+    )
     query = service.sent[0].query
+    assert (query["label"], query["since"]) == ("team=a", "2026-11-20T06:00:00.000000000Z")
     assert query["metric"] == "loss<1"
     assert (query["user"], query["search"]) == ("me", "digits gpu")
-    assert "No jobs with loss<1 with 'digits gpu' of yours" in result.stderr
+    assert "No jobs since 1m with loss<1 and team=a with 'digits gpu' of yours" in result.stderr
 
 
 def test_an_id_means_no_job_of_another_project_than_is_named(

@@ -25,7 +25,7 @@ from trainshed.cli.jobs.references import (
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import state_colour
-from trainshed.cli.text.moments import TimeLimit, local_moment
+from trainshed.cli.text.moments import TimeLimit, local_moment, moment, rfc3339
 from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.units import Nanos
@@ -56,14 +56,14 @@ add_lazily(
 
 
 @command.command("list")
-@click.option(
-    "--state",
-    metavar="STATE",
-    help="Show only jobs in this state, such as RUNNING.",
-)
+@click.option("--state", metavar="STATE", help="Show only jobs in this state, such as RUNNING.")
 @click.option("--mine", "user", flag_value="me", help="Show only your own jobs.")
 @click.option("--user", metavar="EMAIL", help="Show only the jobs of this person.")
 @click.option("--search", metavar="TEXT", help="Show only jobs with TEXT in name, id or a label.")
+@click.option("--label", metavar="KEY=VALUE", multiple=True, help="Show only jobs with this label.")
+@click.option(
+    "--since", metavar="TIME", default="", help="Show only jobs since a moment, or 2h ago."
+)
 @click.option(
     "--metric",
     metavar="BOUND",
@@ -93,6 +93,8 @@ def list_(
     state: str | None,
     user: str | None,
     search: str | None,
+    label: tuple[str, ...],
+    since: str,
     metric: tuple[str, ...],
     project: str | None,
     parent: str | None,
@@ -108,7 +110,11 @@ def list_(
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
     filters = {"state": state, "user": user, "search": search, "parent": above}
-    jobs = list_jobs(client, chosen, **filters, metric=metric, limit=wanted, glance=True)
+    begin = moment(since, session.now(), "--since")
+    filters["since"] = rfc3339(begin) if begin else None
+    jobs = list_jobs(
+        client, chosen, **filters, metric=metric, label=label, limit=wanted, glance=True
+    )
     if form == "json":
         print_data(jobs)
         return
@@ -116,7 +122,9 @@ def list_(
         which = f"in state {state.upper()} " if state else ""
         which = f"of {'yours' if user == 'me' else user} {which}" if user else which
         which = f"with {search!r} {which}" if search else which
-        which = f"with {' and '.join(metric)} {which}" if metric else which
+        within = (*metric, *label)
+        which = f"with {' and '.join(within)} {which}" if within else which
+        which = f"since {since} {which}" if since else which
         where = f" --project {project}" if project and project != EVERY_PROJECT else ""
         submit = f"Submit one: trainshed run task.py{where}"
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"

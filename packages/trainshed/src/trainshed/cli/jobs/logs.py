@@ -1,9 +1,7 @@
 """`trainshed jobs logs`: prints a job's lines, and follows them until the job is over, also across restarts
 of the service."""
 
-import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 import click
@@ -15,31 +13,9 @@ from trainshed.cli.jobs.follow import Patience, SeenLines, log_stream
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
-from trainshed.cli.text.moments import rfc3339
-from trainshed.core.units import Nanos
+from trainshed.cli.text.moments import moment, rfc3339
 from trainshed.wire.trainshed_v1.record import plain
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
-
-_AGO = re.compile(r"(\d{1,9})([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def moment(text: str, now: Nanos, option: str) -> int:
-    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch; "" = 0. A date and
-    time without a zone is in this machine's zone. Raises click.UsageError."""
-    if not text:
-        return 0
-    if match := _AGO.fullmatch(text):
-        return now - int(match[1]) * _UNITS[match[2]] * 10**9
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
-            f" UTC), not {text!r}."
-        ) from None
-    # `astimezone` takes a time without a zone for one of this machine's zone.
-    return round(at.astimezone().timestamp() * 10**6) * 1000
 
 
 @click.command()

@@ -66,13 +66,16 @@ def list_jobs(
     display_name: str | None = None,
     search: str | None = None,
     metric: Sequence[str] = (),
+    label: Sequence[str] = (),
+    since: str | None = None,
     glance: bool = False,
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
     `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
     created. `state`: one state, or several separated by commas. `user`: of this person, or of "me".
     `display_name`: of that name. `search`: with this text in name, id or a label. `metric`: bounds of
-    last values. `glance`: what each does.
+    last values. `label`: `key=value` that they have. `since`: the moment from which on they were created.
+    `glance`: what each does.
 
     Raises Refused, Unreachable.
     """
@@ -90,6 +93,8 @@ def list_jobs(
             displayName=display_name,
             search=search,
             metric=metric or None,
+            label=label or None,
+            since=since,
             limit=wanted,
             pageToken=token,
             glance="true" if glance else None,

@@ -13,6 +13,7 @@ from trainshed.core.units import Nanos
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
+_AGO = re.compile(r"(\d{1,9})([smhd])")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CENTURY = 100 * 365 * 86400
 """Seconds. The API takes no longer durations, and Python cannot wait much longer."""
@@ -35,6 +36,24 @@ def parse_moment(text: str) -> int:
         raise ValueError(f"{text!r} is not a moment such as 2026-11-20T05:55:42.123456Z")
     seconds = int(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp())
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
+
+
+def moment(text: str, now: Nanos, option: str) -> int:
+    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch; "" = 0. A date and
+    time without a zone is in this machine's zone. Raises click.UsageError."""
+    if not text:
+        return 0
+    if match := _AGO.fullmatch(text):
+        return now - int(match[1]) * _SECONDS[match[2]] * _SECOND
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
+            f" UTC), not {text!r}."
+        ) from None
+    # `astimezone` takes a time without a zone for one of this machine's zone.
+    return round(at.astimezone().timestamp() * 10**6) * 1000
 
 
 def seconds_of(text: str) -> float:
