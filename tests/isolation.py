@@ -1,6 +1,7 @@
 """How far programs can be kept apart on this machine: most containers let not even root make namespaces."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,8 +38,9 @@ def strongest() -> str:
         return probe(Path(scratch))[0]
 
 
-needs_nodes = pytest.mark.skipif(
-    strongest() != protocol.LEVEL_OWN, reason="NOT TESTED: its nodes need root and namespaces"
+needs_mounts = pytest.mark.skipif(
+    strongest() != protocol.LEVEL_OWN or not shutil.which("nsenter"),
+    reason="NOT TESTED: what it mounts needs root, namespaces and util-linux (unshare, nsenter)",
 )
 needs_view = pytest.mark.skipif(
     strongest() == protocol.LEVEL_SESSION,

@@ -27,7 +27,8 @@ from pathlib import Path
 def shown(path: str) -> str:
     """Where a file of a bucket is for this program: below /gcs, or where it lies if it runs without
     namespaces."""
-    return "/gcs/" + path.partition("/buckets/")[2] if Path("/gcs").is_dir() else path
+    bucket, _, name = path.partition("/buckets/")[2].partition("/")
+    return f"/gcs/{bucket}/{name}" if Path("/gcs", bucket).is_dir() else path
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ def test_a_release_names_what_it_is_made_of(wheels: Path) -> None:
     assert all(item["hashes"] for item in by_name.values())
 
 
+@pytest.mark.skipif(not shutil.which("cc"), reason="the part in C needs a compiler: NOT tested")
 def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Path) -> None:
     """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker.
     The guide installs what fits the machine, with the wheels of others beside it."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import new_engine
-from tests.isolation import needs_nodes
+from tests.isolation import needs_mounts
 from tests.unit.jobs import PRIMARY, job
 from trainshed.core.job import Scheduling
 from trainshed.core.launch import LaunchPlan, Limits
@@ -20,7 +20,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarte
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeChanged, NodeState, ReplicaReport, SlotRequest
 
-pytestmark = needs_nodes
+pytestmark = needs_mounts
 
 SECOND = 10**9
 HOUR = 3600 * SECOND

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.process_cluster import NODES, ProcessCluster
 from tests.engines.remote_lab import new_engine
-from tests.isolation import needs_nodes
+from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.names import JobUid, ReplicaId
@@ -82,7 +82,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await hearing
 
 
-@needs_nodes
+@needs_mounts
 @pytest.mark.parametrize(
     ("how", "words"),
     [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
@@ -103,7 +103,7 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
     assert "2 times so far" in second.message and second.message.endswith("in 0.05 s")
 
 
-@needs_nodes
+@needs_mounts
 @pytest.mark.parametrize("is_readmitted", [True, False])
 async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
     site: Site, is_readmitted: bool
@@ -125,7 +125,7 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
     assert slot.node == HERE
 
 
-@needs_nodes
+@needs_mounts
 async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, site: Site) -> None:
     """docs/slurm.md: whoever waits for the node, or looks at it, learns what is to be mended there."""
     directory = tmp_path / "nodes"
@@ -143,7 +143,7 @@ async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, s
             await site.heard.wait()
 
 
-@needs_nodes
+@needs_mounts
 async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):

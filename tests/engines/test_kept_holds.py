@@ -9,7 +9,7 @@ import pytest
 from tests.engines.conformance.lab import Program
 from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.engines.remote_lab import RemoteLab
-from tests.isolation import needs_nodes
+from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.names import JobUid
 from trainshed_cluster.remote import slots
@@ -37,7 +37,7 @@ async def _over(stage: Stage, uid: JobUid, program: Program, attempt: int = 1) -
     stage.forget(uid, attempt)
 
 
-@needs_nodes
+@needs_mounts
 class TestARetry:
     @pytest.fixture
     def lab(self, tmp_path: Path) -> RemoteLab:
@@ -88,7 +88,7 @@ class TestARetry:
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
 
 
-@needs_nodes
+@needs_mounts
 class TestKeeping:
     @pytest.fixture
     def lab(self, tmp_path: Path) -> RemoteLab:

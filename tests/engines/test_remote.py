@@ -14,7 +14,7 @@ from tests.engines.conformance.lab import Lab, OnTerm, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
 from tests.engines.conformance.suite import FOREVER, Conformance, moved_to
 from tests.engines.remote_lab import LEASE, RemoteLab
-from tests.isolation import needs_nodes
+from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
@@ -34,7 +34,7 @@ from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.mirror import StreamCopies
 
 
-@needs_nodes
+@needs_mounts
 class TestRemote(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, request: pytest.FixtureRequest) -> Lab:
@@ -274,7 +274,7 @@ async def second_over(stage: Stage, node: str) -> tuple[JobUid, Slot]:
     return uid, slot
 
 
-@needs_nodes
+@needs_mounts
 def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
     """spec/invariants#one-incarnation. A node without power and one that is cut off from everybody look
     alike, and programs on the latter live until their agent has waited for the whole lease."""
@@ -299,7 +299,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
     staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False))
 
 
-@needs_nodes
+@needs_mounts
 @pytest.mark.parametrize(
     ("away", "dies"), [(60.0, False), pytest.param(LEASE + 4, True, marks=pytest.mark.soak)]
 )
@@ -335,7 +335,7 @@ def test_a_service_that_ends_as_it_should_may_be_away_for_longer(
     staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False, away=away))
 
 
-@needs_nodes
+@needs_mounts
 def test_a_cluster_that_chooses_nodes_is_asked_for_as_many_and_tells_which(tmp_path: Path) -> None:
     """`[engines.slurm] queue = "slurm"`."""
 

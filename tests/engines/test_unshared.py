@@ -14,7 +14,7 @@ from tests.caches import remove_cache
 from tests.engines.conformance.lab import Lab, Program
 from tests.engines.conformance.stage import Stage, staged
 from tests.engines.process_cluster import ProcessCluster
-from tests.isolation import needs_nodes
+from tests.isolation import needs_mounts
 from trainshed.core.capacity import WaitReason
 from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.local.engine import LocalEngine
@@ -103,7 +103,7 @@ class UnsharedLab(Lab):
         return Prefix(Shelf(root).put("base", fill, writable="template"), _MINOR)
 
 
-@needs_nodes
+@needs_mounts
 class TestUnshared:
     @pytest.fixture
     def size(self) -> str:

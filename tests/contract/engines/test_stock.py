@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.engines.conftest import House
 from tests.e2e.processes import wait_until_gone
+from tests.isolation import needs_mounts
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import POOL
 from trainshed.replica import protocol
@@ -86,7 +87,7 @@ async def test_idle_shims_end_with_the_zygote(house: House) -> None:
             await asyncio.to_thread(wait_until_gone, [pid])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it mounts a disk")
+@needs_mounts
 async def test_disks_that_are_mounted_while_shims_wait_are_shown(
     house: House, common_place: Path
 ) -> None:

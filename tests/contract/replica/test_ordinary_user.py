@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import NOBODY, as_root_only, run_as_nobody
-from tests.isolation import needs_nodes
+from tests.isolation import needs_mounts
 
 _FRESH = f"""
 import ctypes, os, sys
@@ -54,7 +54,7 @@ def test_the_suite_as_an_ordinary_user() -> None:
     run_as_nobody("-k", "not session", *(str(here / name) for name in CHOSEN), timeout=300)
 
 
-@needs_nodes
+@needs_mounts
 def test_a_machine_that_never_had_buckets_gives_an_ordinary_user_his_level() -> None:
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o777)

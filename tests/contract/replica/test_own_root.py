@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Place
+from tests.isolation import needs_mounts
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts
@@ -113,7 +114,7 @@ zygote.run(0)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it mounts a disk")
+@needs_mounts
 @pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_USER])
 def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
     tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch

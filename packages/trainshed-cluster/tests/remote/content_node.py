@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -11,17 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-import pytest
-
-from tests.isolation import strongest
-from trainshed.replica import protocol
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.content.manifest import Manifest
-
-needs_mounts = pytest.mark.skipif(
-    strongest() != protocol.LEVEL_OWN or shutil.which("nsenter") is None,
-    reason="NOT TESTED: a node's own mounts need root, namespaces and util-linux (unshare, nsenter)",
-)
 
 _AGENT = """
 import asyncio, json, sys

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.caches import remove_cache
-from tests.remote.content_node import Agent, Door, Node, needs_mounts
+from tests.isolation import needs_mounts
+from tests.remote.content_node import Agent, Door, Node
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 from trainshed.runtimes.shelf import Shelf
