@@ -27,8 +27,8 @@ from pathlib import Path
 def shown(path: str) -> str:
     """Where a file of a bucket is for this program: below /gcs, or where it lies if it runs without
     namespaces."""
-    bucket, _, name = path.partition("/buckets/")[2].partition("/")
-    return f"/gcs/{bucket}/{name}" if Path("/gcs", bucket).is_dir() else path
+    data, _, name = path.partition("/buckets/")
+    return path if Path(data, "buckets").is_dir() else f"/gcs/{name}"
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs.blocks import ROOT
 from tests.e2e.running import SKLEARN, command, environment, running, trainshed
+from tests.isolation import needs_view
 
 
 @pytest.mark.soak
@@ -35,6 +36,7 @@ def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path
         assert {file.name for file in model.iterdir()} == {"model.pt", "history.csv"}
 
 
+@needs_view
 @pytest.mark.parametrize(
     ("program", "image"),
     [

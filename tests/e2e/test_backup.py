@@ -23,6 +23,7 @@ from tests.e2e.running import (
     running,
     submit,
 )
+from tests.isolation import needs_view
 
 BUCKET = "trainshed"
 VERSIONED = "kept-versions"
@@ -134,6 +135,7 @@ def write_curve(service: Service) -> str:
     return f"/v1/{series['name']}"
 
 
+@needs_view
 def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_path: Path) -> None:
     mark = new_mark()
     with running(data) as original:
