@@ -87,9 +87,10 @@ workers=$((processors + 3))
 [ "$workers" -le 8 ] || workers=8
 marks='not runtimes and not programs and not kubernetes and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs and not kubernetes'
-# What fails fails the run: nothing is asked a second time (docs/adr/0054).
-.venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 \
-    ${report:+"$report"} && code=0 || code=$?
+# What fails fails the run: nothing is asked a second time (docs/adr/0054). So does a worker that crashes; with another
+# in its place the run would wait for ever for what it had still to do.
+.venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --max-worker-restart 0 --dist loadfile \
+    --no-loadscope-reorder --durations 20 ${report:+"$report"} && code=0 || code=$?
 took=$(($(date +%s) - began)) busy=$(($(used) - used))
 # One of gigabytes that a job of some test began to build costs minutes, and no test says so.
 printf '\nEnvironments in the cache of the tests:\n%s\n' "$(ls build/test-cache/environments 2>/dev/null)" >&2
