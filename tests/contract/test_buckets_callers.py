@@ -375,8 +375,8 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
     )
     purposes = ("", "empty", "image", "document", "iframe", "embed", "script")
     for purpose, path in itertools.product(purposes, paths):
-        asked = {**known, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
-        status, headers, content = plain(service.port, "GET", path, headers=asked)
+        sent = {**known, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
+        status, headers, content = plain(service.port, "GET", path, headers=sent)
         assert (status, content) == (200, b"<script>1</script>")
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
         assert headers["x-content-type-options"] == "nosniff"
@@ -394,8 +394,8 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
         "/storage/v1/b/bucket-p/o",
         "/storage/v9/x",
     )
-    for path, asked in itertools.product(others, ({}, known, {"Host": "evil.example"})):
-        _, headers, _ = plain(service.port, "GET", path, headers=asked)
+    for path, sent in itertools.product(others, ({}, known, {"Host": "evil.example"})):
+        _, headers, _ = plain(service.port, "GET", path, headers=sent)
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
         assert headers["x-content-type-options"] == "nosniff"
 

@@ -64,6 +64,9 @@ class ValueRoom:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self.known
 
+    def accelerators(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(kind for node in self.known for kind, _ in node.accelerators))
+
     def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
         return tuple(
             QuotaStatus(key, self._limits.get(key), self.used.get(key, 0), 0)

@@ -12,6 +12,7 @@ answered likewise (docs/adr/0012).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -118,6 +119,7 @@ class CapacityTracker:
         self._snapshot = Snapshot(policy)
         self._policy = policy
         self._nodes: dict[str, Node] = {}
+        self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
         #: Why an attempt that is placed does not start, as its engine reports it: (attempt, delay).
@@ -182,6 +184,8 @@ class CapacityTracker:
     def set_nodes(self, nodes: Sequence[Node]) -> None:
         """Set the nodes that the engine offers."""
         self._nodes = {node.name: node for node in nodes}
+        counts = Counter(kind for node in nodes for kind, n in node.accelerators for _ in range(n))
+        self.accelerators = tuple(kind for kind, _ in counts.most_common())
         self._refresh_nodes()
 
     def set_node_state(self, node: str, state: NodeState, cause: str) -> None:

@@ -334,6 +334,10 @@ class Controller:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._capacity.node_statuses()
 
+    def accelerators(self) -> tuple[str, ...]:
+        """Return the types of the nodes' accelerators, the most frequent first."""
+        return self._capacity.accelerators
+
     def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
         return self._capacity.quota_statuses(self._now(), project_id)
 

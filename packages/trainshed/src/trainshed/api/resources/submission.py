@@ -246,10 +246,8 @@ def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
 
 def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
     """Yield a warning if the GPUs of a job are not here: it runs without them (spec/queue#capacity)."""
-    if any(pool.machine.accelerators for pool in spec.pools):
-        there = {kind for node in services.capacity.nodes() for kind, _ in node.accelerators}
-        if warning := without_gpus(spec.pools, there):
-            yield warning
+    if warning := without_gpus(spec.pools, services.capacity.accelerators()):
+        yield warning
 
 
 def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:

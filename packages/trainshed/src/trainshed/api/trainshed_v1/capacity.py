@@ -62,12 +62,10 @@ async def _with_usage(
         return view
     job, usage = known
     use = next((use for use in usage.replicas if use.id == view.replica), ReplicaUsage())
-    devices = job.spec.pool(ReplicaId.parse(view.replica).pool).machine.accelerators
-    if devices is not None:
+    held = job.spec.pool(ReplicaId.parse(view.replica).pool).machine.accelerators
+    if held is not None:
         gpus = tuple([gpu.uuid for gpu in use.gpus])
-        view = structs.replace(
-            view, accelerator=devices.type, accelerators=devices.count, gpus=gpus
-        )
+        view = structs.replace(view, accelerator=held.type, accelerators=held.count, gpus=gpus)
     return structs.replace(view, usage=use) if call.flag("usage") and use.sample_time else view
 
 

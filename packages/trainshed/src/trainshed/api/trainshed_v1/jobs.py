@@ -81,9 +81,6 @@ async def status(call: JsonCall) -> records.Status:
     )
     project = _project(call) if call.parameter("project") else usual
     is_operator = PERMISSIONS["trainshed.v1.Tokens.List"] in principal.rights.everywhere
-    accelerators = Counter[str]()
-    for node in call.services.capacity.nodes():
-        accelerators.update(dict(node.accelerators))
     return records.Status(
         version=own.version,
         start_time=text_micros(call.services.started),
@@ -92,7 +89,7 @@ async def status(call: JsonCall) -> records.Status:
         project=usual,
         region=own.region,
         bucket=default_bucket(own.bucket, own.project, project),
-        accelerators=tuple(kind for kind, _ in accelerators.most_common()),
+        accelerators=call.services.capacity.accelerators(),
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
         disk=await _disk(own.data) if is_operator and own.data else UNSET,

@@ -217,11 +217,8 @@ def _machine(request: RunRequest) -> dict[str, Any]:
             f"--gpus {request.gpus}: a {name or 'machine'} can have {either}; name another"
             " one by --machine-type, such as n1-standard-8."
         )
-    return {
-        "machineType": name or DEFAULT_MACHINE,
-        "acceleratorType": kind,
-        "acceleratorCount": request.gpus,
-    }
+    spec: dict[str, Any] = {"machineType": name or DEFAULT_MACHINE}
+    return {**spec, "acceleratorType": kind, "acceleratorCount": request.gpus}
 
 
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
