@@ -53,8 +53,9 @@ def test_others_use_is_waited_for_and_given_back() -> None:
     made.put(asks)
     assert decided(made, asks) == []
     assert made.node_statuses()[0].others.vcpus == 4
-    made.set_nodes([Node("a", 4, 2**40)])
+    made.set_nodes([Node("a", 4, 2**40, (("NVIDIA_L4", 1),))])
     assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
+    assert made.accelerators == ("NVIDIA_L4",)
 
 
 def test_a_node_that_is_not_heard_of_takes_nothing_and_keeps_what_runs() -> None:
