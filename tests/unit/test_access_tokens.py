@@ -119,8 +119,7 @@ def test_a_policy_that_was_changed_is_the_one_that_is_made_anew() -> None:
 
 
 def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten() -> None:
-    """Of somebody with a role in each project: in calls, which are the same each time, and in time of the
-    processor, of which the least counts."""
+    """Of somebody with a role in each project: in calls, which are the same each time."""
 
     def submits(people: int, projects: int) -> Callable[[], None]:
         emails = [f"person{number}@corp.example" for number in range(people)]
@@ -138,15 +137,15 @@ def test_ten_thousand_people_leave_the_authorization_of_a_submit_as_cheap_as_ten
         return submit
 
     counts: list[int] = []
-    took: list[float] = []
-    for submit in (submits(10, 10), submits(10_000, 1_000)):
+    submit_of_many = submits(10_000, 1_000)
+    for submit in (submits(10, 10), submit_of_many):
         submit()
         events: list[str] = []
         sys.setprofile(lambda _, event, __, events=events: events.append(event))
         submit()
         sys.setprofile(None)
         counts.append(len(events))
-        took.append(min(timeit.repeat(submit, number=20, repeat=50, timer=time.process_time)))
     assert counts[0] == counts[1] > 10
-    assert took[1] < took[0] * 1.5
-    assert took[1] / 20 < 60e-6, "seconds of the processor for each submit"
+    # A search through a list makes no calls that are seen: it shows here.
+    took = min(timeit.repeat(submit_of_many, number=20, repeat=50, timer=time.process_time))
+    assert took / 20 < 60e-6, "seconds of the processor for each submit"
