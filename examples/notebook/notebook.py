@@ -1,4 +1,4 @@
-"""From a table to an exported model, as a notebook does it with the Vertex SDK.
+"""From a table to the best model, as a notebook does it with the Vertex SDK.
 
     trainshed up &                      # or ./dev up
     eval "$(trainshed env)"
@@ -74,8 +74,5 @@ table = aiplatform.get_experiment_df(EXPERIMENT).sort_values("metric.accuracy", 
 print(table[["run_name", "state", "param.learning_rate", "metric.accuracy", "metric.rows"]])
 best = table.iloc[0]["run_name"]
 
-# %% Hand over its model
-exported = trained[best].export_model(
-    export_format_id="custom-trained", artifact_destination=f"gs://{BUCKET}/{EXPERIMENT}/handover"
-)
-print(f"{best} is the best; its model lies in {exported['artifactOutputUri']}")
+# %% Where its model lies
+print(f"{best} is the best; its model lies in {trained[best].uri}")

@@ -29,8 +29,6 @@ from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules, BucketTable
-from trainshed.core.pipelines import ModelExport
-from trainshed.serve.bucket_adapters import BucketCopies
 
 # Looked for, and loaded by those alone who run it: every worker of a run reads this file.
 for _library, _what in (("obstore", "the library for remote buckets"), ("moto", "an S3 server")):
@@ -328,22 +326,6 @@ def test_a_service_without_such_buckets_loads_nothing_for_them(tmp_path: Path) -
         "assert 'obstore' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-
-
-async def test_models_are_exported_out_of_it_and_into_it(bucket: Any, service: Service) -> None:
-    """facts/models#export"""
-    bucket.blob("m/deep/x").upload_from_string(b"weights" * MIB)
-    client_at(service.address()).create_bucket("near-1", project="theirs")
-    export = ModelExport("gs://far-1/m/", "gs://near-1/out/", "theirs", "a@example.com")
-    buckets = BucketCopies(service.uds, export)
-    for source, target in (
-        ("gs://far-1/m/", "gs://near-1/out/"),
-        ("gs://near-1/out/", "gs://far-1/back/"),
-    ):
-        (exported,) = await buckets.objects(source)
-        await buckets.copy(exported, target + exported.uri.removeprefix(source))
-    assert (service.root / "near-1/out/deep/x").read_bytes() == b"weights" * MIB
-    assert bucket.blob("back/deep/x").download_as_bytes() == b"weights" * MIB
 
 
 def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:

@@ -12,17 +12,7 @@ model = aiplatform.Model.upload(
     artifact_uri="gs://trainshed/weights",
     serving_container_image_uri="us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
 )
-formats = {key: [each.name for each in kinds] for key, kinds in model.supported_export_formats.items()}
-seen = {"formats": formats}
-for sync in (True, False):
-    told = model.export_model(
-        "custom-trained", artifact_destination="gs://trainshed/out", sync=sync
-    )
-    seen.setdefault("outputs", []).append(told["artifactOutputUri"])
-try:
-    model.export_model("custom-trained", artifact_destination="gs://nowhere/out")
-except Exception as refused:
-    seen["refused"] = str(refused)
+seen = {}
 copy = model.copy(destination_location="europe-west4", destination_model_id="copy")
 seen["copy"] = [copy.resource_name, copy.uri, copy.gca_resource.original_model_info.model]
 client = model.api_client.select_version("v1")
@@ -44,22 +34,7 @@ print("SEEN", json.dumps(seen))
 @pytest.fixture(scope="module")
 def seen(service: Service) -> dict[str, Any]:
     service.put("trainshed", "weights/model.pt", b"weights")
-    service.put("trainshed", "weights/variables/0", b"more")
     return seen_by_sdk(service, _PROGRAM)
-
-
-def test_a_model_is_exported_whole(seen: dict[str, Any], service: Service) -> None:
-    """facts/models#export"""
-    assert seen["formats"] == {"custom-trained": ["ARTIFACT"]}
-    first, second = seen["outputs"]
-    assert first != second
-    prefix = "gs://trainshed/out/model-export-kept-"
-    for output in (first, second):
-        assert output.startswith(prefix)
-        directory = service.data / "buckets" / output.removeprefix("gs://")
-        assert (directory / "model.pt").read_bytes() == b"weights"
-        assert (directory / "variables" / "0").read_bytes() == b"more"
-    assert "nowhere" in seen["refused"]
 
 
 def test_a_model_is_copied_to_another_location(seen: dict[str, Any]) -> None:

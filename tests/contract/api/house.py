@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.contract.api.copying import Copies
 from tests.contract.api.rooms import ValueRoom
 from tests.people import owned
 from tests.unit.specs_requests import FakeRuntimes
@@ -24,7 +23,6 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
-from trainshed.controller.exports import ModelExporter
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -120,8 +118,6 @@ class House:
         self.capacity = ValueRoom(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
-        self.copies = Copies()
-        self.exports = self.new_worker()
         self._uids = iter(range(first_uid, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
         self.tokens, self.token = owned(self.now, self.jobs)
@@ -154,18 +150,12 @@ class House:
             create=self.create,
             suggest=self.asked.append,
             outlook=_expected,
-            operations=self.store.operations,
-            exports=self.exports,
             capacity=self.capacity,
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),
         )
         self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
         self._epoch = 0
-
-    def new_worker(self) -> ModelExporter:
-        """As a service has one that begins."""
-        return ModelExporter(self.store.operations, self.copies, self.notices, self.now)
 
     def now(self) -> int:
         return self.clock

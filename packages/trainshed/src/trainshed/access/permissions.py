@@ -43,7 +43,7 @@ _VERTEX_RESOURCES: Final = (
     ("JobService", "CustomJob", "create get list cancel delete"),
     ("JobService", "HyperparameterTuningJob", "create get list cancel delete"),
     ("PipelineService", "TrainingPipeline", "create get list cancel delete"),
-    ("ModelService", "Model", "upload get list update delete export"),
+    ("ModelService", "Model", "upload get list update delete"),
     ("ModelService", "ModelEvaluation", "import get list"),
     ("DatasetService", "Dataset", "create get list update delete"),
     ("MetadataService", "MetadataStore", "create get list delete"),
@@ -330,8 +330,7 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
         for verb in ("create", "cancel")
     ),
     *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import", "export")),
-    # Models are copied with the rights of the program's project, like everything that it copies itself.
-    *(f"aiplatform.models.{verb}" for verb in ("upload", "update", "delete", "export")),
+    *(f"aiplatform.models.{verb}" for verb in ("upload", "update", "delete")),
     "aiplatform.modelEvaluations.import",
     # Programs log experiments from inside jobs.
     "aiplatform.metadataStores.create",

@@ -63,8 +63,7 @@ class StudyOperations:
     async def start(self) -> None:
         """Go on with what an earlier service left undone."""
         for operation in await self._studies.running_operations():
-            if operation.study:  # Others do not belong to a study.
-                self.wake(operation.study)
+            self.wake(operation.study)
 
     def wake(self, study: StudyUid) -> None:
         """Have the waiting operations of a study carried out."""

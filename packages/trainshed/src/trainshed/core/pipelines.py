@@ -125,18 +125,6 @@ class ModelEvaluation(Struct, frozen=True):
     created: Nanos
 
 
-class ModelExport(Struct, frozen=True):
-    """A copy of a version's artifacts, with the rights that programs of the model's project have."""
-
-    #: gs:// directory of the artifacts.
-    source: str
-    #: gs:// directory that the export makes; ends with a slash.
-    output: str
-    project: str
-    #: Who asked for it.
-    email: str
-
-
 Told = tuple[TimelineEntry, ...]
 
 

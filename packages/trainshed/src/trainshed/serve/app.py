@@ -18,7 +18,6 @@ from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
-from trainshed.controller.exports import ModelExporter
 from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
@@ -54,7 +53,6 @@ from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import (
     BucketAdapter,
-    BucketCopies,
     BucketDirectories,
     BucketSummaries,
 )
@@ -112,8 +110,6 @@ class App:
         self.advisor = ProcessAdvisor()
         self.runtimes = self._runtimes()
         self.suggesting = StudyOperations(store.studies, self.advisor, self._notices, clock.now)
-        copies = partial(BucketCopies, bootstrap.gateway_socket)
-        self.exports = ModelExporter(store.operations, copies, self._notices, clock.now)
         self.outbox = OutboxWorker(
             Senders(settings.notify, _mail_server(settings), clock.now),
             store.notifications,
@@ -304,8 +300,6 @@ class App:
             create=self.controller.create,
             suggest=self.suggesting.wake,
             outlook=self.advisor.outlook,
-            operations=store.operations,
-            exports=self.exports,
             capacity=self.controller,
             settings=self._api_settings(),
             outbox=store.notifications if self._settings.notify else None,

@@ -5,22 +5,15 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, Final
-from urllib.parse import quote, urlencode
+from typing import BinaryIO, Final
 
 from trainshed.api.calls.services import ContentDigest
-from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
-from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
-from trainshed.buckets.port import MAX_RESULTS
-from trainshed.controller.exports import StoredObject
 from trainshed.core import errors
 from trainshed.core.patterns import fixed_part, matches
-from trainshed.core.pipelines import ModelExport
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.summaries.directories import LocalDirectory, LogDirectory
@@ -244,50 +237,3 @@ class _RemoteDirectory:
             return self._store.open(self._bucket, self._prefix + file.path)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
-
-
-class BucketCopies:
-    """Implements `controller.exports.CopyingBuckets` by the bucket process, which decides what programs of
-    the export's project may do."""
-
-    def __init__(self, uds: Path, export: ModelExport) -> None:
-        """`uds`: the bucket process's socket for the service alone."""
-        self._calls = BucketCalls(uds, Caller(Kind.REPLICA, export.email, project=export.project))
-
-    async def objects(self, directory: str) -> tuple[StoredObject, ...]:
-        bucket, prefix = parse_gs_uri(directory)
-        objects: list[StoredObject] = []
-        query = {"prefix": prefix, "maxResults": str(MAX_RESULTS)}
-        while True:
-            page = await self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(query)}")
-            objects += (
-                StoredObject(f"gs://{bucket}/{entry['name']}", entry["generation"])
-                for entry in page.get("items", ())
-            )
-            if not (token := page.get("nextPageToken")):
-                return tuple(objects)
-            query["pageToken"] = token
-
-    async def copy(self, source: StoredObject, target: str) -> None:
-        try:
-            pairs = [parse_gs_uri(uri) for uri in (source.uri, target)]
-        except BucketsError as failure:
-            raise errors.FailedPrecondition(failure.message) from failure
-        paths = [f"b/{bucket}/o/{quote(name, safe='')}" for bucket, name in pairs]
-        generation = f"sourceGeneration={source.generation}"
-        await self._ask("POST", f"/storage/v1/{paths[0]}/rewriteTo/{paths[1]}?{generation}")
-
-    async def _ask(self, method: str, path: str) -> Any:
-        status, answer = await self._calls.ask(method, path)
-        if status < 300:
-            return answer
-        later = status == 429 or status >= 500
-        kind = errors.Unavailable if later else _KINDS.get(status, errors.FailedPrecondition)
-        raise kind(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
-
-
-_KINDS: Final[dict[int, type[errors.RequestError]]] = {
-    403: errors.PermissionDenied,
-    404: errors.NotFound,
-    412: errors.NotFound,
-}

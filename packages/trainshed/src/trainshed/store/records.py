@@ -8,7 +8,6 @@ from msgspec import Struct
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.notifications import Notification
-from trainshed.core.pipelines import ModelExport
 from trainshed.core.study.records import StudyUid, Trial
 from trainshed.core.units import Nanos
 
@@ -28,8 +27,6 @@ class OperationKind(enum.StrEnum):
     SUGGEST = "suggest"
     #: It is decided whether a trial of a study should stop.
     CHECK_STOPPING = "check_stopping"
-    #: A version of a model is copied, beside requests.
-    EXPORT = "export"
 
 
 class Operation(Struct, frozen=True):
@@ -44,6 +41,7 @@ class Operation(Struct, frozen=True):
     created: Nanos
     updated: Nanos
     state: OperationState = OperationState.SUCCEEDED
+    #: Under its number notices of its end are published.
     study: StudyUid = StudyUid(0)
     #: SUGGEST: the client that asks for `count` trials of `study`.
     client: str = ""
@@ -59,15 +57,6 @@ class Operation(Struct, frozen=True):
     #: The full name of the response's message type.
     response_type: str = ""
     error: JobError | None = None
-    #: EXPORT: what is copied, and where.
-    export: ModelExport | None = None
-
-    @property
-    def subject(self) -> int:
-        """The number under which notices of its end are published: its study's, or, if it belongs to none,
-        its own (0 = it has none)."""
-        number = self.name.rpartition("/")[2]
-        return self.study or (int(number) if number.isdecimal() else 0)
 
 
 class Outgoing(Struct, frozen=True):

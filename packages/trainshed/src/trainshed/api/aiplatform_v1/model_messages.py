@@ -23,8 +23,6 @@ from trainshed.core.specs.syntax import (
 )
 from trainshed.wire import json as wire_json
 
-EXPORT_FORMAT: Final = "custom-trained"
-"""The only format in which models are exported: their artifacts as they are (facts/models#export)."""
 DEFAULT: Final = "default"
 """The alias that exactly one version of each model has."""
 OF_MODEL: Final = ("display_name", "description", "labels")
@@ -126,8 +124,6 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.model_source_info.source_type = "CUSTOM"
     view.model_source_info.copy = bool(view.original_model_info.model)
     del view.supported_export_formats[:]
-    if record.artifact_uri:
-        view.supported_export_formats.add(id=EXPORT_FORMAT, exportable_contents=["ARTIFACT"])
     for created in (view.create_time, view.version_create_time):
         set_micros(created, record.created)
     for updated in (view.update_time, view.version_update_time):

@@ -109,8 +109,6 @@ async def operation_view(services: Services, record: Operation) -> Message:
     match record.kind:
         case OperationKind.SUGGEST:
             answer = await _suggested(services, record) if is_done else None
-        case OperationKind.EXPORT:
-            answer = message("ExportModelResponse")
         case OperationKind.CHECK_STOPPING:
             name = "CheckTrialEarlyStoppingStateResponse"
             answer = message(name, should_stop=record.should_stop)
@@ -145,11 +143,6 @@ def _metadata(record: Operation) -> Any:
             return message(_operation_metadata(record))
         case OperationKind.IMPORT:
             return message("ImportDataOperationMetadata")
-        case OperationKind.EXPORT:
-            metadata = message("ExportModelOperationMetadata")
-            if record.export is not None:
-                metadata.output_info.artifact_output_uri = record.export.output
-            return metadata
         case OperationKind.SUGGEST:
             return message("SuggestTrialsMetadata", client_id=record.client)
         case OperationKind.CHECK_STOPPING:

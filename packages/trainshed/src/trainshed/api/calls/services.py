@@ -32,12 +32,11 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
 from trainshed.store.port import NewWork
-from trainshed.store.records import Operation
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.metadata import Metadata
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
-from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Operations, Secrets
+from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.studies.port import Seen
@@ -184,18 +183,6 @@ class Shells(Protocol):
         ...
 
 
-class Exports(Protocol):
-    """Carries out exports of models and of datasets beside requests."""
-
-    def begin(self, operation: Operation) -> None:
-        """Start to carry out a stored operation. Its end is published as a notice of its subject."""
-        ...
-
-    def stop(self, name: str) -> None:
-        """Stop writing for an operation that was cancelled. Does nothing if it is no such export."""
-        ...
-
-
 class Viewers(Protocol):
     """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view. Methods that
     raise, raise FailedPrecondition (the message says why not, and what to do) or Unavailable."""
@@ -308,8 +295,6 @@ class Services(Struct, frozen=True):
     #: Returns what the model of a study expects over some of its parameters, given its trials. Raises
     #: AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[Seen], Sequence[str]], Awaitable[Outlook]]
-    operations: Operations
-    exports: Exports
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
     #: Set when the server shuts down, so that streams end and no more jobs are taken.

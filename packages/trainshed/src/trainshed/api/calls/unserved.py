@@ -82,6 +82,8 @@ _SHARED_BY_VERBS: Final = {
 _OF_VERBS: Final = {
     **{name: text for text, names in _SHARED_BY_VERBS.items() for name in names.split()},
     "batchImport": "Import each slice as an evaluation of its own",
+    "export": "A model is the files at its artifactUri, a dataset those that it names: copy them with "
+    "`gcloud storage cp -r`",
     "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
     "purge": "List what passes the filter, and delete each",
     "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",

@@ -62,7 +62,7 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
     clock = asyncio.get_running_loop()
     end = clock.time() + patience
     record = await services.reader.operation(name)
-    subject = JobUid(record.subject)
+    subject = JobUid(record.study)
     closing = joined(services.closing.wait())
     try:
         while not record.state.is_final:
@@ -88,17 +88,13 @@ async def cancel_operation(services: Services, name: str) -> None:
     cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
     if cancelling.is_final:
         return
-    # Nothing was handed out yet, so no work has to be stopped first; what an export has copied stays.
+    # Nothing was handed out yet, so no work has to be stopped first.
     ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
     assert ended is not None
-    text = "The operation was cancelled."
-    if record.export is not None:
-        text = f"The export was cancelled; delete what it had copied to {record.export.output} by then."
-    error = JobError(CANCELLED, text)
+    error = JobError(CANCELLED, "The operation was cancelled.")
     # It may have ended at this moment, which is fine as well.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())
         )
-    services.exports.stop(name)
-    services.notices.publish(JobUid(record.subject))
+    services.notices.publish(JobUid(record.study))

@@ -36,7 +36,6 @@ from trainshed.store.sqlite.resources import (
     Curves,
     Datasets,
     Notifications,
-    Operations,
     Secrets,
 )
 from trainshed.store.sqlite.setting_aside import FileSettingAside
@@ -90,7 +89,6 @@ class Store:
         self.datasets = Datasets(writer, snapshots)
         self.secrets = Secrets(writer, snapshots)
         self.access = Access(writer, snapshots)
-        self.operations = Operations(writer, snapshots)
         self.notifications = Notifications(writer, snapshots)
         self._listener: Callable[[RecordSetAside], object] = lambda _: None
 

@@ -16,42 +16,15 @@ from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
 from trainshed.store.records import (
     Operation,
-    OperationKind,
     Outgoing,
     Sealed,
     SecretVersion,
     Stored,
 )
-from trainshed.store.sqlite import writes
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
 from trainshed.store.sqlite.rows import rows_after
 from trainshed.store.sqlite.writes import insert_operation
 from trainshed.summaries.reading import FileProgress
-
-
-class Operations(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
-
-    async def begin(self, operation: Operation) -> None:
-        """Store a RUNNING operation. Raises Unavailable (its name is taken)."""
-        await self._writer.run(
-            "begin_operation", lambda connection: writes.insert_operation(connection, operation)
-        )
-
-    async def running(self, kind: OperationKind) -> tuple[Operation, ...]:
-        """Return the operations of a kind that are not done, oldest first."""
-        operations = self._snapshots.here(
-            lambda connection: writes.running_operations(connection, None)
-        )
-        return tuple(operation for operation in operations if operation.kind is kind)
-
-    async def finish(self, operation: Operation) -> bool:
-        """Store the operation as it ended. Returns False, and writes nothing, if it is done already or was
-        deleted."""
-        return await self._writer.run(
-            "finish_operation", lambda connection: writes.finish_operation(connection, operation)
-        )
-
 
 _NOTIFICATIONS = load_statements("notifications.sql")
 
