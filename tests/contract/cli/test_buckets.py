@@ -32,7 +32,7 @@ def test_a_directory_is_listed_with_what_is_below_it(
 ) -> None:
     service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [stored("d/a.txt", 2048)]})
     result = trainshed("buckets", "ls", "gs://b/d")
-    assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "KiB"]
+    assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "kB"]
     assert [request.query["prefix"] for request in service.sent] == ["d", "d/"]
     service.on("GET", OBJECTS, {})
     assert "There is nothing at gs://b/x." in trainshed("buckets", "ls", "gs://b/x").stderr

@@ -245,7 +245,7 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(
     assert "GPU-HOURS" not in trainshed("usage").stdout
     assert json.loads(trainshed("usage", "--format", "jsonl").stdout) == row
     assert "goes with usage alone" in trainshed("list", "nodes", "--by", "user").stderr
-    assert "neither a moment" in trainshed("usage", "--since", "yesterday").stderr
+    assert "write how long ago" in trainshed("usage", "--since", "yesterday").stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import ListGroup
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.output import print_data, takes_form
-from trainshed.cli.text.moments import counted, local_moment, parse_moment
+from trainshed.cli.text.moments import counted, local_moment, parse_moment, size
 from trainshed.cli.text.tables import Field, table_of
 
 _SCHEME = "gs://"
@@ -65,7 +65,7 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
         project = endpoint.project or answering(endpoint).project
         buckets = [
             bucket
-            for page in _pages(storage, "/storage/v1/b", project=project)
+            for page in storage.pages("/storage/v1/b", project=project)
             for bucket in page.get("items", ())
         ]
         if form == "json":
@@ -83,7 +83,7 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
         return
     fields = (
         Field("NAME", "name", lambda name: f"{_SCHEME}{at.bucket}/{name}"),
-        Field("SIZE", "size", lambda count: _size(int(count)), right=True),
+        Field("SIZE", "size", lambda count: size(int(count)), right=True),
         Field("CHANGED", "updated", lambda updated: local_moment(parse_moment(updated))),
     )
     for line in table_of(fields, [*({"name": name} for name in below), *objects]):
@@ -152,7 +152,7 @@ def _listed(
         return list(_found(storage, at)), []
     objects: list[dict[str, Any]] = []
     below: list[str] = []
-    for page in _pages(storage, _bucket_path(at), prefix=at.name or None, delimiter="/"):
+    for page in storage.pages(_bucket_path(at), prefix=at.name or None, delimiter="/"):
         objects += page.get("items", ())
         below += page.get("prefixes", ())
     if at.name and not at.name.endswith("/") and at.directory in below:
@@ -163,20 +163,10 @@ def _listed(
 
 def _found(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
     """Yield every object at or below a name."""
-    for page in _pages(storage, _bucket_path(at), prefix=at.name or None):
+    for page in storage.pages(_bucket_path(at), prefix=at.name or None):
         for record in page.get("items", ()):
             if not at.name or record["name"] == at.name or record["name"].startswith(at.directory):
                 yield record
-
-
-def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str, Any]]:
-    token: str | None = None
-    while True:
-        page: dict[str, Any] = storage.get(path, pageToken=token, **query)
-        yield page
-        token = page.get("nextPageToken")
-        if not token:
-            return
 
 
 def _check(sources: tuple[str, ...], target: str) -> None:
@@ -305,11 +295,3 @@ def _bucket_path(at: Place) -> str:
 
 def _object_path(at: Place) -> str:
     return f"{_bucket_path(at)}/{quote(at.name, safe='')}"
-
-
-def _size(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    units = ("KiB", "MiB", "GiB", "TiB")
-    power = min(len(units), (size.bit_length() - 1) // 10)
-    return f"{size / 1024**power:.1f} {units[power - 1]}"

@@ -10,6 +10,7 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place
+from trainshed.cli.resources import number
 from trainshed.core.capacity import NodeCondition
 from trainshed.core.catalog.quotas import GLOBAL
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
@@ -156,11 +157,7 @@ def set_(
     whose = f"{quota.user} of " if quota.user else ""
     where = "" if quota.region == GLOBAL else f" in {quota.region}"
     message = (
-        f"{quota.metric}  {_number(quota.limit)} for {whose}{quota.project}{where},"
-        f" {_number(quota.used)} used"
+        f"{quota.metric}  {number(quota.limit)} for {whose}{quota.project}{where},"
+        f" {number(quota.used)} used"
     )
     click.echo(message)
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.10g}"

@@ -7,7 +7,6 @@ Owns the texts by which a terminal tells refusals and failures. Knows no method 
 import http
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -84,6 +83,14 @@ class Client:
         """
         with self._open("GET", path, query=query) as answer:
             return answer.json()
+
+    def pages(self, path: str, **query: str | int | None) -> Iterator[Any]:
+        """Yield what GET answers, page by page. Raises Refused, Unreachable."""
+        token = ""
+        while token is not None:
+            answer = self.get(path, **query, pageToken=token or None)
+            token = answer.get("nextPageToken") or None
+            yield answer
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Return the JSON that POST answers. Raises Refused, Unreachable."""
@@ -241,12 +248,7 @@ class Answer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def read(self) -> bytes:

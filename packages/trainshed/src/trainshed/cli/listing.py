@@ -2,7 +2,6 @@
 
 import csv
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -14,7 +13,7 @@ from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
 from trainshed.cli.resources import KINDS, Kind, Place
-from trainshed.cli.text.moments import parse_moment, rfc3339, seconds_of
+from trainshed.cli.text.moments import moment, rfc3339
 from trainshed.cli.text.tables import table_of
 
 
@@ -50,20 +49,9 @@ class _KindName(click.ParamType[Kind]):
         )
 
 
-def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+def _since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
     """Return a moment, or one as long ago, as RFC 3339."""
-    if not text:
-        return None
-    try:
-        return rfc3339(parse_moment(text))
-    except ValueError:
-        pass
-    try:
-        return rfc3339(time.time_ns() - round(seconds_of(text) * 1e9))
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither a moment such as 2026-11-01T00:00:00Z nor 30d."
-        ) from None
+    return rfc3339(moment(text, context.obj.now(), "--since")) if text else None
 
 
 _takes_place = takes_place("things")

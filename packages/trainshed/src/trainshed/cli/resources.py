@@ -138,7 +138,7 @@ class Place:
         """Return the record with this id, with the lists in it whole. Raises Refused, Unreachable."""
         record: Json = {}
         path = self.filled(kind.path, name)
-        for answer in self._answers(path, self._query(kind, path)):
+        for answer in self.client.pages(path, **self._query(kind, path)):
             for key, value in answer.items():
                 if isinstance(value, list) and key in record:
                     record[key] += value
@@ -170,17 +170,8 @@ class Place:
 
     def _pages(self, path: str, key: str, query: Mapping[str, str]) -> Iterator[Json]:
         paged = {"pageSize": _PAGE} if path.startswith("/v1/") else {}
-        for answer in self._answers(path, {**paged, **query}):
+        for answer in self.client.pages(path, **paged, **query):
             yield from answer.get(key, ())
-
-    def _answers(self, path: str, query: Mapping[str, Any]) -> Iterator[Json]:
-        token: str | None = None
-        while True:
-            answer: Json = self.client.get(path, **query, pageToken=token)
-            yield answer
-            token = answer.get("nextPageToken")
-            if not token:
-                return
 
     def _query(self, kind: Kind, path: str) -> dict[str, str]:
         if not path.startswith(_OWN):
@@ -228,7 +219,7 @@ def _schema(uri: str) -> str:
     return short(uri).removesuffix("_1.0.0.yaml").replace("_", " ")
 
 
-def _number(value: float | str) -> str:
+def number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.10g}"
 
 
@@ -434,9 +425,9 @@ KINDS: Final = {
             (
                 Field("METRIC", "metric"),
                 Field("OF", "user", optional=True),
-                Field("USED", "used", _number, right=True),
-                Field("LIMIT", "limit", _number, right=True),
-                Field("WAITING", "waiting", _number, right=True),
+                Field("USED", "used", number, right=True),
+                Field("LIMIT", "limit", number, right=True),
+                Field("WAITING", "waiting", number, right=True),
             ),
             id="metric",
             listed=f"{_OWN}/quotas",
