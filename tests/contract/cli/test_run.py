@@ -186,6 +186,21 @@ def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
         pack(tmp_path / "note.ipynb", "", ())
 
 
+def test_a_link_takes_along_nothing_that_is_not_packed_itself(tmp_path: Path) -> None:
+    tree, key = tmp_path / "tree", tmp_path / "keys" / "key.py"
+    for file in (tree / "task.py", tree / ".env", key):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("import util\n")
+    (tree / "same.py").symlink_to("task.py")
+    assert pack(tree, "task.py", ()).files == ("same.py", "task.py")
+    for name, target in (("util.py", key), ("util.py", ".env"), ("util", key.parent)):
+        (tree / name).symlink_to(target)
+        for path in (tree, tree / "task.py"):
+            with pytest.raises(PackagingError, match=rf"{name}.* is a link to "):
+                pack(path, "", ())
+        (tree / name).unlink()
+
+
 def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
     trainshed: Invoke, ready: FakeService, program: Path
 ) -> None:

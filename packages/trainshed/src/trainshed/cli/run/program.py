@@ -260,7 +260,7 @@ def _project(path: Path, entry: str, needed: list[str]) -> Program:
                 " trainer.task."
             )
         entry = _entry_module(packages[0], packages[0].name)
-    _require_small(dict(project_files(path)), path)
+    _require_packable(dict(project_files(path)), path)
     made = Package(PROJECT_ARCHIVE, pack_project(path))
     return Program(_with_needed(made, needed), entry, entry, path.name, requirements=tuple(needed))
 
@@ -301,7 +301,7 @@ def _program(
     listed = root / "requirements.txt"
     from_file = read_requirements(listed) if listed.is_file() else []
     needed = [*from_file, *needed]
-    _require_small(files, root)
+    _require_packable(files, root)
     contents = {relative: read_file(path) for relative, path in sorted(files.items())}
     executable = frozenset(name for name, path in files.items() if is_executable(path))
     wheel = _wheel(contents, executable, start, needed)
@@ -315,10 +315,17 @@ def _program(
     )
 
 
-def _require_small(files: Mapping[str, Path], root: Path) -> None:
+def _require_packable(files: Mapping[str, Path], root: Path) -> None:
     """Raise PackagingError if the files are too large together, or one cannot be packed, before any is
-    read."""
+    read. Links may not lead to other files: a stranger's program could name a user's keys."""
     sizes = {relative: size_of(path) for relative, path in files.items()}
+    packed = set(files.values())
+    for path in packed:
+        if (target := path.resolve()) not in packed:
+            raise PackagingError(
+                f"{path} is a link to {target}, which is not packed. Put a copy in its place, or move the"
+                f" link out of {root}."
+            )
     size = sum(sizes.values())
     if size > _LARGEST:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
