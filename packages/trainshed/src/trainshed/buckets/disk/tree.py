@@ -21,6 +21,7 @@ service. Whatever opens or walks blocks.
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import stat as stat_module
 from collections.abc import Callable, Generator, Iterator
@@ -283,7 +284,7 @@ class Walk:
         start = f"{above}/" if "/" in self._prefix.decode() else ""
         segments = above.split("/") if start else []
         dirs = tuple(part for segment in segments for part in encode_segment(segment))
-        stack.append((start, dirs, iter(self._members(dirs))))
+        stack.append((start, dirs, self._members(start, dirs)))
         while stack:
             name, dirs, members = stack[-1]
             member = next(members, None)
@@ -291,27 +292,33 @@ class Walk:
                 stack.pop()
                 continue
             full = name.encode() + member.key
-            if not self._wanted(full, directory=member.is_directory):
-                continue
+            if full > self._prefix and not full.startswith(self._prefix):
+                return
             inner = (*dirs, *member.below)
             if not member.is_directory:
-                yield Entry(name + member.segment, inner, member.leaf)
-            elif len(stack) <= MAX_OBJECT_DEPTH:
+                if full >= self.floor:
+                    yield Entry(name + member.segment, inner, member.leaf)
+            elif (full >= self.floor or self.floor.startswith(full)) and len(
+                stack
+            ) <= MAX_OBJECT_DEPTH:
                 child = f"{name}{member.segment}/"
-                stack.append((child, inner, iter(self._members(inner))))
+                stack.append((child, inner, self._members(child, inner)))
 
-    def _wanted(self, full: bytes, *, directory: bool) -> bool:
-        if directory:
-            reaches = full >= self.floor or self.floor.startswith(full)
-            return reaches and (full.startswith(self._prefix) or self._prefix.startswith(full))
-        return full >= self.floor and full.startswith(self._prefix)
-
-    def _members(self, dirs: tuple[str, ...]) -> list[_Member]:
-        members: dict[bytes, _Member] = {}
+    def _members(self, name: str, dirs: tuple[str, ...]) -> Iterator[_Member]:
+        """Yield the members of a directory in order. There may be hundreds of thousands, of which a page
+        needs few: most are only a key until it is their turn."""
+        members: dict[bytes, _Member | None] = {}
         with _readable(self._base, dirs) as fd:
             if fd is not None:
                 _collect(fd, (), "", members)
-        return [members[key] for key in sorted(members)]
+        inside = self.floor.startswith(name.encode())
+        floor = self.floor[len(name.encode()) :] if inside else b""
+        keys = [key for key in members if key >= floor or floor.startswith(key)]
+        heapq.heapify(keys)
+        while keys:
+            key = heapq.heappop(keys)
+            if member := members[key] or _plain(key):
+                yield member
 
 
 @contextmanager
@@ -330,51 +337,52 @@ def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
         os.close(fd)
 
 
-def _collect(fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _Member]) -> None:
-    """Read one directory's members, with the chunks of over-long segments joined."""
-    with os.scandir(fd) as entries:
-        listed = [(entry.name, _kind(entry)) for entry in entries]
-    for component, kind in listed:
-        if kind is None or not _is_text(component):
-            continue
-        if component == SHADOW_DIR and kind:
-            _collect_shadows(fd, below, text, members)
-            continue
-        decoded = decode_component(component)
-        if decoded is None:
-            continue
-        segment = text + decoded[0]
-        if not decoded[1]:
-            if kind and len(below) < _MAX_CHUNKS:
-                with _readable(fd, (component,)) as inner:
-                    if inner is not None:
-                        _collect(inner, (*below, component), segment, members)
-            continue
-        path = (*below, component)
-        if encode_segment(segment) != path:
-            continue
-        key = segment.encode() + (b"/" if kind else b"")
-        place = path if kind else below
-        members[key] = _Member(key, segment, place, component, kind)
-
-
-def _collect_shadows(
-    fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _Member]
+def _collect(
+    fd: int,
+    chunks: tuple[str, ...],
+    text: str,
+    members: dict[bytes, _Member | None],
+    shadow: tuple[str, ...] = (),
 ) -> None:
-    leaves: list[str] = []
-    with _readable(fd, (SHADOW_DIR,)) as inner:
-        if inner is not None:
-            with os.scandir(inner) as entries:
-                leaves = [entry.name for entry in entries if _kind(entry) is False]
-    for leaf in leaves:
-        decoded = decode_component(leaf) if _is_text(leaf) else None
-        if decoded is None or not decoded[1]:
-            continue
-        segment = text + decoded[0]
-        if encode_segment(segment) == (*below, leaf):
-            key = segment.encode()
-            # If the plain file has come back meanwhile, it is the newer one and wins.
-            members.setdefault(key, _Member(key, segment, (*below, SHADOW_DIR), leaf, False))
+    """Read the members of a directory, with the chunks of over-long segments joined. None: the key is the
+    name in the directory. `shadow`: the last part of its path if it holds shadows."""
+    others: list[tuple[str, bool]] = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            kind = _kind(entry)
+            if kind is not None and (chunks or shadow or entry.name.startswith(MARK)):
+                others.append((entry.name, kind))
+            elif kind is not None:
+                key = os.fsencode(entry.name)
+                members[key + b"/" if kind else key] = None
+    for component, is_directory in others:
+        decoded = decode_component(component) if _is_text(component) else None
+        segment = text + decoded[0] if decoded else text
+        if (
+            is_directory
+            and not shadow
+            and (component == SHADOW_DIR or (decoded and not decoded[1]))
+        ):
+            inside = chunks if decoded is None else (*chunks, component)
+            with _readable(fd, (component,)) as inner:
+                if inner is not None and len(inside) <= _MAX_CHUNKS:
+                    _collect(inner, inside, segment, members, () if decoded else (SHADOW_DIR,))
+        elif encode_segment(segment) == (*chunks, component) and not (is_directory and shadow):
+            key = segment.encode() + (b"/" if is_directory else b"")
+            below = (*chunks, component) if is_directory else (*chunks, *shadow)
+            # If the plain file of a shadow has come back meanwhile, it is the newer one and wins.
+            if not shadow or key not in members:
+                members[key] = _Member(key, segment, below, component, is_directory)
+
+
+def _plain(key: bytes) -> _Member | None:
+    """Returns the member whose key is its name in the directory; None if no object is named like this."""
+    segment = os.fsdecode(key.removesuffix(b"/"))
+    if not _is_text(segment):
+        return None
+    if key.endswith(b"/"):
+        return _Member(key, segment, (segment,), segment, True)
+    return _Member(key, segment, (), segment, False)
 
 
 def _kind(entry: os.DirEntry[str]) -> bool | None:
