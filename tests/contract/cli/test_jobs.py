@@ -33,6 +33,8 @@ def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> No
     assert first.endswith("59s")
     assert second.endswith("4.0s")
     assert first.index("RUNNING") == second.index("SUCCEEDED") == header.index("STATE")
+    service.on("GET", JOBS, listed(*reversed(jobs["jobs"])))
+    assert trainshed("jobs", "list", "--sort", "lasted").stdout == result.stdout
 
 
 def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeService) -> None:
@@ -47,13 +49,13 @@ def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeServ
 def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", JOBS, listed())
     result = trainshed(
-        *("jobs", "list", "--mine", "--search", "digits gpu", "--metric", "loss<1"),
-        *("--label", "team=a", "--since", "1m"),
+        *("jobs", "list", "--mine", "--name", "digits gpu", "--metric", "loss<1"),
+        *("--label", "team=a", "--since", "1m", "--all"),
     )
     query = service.sent[0].query
     assert (query["label"], query["since"]) == ("team=a", "2026-11-20T06:00:00.000000000Z")
     assert query["metric"] == "loss<1"
-    assert (query["user"], query["search"]) == ("me", "digits gpu")
+    assert (query["user"], query["search"], query["project"]) == ("me", "digits gpu", "-")
     assert "No jobs since 1m with loss<1 and team=a with 'digits gpu' of yours" in result.stderr
 
 
@@ -97,14 +99,11 @@ def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeServic
     service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
     service.on("GET", f"{JOBS}/5678", job("5678"))
     assert trainshed("jobs", "describe", "56").exit_code == 0
-
     several = trainshed("jobs", "describe", "12")
     assert several.exit_code == 1
     assert "2 jobs have an id that begins with '12':\n  1234" in several.stderr
-
     within = trainshed("jobs", "describe", "git")
     assert "Did you mean:\n  1234  digits" in within.stderr
-
     service.on("GET", JOBS, listed())
     gone = trainshed("jobs", "delete", "7530240697833491539")
     assert "It may have been deleted." in gone.stderr

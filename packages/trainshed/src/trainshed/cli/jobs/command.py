@@ -4,7 +4,7 @@ their own."""
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -55,11 +55,25 @@ add_lazily(
 )  # fmt: skip
 
 
+_ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
+    "name": lambda job, _: job.display_name.lower(),
+    "user": lambda job, _: job.user,
+    "state": lambda job, _: job.state.value,
+    "lasted": lambda job, now: job.started and job.started - (job.ended or now),
+}
+
+
 @command.command("list")
 @click.option("--state", metavar="STATE", help="Show only jobs in this state, such as RUNNING.")
 @click.option("--mine", "user", flag_value="me", help="Show only your own jobs.")
 @click.option("--user", metavar="EMAIL", help="Show only the jobs of this person.")
-@click.option("--search", metavar="TEXT", help="Show only jobs with TEXT in name, id or a label.")
+@click.option(
+    "--name",
+    "--search",
+    "search",
+    metavar="TEXT",
+    help="Show only jobs with TEXT in name, id or a label.",
+)
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="Show only jobs with this label.")
 @click.option(
     "--since", metavar="TIME", default="", help="Show only jobs since a moment, or 2h ago."
@@ -70,9 +84,8 @@ add_lazily(
     multiple=True,
     help="Show only jobs whose last value is within this: 'val_accuracy>0.9'.",
 )
-@click.option(
-    "--project", metavar="PROJECT", help="Project of the jobs, - for all. Default: the service's."
-)
+@click.option("--project", metavar="PROJECT", help="Project of the jobs. Default: the service's.")
+@click.option("--all", "project", flag_value=EVERY_PROJECT, help="Show the jobs of all projects.")
 @click.option(
     "--parent", metavar="JOB", help="Show the jobs that this tuning job or pipeline made."
 )
@@ -83,6 +96,7 @@ add_lazily(
     show_default=True,
     help="Number of jobs to show.",
 )
+@click.option("--sort", type=click.Choice(list(_ORDERS)), help="Sort the shown jobs by this.")
 @takes_form
 @takes_endpoint
 @click.pass_obj
@@ -99,6 +113,7 @@ def list_(
     project: str | None,
     parent: str | None,
     limit: int,
+    sort: str | None,
     form: str,
 ) -> None:
     """List the newest jobs, newest first.
@@ -115,6 +130,9 @@ def list_(
     jobs = list_jobs(
         client, chosen, **filters, metric=metric, label=label, limit=wanted, glance=True
     )
+    jobs, more = jobs[:limit], jobs[limit:]
+    if sort:
+        jobs.sort(key=lambda job: _ORDERS[sort](JobView.parse(job), session.now()))
     if form == "json":
         print_data(jobs)
         return
@@ -130,10 +148,10 @@ def list_(
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
-    views = [JobView.parse(job) for job in jobs[:limit]]
+    views = [JobView.parse(job) for job in jobs]
     for line in table_of(job_fields(views, session.now()), views, terminal_width()):
         click.echo(line)
-    if len(jobs) > limit:
+    if more:
         click.echo(f"These are the newest {limit}; more of them: --limit NUMBER", err=True)
 
 
@@ -197,11 +215,13 @@ def cancel(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
 def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
     """Return the columns of a list of these jobs."""
     kinds = any(job.kind != "custom" for job in jobs)
+    projects = len({job.project for job in jobs}) > 1
     people = len({job.user for job in jobs}) > 1
     return (
         Field("JOB", "job_id"),
         *([Field("KIND", "kind")] if kinds else []),
         Field("NAME", "display_name", flexible=True),
+        *([Field("PROJECT", "project")] if projects else []),
         *([Field("BY", "user")] if people else []),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
         Field("CREATED", "created", local_moment),
