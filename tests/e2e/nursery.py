@@ -36,7 +36,7 @@ SERVICE = (
         "trainshed.serve.service",
         "trainshed.serve.app",
     ),
-    *("trainshed.serve.bootstrap", "trainshed.serve.grpc_front", "trainshed.serve.children"),
+    *("trainshed.serve.bootstrap", "trainshed.serve.children"),
     *("trainshed.engines.local.spawner", "trainshed.runtimes.service"),
     *(
         "trainshed.store.sqlite.writer",

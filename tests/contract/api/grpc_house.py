@@ -29,14 +29,13 @@ class GrpcHouse(House):
 
     def __init__(self, directory: Path, issuers: Sequence[Issuer] = ()) -> None:
         super().__init__(directory, issuers=issuers)
-        self._socket = directory / "s"
-        self.address = f"unix:{self._socket}"
+        self.address = f"unix:{directory / 's'}"
         self.server = GrpcServer(self.services, self.signing_in.authenticate)
         self.channel: Any = grpc.aio.insecure_channel(self.address)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["GrpcHouse"]:
-        self.server.listen(str(self._socket))
+        self.server.listen(self.address)
         await self.server.start()
         try:
             yield self

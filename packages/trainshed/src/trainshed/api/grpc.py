@@ -1,5 +1,5 @@
 """gRPC over the registry of handlers: find the method, authenticate, authorise, read, call, answer; and the
-server of it, which listens on Unix sockets (`serve.grpc_front` listens on the network).
+server of it.
 
 One generic gRPC handler serves all methods through the same handlers as REST (`api.rest`). It knows no method
 by name; `v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read,
@@ -216,9 +216,9 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
 
 
 def _source(context: Any) -> str:
-    """Return the address of the caller, by the name of the socket from which the relay called; "" for this
-    machine's own programs, whose sockets have none."""
-    return unquote(context.peer()).removeprefix("unix:").rpartition(" ")[2]
+    """Return the address of the caller; "" for jobs' own programs, which call by a Unix socket."""
+    kind, _, address = unquote(context.peer()).partition(":")
+    return "" if kind == "unix" else address.rpartition(":")[0].strip("[]")
 
 
 def _name(path: str) -> str:
@@ -330,6 +330,8 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
     # Notices a client whose machine is gone; gRPC's default is two hours.
     ("grpc.keepalive_time_ms", 300_000),
+    # By default two services share a port, and each gets some of the calls.
+    ("grpc.so_reuseport", 0),
 )
 
 
@@ -343,14 +345,18 @@ class Identity(Struct, frozen=True):
 class GrpcServer:
     """A gRPC server; created and used on one event loop."""
 
-    def __init__(self, services: Services, authenticate: Authenticate) -> None:
+    def __init__(
+        self, services: Services, authenticate: Authenticate, connections: int = 1024
+    ) -> None:
+        """`connections`: how many each address takes at once."""
         self._transport = GrpcTransport(services, authenticate)
-        self._server: Any = aio.server(interceptors=(self._transport,), options=_OPTIONS)
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
+        self._server: Any = aio.server(interceptors=(self._transport,), options=options)
         self._server.add_generic_rpc_handlers((_health(("", *self._transport.served())),))
 
-    def listen(self, path: str, identity: Identity | None = None) -> None:
-        """Listen on a Unix socket, with TLS if there is an identity. Raises RuntimeError if it cannot."""
-        address = f"unix:{path}"
+    def listen(self, address: str, identity: Identity | None = None) -> None:
+        """Listen at `unix:PATH` or `HOST:PORT`, with TLS if there is an identity. Raises RuntimeError if it
+        cannot."""
         if identity is None:
             self._server.add_insecure_port(address)
         else:

@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from trainshed.serve.certificates import Certificates
-    from trainshed.serve.grpc_front import GrpcPorts
 
 SERVICE_FILE = "service.json"
 """A file in the data directory, mode 0600, by which `trainshed` commands find the service and its owner's
 token."""
+
+
+class GrpcPorts(Struct, frozen=True):
+    """Where gRPC listens, by host and port: without TLS, and with it."""
+
+    plain: tuple[str, int]
+    secure: tuple[str, int]
+    #: Hold the ports until it does: it binds sockets of its own.
+    held: tuple[socket.socket, ...] = ()
 
 
 def own_hosts(settings: Settings) -> Hosts:
@@ -37,7 +45,7 @@ def own_hosts(settings: Settings) -> Hosts:
 
 def secure_addresses(
     certified: "Future[Certificates]",
-    ports: "GrpcPorts",
+    ports: GrpcPorts,
     settings: Settings,
     storage_tls_port: int,
 ) -> dict[str, str]:
@@ -46,11 +54,10 @@ def secure_addresses(
     have to trust, and `ca_bundle`, the same with the usual roots (paths)."""
     certificates, host = certified.result(), settings.host
     called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
-    here, port = ports.plain.getsockname()[:2]
     return {
-        "grpc": _address(here, port),
-        "grpc_tls": _address(called, ports.secure.getsockname()[1]),
-        "storage_tls": _address(called, storage_tls_port),
+        "grpc": address_of(*ports.plain),
+        "grpc_tls": address_of(called, ports.secure[1]),
+        "storage_tls": address_of(called, storage_tls_port),
         "ca": str(certificates.ca),
         "ca_bundle": str(certificates.roots),
     }
@@ -62,8 +69,8 @@ def web_address(settings: Settings, port: int) -> str:
     wildcard = settings.host in ("", "0.0.0.0", "::")
     if speaks_tls(settings) and not is_loopback(settings.host):
         # By a name of the certificate.
-        return f"https://{_address('localhost' if wildcard else settings.host, port)}"
-    return f"http://{_address('127.0.0.1' if wildcard else settings.host, port)}"
+        return f"https://{address_of('localhost' if wildcard else settings.host, port)}"
+    return f"http://{address_of('127.0.0.1' if wildcard else settings.host, port)}"
 
 
 def browsers_address(settings: Settings, port: int) -> str:
@@ -83,7 +90,8 @@ def pages_host(settings: Settings, address: str) -> str:
     return f"{below[0]}{port}" if below else ""
 
 
-def _address(host: str, port: int) -> str:
+def address_of(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -112,21 +120,12 @@ class ProgramSockets(Struct, frozen=True):
     """
 
     rest: socket.socket
-    grpc: socket.socket
     rest_path: Path
+    #: gRPC makes the socket itself.
     grpc_path: Path
-
-    def close(self) -> None:
-        self.rest.close()
-        self.grpc.close()
 
 
 def listen_for_programs(data: Path) -> ProgramSockets:
-    """Listen on the sockets of a data directory. Raises OSError."""
-    rest_path, grpc_path = data / "programs.sock", data / "programs-grpc.sock"
-    rest = listen_unix(rest_path)
-    try:
-        return ProgramSockets(rest, listen_unix(grpc_path), rest_path, grpc_path)
-    except OSError:
-        rest.close()
-        raise
+    """Listen on the socket of a data directory. Raises OSError."""
+    rest_path = data / "programs.sock"
+    return ProgramSockets(listen_unix(rest_path), rest_path, data / "programs-grpc.sock")

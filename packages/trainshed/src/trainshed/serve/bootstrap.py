@@ -24,6 +24,7 @@ from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import (
+    GrpcPorts,
     ProgramSockets,
     browsers_address,
     listen_for_programs,
@@ -33,7 +34,6 @@ from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import LINGER, BucketKeeper
-from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
@@ -88,13 +88,12 @@ class Bootstrap:
         cleanup.callback(self.listener.close)
         #: The Unix sockets on which replicas call the APIs.
         self.programs = _program_sockets(settings.data)
-        cleanup.callback(self.programs.close)
+        cleanup.callback(self.programs.rest.close)
         # One after the other: either may be the first to need the authority.
         threads = ThreadPoolExecutor(1, "certificates")
         #: Done when the certificates for TLS are ready.
         self.certified = _certify(settings, threads)
-        sockets = _grpc_sockets(settings, cleanup)
-        self.grpc = GrpcPorts(sockets["--grpc-port"], sockets["--grpc-tls-port"], self.certified)
+        self.grpc = _grpc_ports(settings, cleanup)
         #: Done when the files of `certificates.interception_files` are there.
         self.intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
         threads.shutdown(wait=False)
@@ -119,9 +118,9 @@ class Bootstrap:
     @property
     def ports(self) -> tuple[int, ...]:
         """All TCP ports that the service listens on."""
-        ports = (self.listener, self.grpc.plain, self.grpc.secure)
-        listening = (port.getsockname()[1] for port in ports)
-        return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
+        grpc = (self.grpc.plain[1], self.grpc.secure[1])
+        ports = (self.listener.getsockname()[1], *grpc, self.storage_port, self.storage_tls_port)
+        return tuple(filter(None, ports))
 
 
 @contextlib.contextmanager
@@ -238,9 +237,9 @@ def advice_on(failure: OSError) -> str:
             return "Mend that, or choose another directory with --data."
 
 
-def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:
-    """Return the sockets by option. Without TLS they listen only on loopback, because a token goes over the
-    wire as it is."""
+def _grpc_ports(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcPorts:
+    """Choose the ports. Without TLS gRPC listens only on loopback, because a token goes over the wire as it
+    is."""
     loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
     ports = [
         ("--grpc-port", loopback, settings.grpc_port, 2),
@@ -258,7 +257,8 @@ def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str
             # Another process took it just now; it is only the default, so any port will do.
             sockets[option] = _listen(host, 0, option)
         cleanup.callback(sockets[option].close)
-    return sockets
+    plain, secure = sockets["--grpc-port"], sockets["--grpc-tls-port"]
+    return GrpcPorts(plain.getsockname()[:2], secure.getsockname()[:2], (plain, secure))
 
 
 def _beside(settings: Settings, distance: int, host: str) -> int:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.tokens import digest_of
+from trainshed.api.calls.services import Authenticate
+from trainshed.api.grpc import GrpcServer, Identity
 from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
@@ -33,9 +35,11 @@ from trainshed.httpd.messages import Application, Front
 from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica import protocol
+from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
 from trainshed.serve.addresses import (
     SERVICE_FILE,
+    address_of,
     own_hosts,
     secure_addresses,
     web_address,
@@ -46,7 +50,6 @@ from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
 from trainshed.serve.console import build_console
-from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
@@ -126,7 +129,7 @@ class Service:
             say(told_set_aside(bad))
         await self._begin_work()
         await self._bootstrap.signing_in.forget()
-        data, authenticate = self._bootstrap.settings.data, self._bootstrap.signing_in.authenticate
+        authenticate = self._bootstrap.signing_in.authenticate
         settings = self._bootstrap.settings
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
@@ -152,11 +155,7 @@ class Service:
             groups,
             ready=self._ready,
         )
-        programs = self._bootstrap.programs
-        front = GrpcFront(
-            self._bootstrap.grpc, programs.grpc, data, self._app.services, authenticate
-        )
-        await front.start()
+        grpc = await self._listen_by_grpc(authenticate)
         await asyncio.wrap_future(self._bootstrap.intercepting)
         serving = joined(server.serve(plain))
         stopping = joined(self._stopping.wait())
@@ -165,7 +164,7 @@ class Service:
             await self._cancel_jobs()
         live = self._app.controller.running()
         server.should_exit = True
-        await asyncio.gather(serving, front.close(DRAIN))
+        await asyncio.gather(serving, grpc.stop(DRAIN))
         await self._end_work()
         await self._app.advisor.close()
         await self._app.viewers.close()
@@ -179,6 +178,24 @@ class Service:
                 f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
                 f"on this data directory takes {'them' if many else 'it'} over."
             )
+
+    async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
+        """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed
+        with."""
+        ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs.grpc_path)
+        shown = await asyncio.wrap_future(self._bootstrap.certified)
+        most = connections.of_this_process().connections
+        server = GrpcServer(self._app.services, authenticate, most)
+        for held in ports.held:
+            held.close()
+        server.listen(address_of(*ports.plain))
+        identity = Identity(shown.key.read_bytes(), shown.chain.read_bytes())
+        server.listen(address_of(*ports.secure), identity)
+        with reachable(programs) as short:
+            server.listen(f"unix:{short}")
+            os.chmod(short, 0o600)  # noqa: PTH101 - a path of /proc
+        await server.start()
+        return server
 
     async def _begin_work(self) -> None:
         """Start what runs beside jobs and requests."""

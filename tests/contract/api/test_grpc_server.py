@@ -1,0 +1,84 @@
+"""gRPC on ports: TLS by the service's own authority, who calls, how many at once."""
+
+import importlib
+import socket
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import House
+from tests.ports import free_ports
+from trainshed.access import strangers
+from trainshed.api.grpc import GrpcServer, Identity
+from trainshed.serve import certificates
+
+grpc: Any = importlib.import_module("grpc")
+
+LIST = "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"
+REQUEST = b"\n\x21projects/p1/locations/us-central1"
+MOST = 4
+
+
+class Serving:
+    def __init__(self, house: House, files: certificates.Certificates) -> None:
+        self.house, self.files = house, files
+        self.server = GrpcServer(house.services, house.signing_in.authenticate, MOST)
+        self.ports = free_ports(2)
+        self.plain, self.secure = f"127.0.0.1:{self.ports[0]}", f"localhost:{self.ports[1]}"
+        self.server.listen(self.plain)
+        identity = Identity(files.key.read_bytes(), files.chain.read_bytes())
+        self.server.listen(f"127.0.0.1:{self.ports[1]}", identity)
+
+    async def call(self, channel: Any, token: str = "") -> bytes:
+        metadata = (("authorization", f"Bearer {token or self.house.token}"),)
+        async with channel:
+            return await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
+
+
+@pytest.fixture
+async def serving(house: House, tmp_path: Path) -> AsyncGenerator[Serving]:
+    made = Serving(house, certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
+    await made.server.start()
+    yield made
+    await made.server.stop(1)
+
+
+async def test_who_guesses_tokens_is_known_by_the_address(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    for _ in range(31):
+        with pytest.raises(grpc.aio.AioRpcError, match="not known here"):
+            await serving.call(grpc.aio.insecure_channel(serving.plain), "guessed")
+    [row] = await serving.house.store.access.audited(None, None, 10)
+    assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
+
+
+async def test_tls_is_trusted_by_the_ca_and_by_nothing_else(serving: Serving) -> None:
+    """Issue 4, item 1: the ready file's `ca` is what a client needs."""
+    for roots in (serving.files.ca, serving.files.roots):
+        trusting = grpc.ssl_channel_credentials(roots.read_bytes())
+        assert await serving.call(grpc.aio.secure_channel(serving.secure, trusting)) == b""
+    strange = grpc.ssl_channel_credentials()
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await serving.call(grpc.aio.secure_channel(serving.secure, strange))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.value.details()
+
+
+async def test_a_crowd_at_one_port_shuts_nobody_out_of_the_other(serving: Serving) -> None:
+    crowd = [socket.create_connection(("127.0.0.1", serving.ports[0])) for _ in range(MOST)]
+    for early in crowd:
+        early.settimeout(60)
+        assert early.recv(1), "it is let in"
+    with socket.create_connection(("127.0.0.1", serving.ports[0])) as late:
+        late.settimeout(60)
+        assert late.recv(1) == b""
+    trusting = grpc.ssl_channel_credentials(serving.files.ca.read_bytes())
+    assert await serving.call(grpc.aio.secure_channel(serving.secure, trusting)) == b""
+    for early in crowd:
+        early.close()
+    assert await serving.call(grpc.aio.insecure_channel(serving.plain)) == b""
