@@ -12,6 +12,7 @@ import pytest
 from tests.contract.api.house import HOSTS, LOCATION, Answer, House
 from tests.contract.api.test_access import audit, token_of
 from tests.unit.specs_requests import custom_job
+from tests.unit.test_specs_tuning import tuning_job
 from trainshed.api.mcp.protocol import MOST, McpSurface
 from trainshed.api.mcp.tools import TOOLS
 from trainshed.api.rest import ApiApplication
@@ -100,6 +101,9 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
     assert "Name 2 to 10 jobs" in await tool(house, "compare_jobs", jobs=[name])
     compared = await tool(house, "compare_jobs", jobs=[name, name])
     assert [job["last_values"] for job in compared] == [{}, {}]
+    arguments["job"] = tuning_job()
+    search = await tool(house, "submit_job", **arguments)
+    assert (await tool(house, "describe_job", job=search["name"]))["tuning"]["running"] == 0
 
 
 async def test_a_wait_ends_with_the_job(house: House) -> None:

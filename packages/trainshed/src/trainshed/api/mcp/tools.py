@@ -12,7 +12,8 @@ from msgspec import Struct
 from trainshed.access.principals import Principal
 from trainshed.api.inside import InsideCaller
 from trainshed.api.trainshed_v1.call import Fields
-from trainshed.core.names import JobUid
+from trainshed.core.copies import collection_of
+from trainshed.core.names import Api, JobUid
 from trainshed.wire.trainshed_v1.record import plain
 
 KEY_LABEL: Final = "trainshed-idempotency-key"
@@ -93,7 +94,7 @@ async def _submit(inside: Inside, fields: Fields) -> Any:
         return await inside.ask(
             "POST", "jobs:explain", api="vertex", project=project, location=location, job=job
         )
-    path = f"/v1/projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/customJobs"
+    path = collection_of(Api.VERTEX, job, project, location)
     sent = job.get("labels", {})
     if not key or not isinstance(sent, dict):
         return await _create(inside, path, job)
@@ -227,6 +228,7 @@ def _full(job: Mapping[str, Any]) -> dict[str, Any]:
         "waits": job.get("waits"),
         "reason": failure.get("reason"),
         "progress": job.get("progress"),
+        "tuning": job.get("tuning"),
     }
     return _brief(job) | {name: value for name, value in more.items() if value}
 
@@ -238,13 +240,14 @@ _PROJECT: Final = {"project": {"type": "string", "description": "Default: the se
 TOOLS: Final = (
     Tool(
         "submit_job",
-        "Submit a Vertex CustomJob, or with dry_run tell whether it would start now and what is wrong with "
-        "it. With an idempotency_key a second call for the same displayName returns the job of the first.",
+        "Submit a Vertex CustomJob or HyperparameterTuningJob, or with dry_run tell whether it would start "
+        "now and what is wrong with it. With an idempotency_key a second call for the same displayName "
+        "returns the job of the first.",
         _submit,
         {
             "job": {
                 "type": "object",
-                "description": "CustomJob as REST has it: displayName, jobSpec.",
+                "description": "As REST has it: displayName, jobSpec; to tune, studySpec, trialJobSpec.",
             },
             **_PROJECT,
             "location": _TEXT,
