@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from trainshed.access.issuers import Issuer
 
 CLIENT = "trainshed-console"
+GCLOUD = "32555940559.apps.googleusercontent.com"
 _numbers = itertools.cycle(range(2))
 """Of keys, which take longer to make than most tests: two issuers of one test have different ones."""
 
@@ -34,12 +35,16 @@ class ScriptedIssuer:
         #: The forms that the service sent for codes.
         self.forms: list[dict[str, str]] = []
         self.paths: list[str] = []
+        #: What it tells of access tokens, as Google does.
+        self.access: dict[str, dict[str, str]] = {}
         #: What it tells of whoever an access token is of; None = it has all in its ID tokens.
         self.userinfo: dict[str, Any] | None = None
 
     def settings(self, **fields: Any) -> Issuer:
         """The table `[[oidc]]` for it."""
-        return replace(Issuer("Corp", self.address, CLIENT), **fields)
+        asked, tokeninfo = (GCLOUD,), f"{self.address}/tokeninfo"
+        issuer = Issuer("Corp", self.address, CLIENT, audiences=asked, tokeninfo=tokeninfo)
+        return replace(issuer, **fields)
 
     def published(self) -> dict[str, Any]:
         return {
@@ -60,6 +65,15 @@ class ScriptedIssuer:
         code = f"code-{len(self.begun)}"
         self.begun[code] = query
         return code
+
+    def access_token(self, now: float, **changes: str) -> str:
+        """One of gcloud's own user, of which the issuer tells what Google does."""
+        token, end = f"ya29.a0-{len(self.access)}", int(now) + 3599
+        told = {"azp": GCLOUD, "aud": GCLOUD, "sub": "7", "scope": "openid email"}
+        told |= {"exp": str(end), "expires_in": "3599", "access_type": "offline"}
+        told |= {"email": "ana@corp.example", "email_verified": "true"}
+        self.access[token] = told | changes
+        return token
 
     def id_token(
         self, *, now: float | None = None, key: RSAKey | None = None, **claims: Any
@@ -98,6 +112,9 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
                 case "/userinfo":
                     is_known = self.headers["authorization"] == "Bearer x"
                     self._answer(200 if is_known else 401, issuer.userinfo or {})
+                case "/tokeninfo":
+                    told = issuer.access.get(parse_qs(urlsplit(self.path).query)["access_token"][0])
+                    self._answer(200 if told else 400, told or {"error": "invalid_token"})
                 case "/authorize":
                     code = issuer.signs_in(self.path)
                     begun = issuer.begun[code]
@@ -112,6 +129,10 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
             size = int(self.headers["content-length"])
             form = dict(parse_qsl(self.rfile.read(size).decode()))
             issuer.forms.append(form)
+            if form["grant_type"] == "refresh_token":
+                token = issuer.access_token(now())
+                self._answer(200, {"access_token": token, "expires_in": 3599})
+                return
             begun = issuer.begun.pop(form["code"], None)
             if begun is None or begun["redirect_uri"] != form["redirect_uri"]:
                 self._answer(400, {"error": "invalid_grant"})

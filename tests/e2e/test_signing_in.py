@@ -1,12 +1,12 @@
 """Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: contract/console."""
 
-import dataclasses
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,23 @@ from tests.e2e.running import (
     submit,
     trainshed,
 )
-from tests.issuer import CLIENT, ScriptedIssuer, issuing
+from tests.issuer import CLIENT, GCLOUD, ScriptedIssuer, issuing
 from trainshed.access.account_tokens import SKEW
 
 pytestmark = pytest.mark.e2e
 ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
+
+
+@dataclass(frozen=True)
+class Personal(Gcloud):
+    """As the user who is signed in to gcloud. `tokens`: where its tokens are from."""
+
+    tokens: str
+
+    def environment(self) -> dict[str, str]:
+        variables = super().environment() | {"CLOUDSDK_AUTH_TOKEN_HOST": self.tokens}
+        del variables["CLOUDSDK_AUTH_ACCESS_TOKEN"]
+        return variables
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +65,7 @@ def trusting(issuer: str, data: Path) -> Generator[Service]:
     config = data / "corp.toml"
     config.write_text(
         f'[[oidc]]\nname = "Corp"\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n'
+        f'audiences = ["{GCLOUD}"]\ntokeninfo = "{issuer}/tokeninfo"\n'
         f'[oidc.accounts]\n"repo:corp/vision:ref:*" = "{ROBOT}"\n'
     )
     with running(data, "--config", str(config)) as started:
@@ -140,7 +153,7 @@ def test_gcloud_shows_an_id_token_as_it_is(
 
     def hers(seconds: int) -> Service:
         token = issuer.id_token(exp=int(time.time()) + seconds - SKEW)
-        return dataclasses.replace(service, token=token)
+        return replace(service, token=token)
 
     gcloud = Gcloud(hers(600), tmp_path)
     assert gcloud.run("storage", "ls").stdout == "gs://trainshed/\n"
@@ -150,6 +163,22 @@ def test_gcloud_shows_an_id_token_as_it_is(
     assert not [view for view in hers(3).watch(job) if "SUCCEEDED" in view["state"]]
     assert time.monotonic() - began < 60
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel")
+
+
+@pytest.mark.gcloud
+@needs_gcloud
+def test_gcloud_s_own_user_works_as_it_is(
+    service: Service, issuer: ScriptedIssuer, tmp_path: Path
+) -> None:
+    """Signed in at the issuer, of which gcloud gets its access tokens by itself; at the port of the buckets,
+    too."""
+    trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
+    user = Personal(service, tmp_path, f"{issuer.address}/token")
+    user.run("auth", "activate-refresh-token", "ana@corp.example", "1//refresh")
+    user.run("config", "set", "account", "ana@corp.example")
+    assert user.run("storage", "ls").stdout == "gs://trainshed/\n"
+    user.run("ai", "custom-jobs", "list")
+    assert issuer.paths[-1].startswith("/tokeninfo?access_token=ya29.")
 
 
 def test_google_s_library_exchanges_the_id_token_of_a_machine(

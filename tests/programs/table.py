@@ -62,10 +62,6 @@ PROGRAMS = (
         metric=True, small=True,
     ),
     Program(
-        "lexicon_package", _SDK, _SCIKIT_LEARN, "sentiment/model/model.pkl", "pickled_model",
-        script=_NOTEBOOK, data=("reviews.csv",), small=True,
-    ),
-    Program(
         "pyproject_package", "gapic, REST", _SCIKIT_LEARN, "concrete/model/model.joblib",
         "joblib_model", script="submit.py", data=("housing.csv",), small=True,
     ),

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.contract.api.grpc_house import GrpcHouse
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
-from tests.issuer import ScriptedIssuer, issuing, new_key
+from tests.issuer import GCLOUD, ScriptedIssuer, issuing, new_key
 from trainshed.access import sessions
 from trainshed.access.account_tokens import SKEW
 from trainshed.access.issuers import read_issuers
@@ -46,7 +47,7 @@ def issuer() -> Iterator[ScriptedIssuer]:
 
 @pytest.fixture
 async def house(tmp_path: Path, issuer: ScriptedIssuer) -> AsyncGenerator[ConsoleHouse]:
-    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(audiences=("gcloud",))])
+    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(audiences=("gcloud", GCLOUD))])
     yield house
     house.close()
 
@@ -397,10 +398,11 @@ async def test_a_revoked_id_token_is_good_for_nothing_any_more(
         by, whose = (token, ANA) if is_own else (house.token, "Ana@corp.example")
         assert (await house.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)).status == 200
         assert await lines.next() is None
-    for other in (token, unseen):
-        await refused(house, other, "were revoked after this ID token")
-    house.clock += (later := 61) * 10**9
-    assert (await house.call("GET", JOBS, token=issuer.id_token(now=NOW + later))).status == 200
+    for other in (token, unseen, issuer.access_token(NOW)):
+        await refused(house, other, "were revoked after this one")
+    house.clock += (later := 62) * 10**9
+    for new in (issuer.id_token(now=NOW + later), issuer.access_token(NOW + later)):
+        assert (await house.call("GET", JOBS, token=new)).status == 200
 
 
 @pytest.mark.parametrize("changed", ["nothing", "issuer", "client_id", "all"])
@@ -409,22 +411,84 @@ async def test_an_issuer_that_the_settings_do_not_have_any_more_has_signed_nobod
 ) -> None:
     """Neither in browsers nor by ID tokens, under which name ever another one stands there."""
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings()])
-    browser, shown = Browser(house), Browser(house)
+    browser, shown, by_gcloud = Browser(house), Browser(house), Browser(house)
     await signed_in(browser, issuer)
     await shown.sign_in(token=issuer.id_token(now=NOW))
+    await by_gcloud.sign_in(token=issuer.access_token(NOW))
     fields = {changed: "https://other.example"} if changed in ("issuer", "client_id") else {}
     left = [] if changed == "all" else [issuer.settings(**fields)]
     begun = SigningIn(left, house.keeper, b"", str, house.now)
     await begun.forget()
     house.tokens.issuers = begun.marks
-    statuses = {(await visitor.get("/team")).status for visitor in (browser, shown)}
+    statuses = {(await visitor.get("/team")).status for visitor in (browser, shown, by_gcloud)}
     assert statuses == {200 if changed == "nothing" else 303}
     assert len(house.keeper.book.tokens) == (changed == "nothing")
     house.close()
 
 
+async def test_gcloud_s_own_user_is_taken_by_what_the_issuer_tells_of_the_access_token(
+    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By REST, gRPC and our own API. It is told every three minutes, and stored nowhere."""
+    async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
+        token = issuer.access_token(NOW)
+        assert (await house.call("GET", JOBS, token=token)).status == 403, "a new person"
+        await give(house, f"user:{ANA}")
+        shown = [house.call("GET", path, token=token) for path in (JOBS, WHO) * 5]
+        assert {answer.status for answer in await asyncio.gather(*shown)} == {200}
+        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token)
+        for span, times in ((0, 1), (170, 1), (11, 2)):
+            clock = Clock(monkeypatch)
+            clock.passes(span)
+            assert (await house.call("GET", JOBS, token=token)).status == 200
+            assert len(issuer.paths) == times
+        assert not house.keeper.book.tokens
+        house.clock += 3599 * 10**9
+        answer = await house.call("GET", JOBS, token=token)
+        assert answer.status == 401 and "expired" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"aud": "x", "azp": "x"}, f"made for x, and only those for {GCLOUD} and gcloud and tr"),
+        ({"azp": "x"}, f"made for {GCLOUD} and x"),
+        ({"exp": str(NOW)}, "has expired"),
+        ({"exp": str(NOW + 3661)}, "valid for more than an hour"),
+        ({"exp": "1e9"}, "has expired"),
+        ({"email_verified": "false"}, "has verified the address"),
+        ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no address of a person"),
+    ],
+)
+async def test_an_access_token_that_proves_nothing_here_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer, changes: dict[str, str], why: str
+) -> None:
+    await refused(house, issuer.access_token(NOW, **changes), why)
+
+
+async def test_of_what_one_source_shows_the_issuer_is_asked_once_and_one_by_one(
+    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = Counter[str]()
+
+    async def asked(address: str, *_: object) -> tuple[int, bytes]:
+        questions.update(["in all", "now"])
+        await asyncio.sleep(0)
+        assert questions["now"] == 1
+        questions["now"] -= 1
+        return 400, b""
+
+    monkeypatch.setattr("trainshed.serve.signing_in._asked", asked)
+    monkeypatch.setattr("trainshed.access.strangers._DELAY", 0)
+    shown = [house.call("GET", WHO, token=f"ya29.{number % 20}") for number in range(60)]
+    answers = await asyncio.gather(*shown)
+    assert {answer.status for answer in answers} == {401}
+    assert "knows no such access token" in answers[0].error["message"]
+    assert questions["in all"] == 20
+
+
 async def refused(house: ConsoleHouse, token: str, why: str) -> None:
-    """An ID token is neither exchanged nor taken."""
+    """A token of an issuer is neither exchanged nor taken."""
     answer = await exchanged(house, token)
     assert answer.status == 400 and why in answer.json["error_description"]
     answer = await house.call("GET", WHO, token=token)
@@ -631,7 +695,9 @@ async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
         async with asyncio.timeout(60):
             answer = await Browser(house).get("/login/with?issuer=Corp")
             await left.wait()
+            told = (await house.call("GET", WHO, token="ya29.x")).error["message"]
     assert answer.status == 503 and "no whole answer within 0.2 s" in text_of(answer)
+    assert "no whole answer within 0.2 s" in told
     house.close()
 
 
@@ -745,7 +811,7 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
     path = f"/trainshed/v1/tokens/{ROBOT}"
     assert (await plant.call("DELETE", path, token=program)).status == 404
     await plant.result("DELETE", path)
-    await refused(plant, token, "were revoked after this ID token")
+    await refused(plant, token, "were revoked after this one")
     await plant.call("DELETE", account)
     plant.clock += 61 * 10**9
     await refused(plant, issuer.id_token(now=NOW + 61, **claims), "was deleted")

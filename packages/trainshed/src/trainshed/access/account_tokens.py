@@ -33,6 +33,7 @@ _FAR: Final = 1 << 40
 _KEY_BITS: Final = 2_048
 # With the first characters of every JSON object in base64: `{"`.
 _FORM: Final = re.compile(r"eyJ[\w-]*(?:\.[\w-]*){2}", re.ASCII)
+_GOOGLES: Final = re.compile(r"ya29\.[\w.-]{1,2048}", re.ASCII)
 _UNKNOWN: Final = (
     "The token is signed by no key of this service or of a service account here, nor by an issuer of the "
     "settings, or the key was deleted: `gcloud iam service-accounts keys list` shows those that there are."
@@ -42,6 +43,11 @@ _UNKNOWN: Final = (
 def is_json_web_token(token: str) -> bool:
     """Whether the text has the form of one; nothing is verified."""
     return _FORM.fullmatch(token) is not None
+
+
+def is_access_token(token: str) -> bool:
+    """Whether the text has the form of an access token of Google's: no other is shown to anybody else."""
+    return _GOOGLES.fullmatch(token) is not None
 
 
 def new_key() -> tuple[str, str]:
@@ -92,7 +98,7 @@ def check(bearer: Bearer, book: AccessBook) -> None:
     out = book.signed_out.get(bearer.email)
     if bearer.issuer and out is not None and bearer.issued <= out.at / 1e9 + SKEW:
         raise Unauthenticated(
-            f"The tokens of {bearer.email} were revoked after this ID token was issued: get a new one, "
+            f"The tokens of {bearer.email} were revoked after this one was issued: get a new one, "
             f"{SKEW} s after that at the earliest."
         )
     if bearer.issuer and not bearer.by:

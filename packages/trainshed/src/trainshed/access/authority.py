@@ -93,11 +93,7 @@ class Authority:
         return self._issue((name,), ExtendedKeyUsageOID.CLIENT_AUTH, now, ends)
 
     def _issue(
-        self,
-        names: Iterable[x509.GeneralName],
-        use: x509.ObjectIdentifier,
-        now: float,
-        ends: float,
+        self, names: Iterable[x509.GeneralName], use: x509.ObjectIdentifier, now: float, ends: float
     ) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self._certificate
@@ -164,7 +160,5 @@ def _alternatives(names: Iterable[str]) -> Iterable[x509.GeneralName]:
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.access.account_tokens import OWNER_EMAIL, SKEW, check_claims
+from trainshed.access.account_tokens import LIFETIME, OWNER_EMAIL, SKEW, check_claims
 from trainshed.access.policy import GROUP, SERVICE_ACCOUNT, USER, member_fault, member_of
 from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
@@ -44,6 +44,8 @@ class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
     audiences: tuple[str, ...] = ()
     #: Domains of the addresses that it is trusted to know; () = any.
     domains: tuple[str, ...] = ()
+    #: Where it tells whose an access token is, as Google does, of which it is known; "" = nowhere.
+    tokeninfo: str = ""
     #: The claim that lists the groups of a person.
     groups_claim: str = "groups"
     #: The service accounts for which ID tokens of machines speak, by the subject (`sub`), or by its beginning
@@ -125,6 +127,8 @@ def _faults(issuer: Issuer) -> Iterator[str]:
         yield f"name: {issuer.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
     if not is_safe(issuer.issuer) or "?" in issuer.issuer or "#" in issuer.issuer:
         yield f"issuer: {issuer.issuer!r} is no https address such as https://accounts.google.com"
+    if issuer.tokeninfo and not is_safe(issuer.tokeninfo):
+        yield f"tokeninfo: {issuer.tokeninfo!r} is no https address"
     if not (issuer.client_id or issuer.audiences):
         yield "client_id: register the service with the issuer, and write the client's id here"
     for subject, email in issuer.accounts.items():
@@ -194,6 +198,27 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
 
 def _fits(known: str, subject: str) -> bool:
     return subject.startswith(known[:-1]) if known.endswith("*") else subject == known
+
+
+def holder_of(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
+    """Return for whom an access token speaks, by what its issuer tells of it. Raises Unauthenticated."""
+    clients = {str(answer[name]) for name in ("aud", "azp") if name in answer}
+    known = {issuer.client_id, *issuer.audiences} - {""}
+    if not clients or not clients <= known:
+        raise Unauthenticated(
+            f"The access token was made for {' and '.join(sorted(clients)) or 'nobody'}, and only those for "
+            f"{' and '.join(sorted(known))} are taken: `audiences` of the table [[oidc]] lists them."
+        )
+    text = str(answer.get("exp"))
+    ends = int(text) if text.isdecimal() and len(text) < 12 else 0
+    if not now < ends <= now + LIFETIME + SKEW:
+        raise Unauthenticated(
+            "The access token has expired, or is valid for more than an hour: get a new one; if the clocks "
+            "of two machines differ, set them."
+        )
+    # It writes a text where its ID tokens have a boolean value.
+    email = _email({**answer, "email_verified": answer.get("email_verified") == "true"}, issuer)
+    return Bearer(email, expires=ends, issuer=issuer.mark, issued=ends - LIFETIME)
 
 
 class UnknownKey(Exception):

@@ -30,11 +30,7 @@ class TokenAuthority:
     """Recognises tokens. Reads are thread-safe and never wait."""
 
     def __init__(
-        self,
-        book: AccessBook,
-        owner: str,
-        now: Callable[[], int],
-        jobs: JobTokens | None = None,
+        self, book: AccessBook, owner: str, now: Callable[[], int], jobs: JobTokens | None = None
     ) -> None:
         """`owner`: the digest of the owner's token. `now` gives nanoseconds since the epoch. With `jobs`,
         tokens of programs are recognised, too."""

@@ -66,10 +66,7 @@ async def create_project(call: Call, request: Any) -> Message:
     """Make a project, and return an operation that is done."""
     project = request.project
     made = await create(
-        call.services,
-        project.project_id,
-        project.display_name,
-        dict(project.labels),
+        call.services, project.project_id, project.display_name, dict(project.labels)
     )
     return _done(CREATING, _view(call.services.access.book, made))
 
@@ -277,10 +274,7 @@ def _creation(book: AccessBook, name: str) -> dict[str, Any]:
 
 
 async def create(
-    services: Services,
-    name: str,
-    display_name: str,
-    labels: Mapping[str, str],
+    services: Services, name: str, display_name: str, labels: Mapping[str, str]
 ) -> str:
     """Make a project, and return its id. Raises InvalidRequest, AlreadyExists."""
     ProjectName.parse(f"projects/{name}", field="project_id")

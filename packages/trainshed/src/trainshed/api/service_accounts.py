@@ -98,15 +98,9 @@ async def update(call: HandCall) -> dict[str, Any]:
     return _view(changed)
 
 
-async def disable(call: HandCall) -> dict[str, Any]:
-    """Refuse an account's tokens from now on. Raises NotFound."""
-    await _change(call, lambda book: book.with_account(replace(_account(call), disabled=True)))
-    return {}
-
-
-async def enable(call: HandCall) -> dict[str, Any]:
-    """Take an account's tokens again. Raises NotFound."""
-    await _change(call, lambda book: book.with_account(replace(_account(call), disabled=False)))
+async def switch(disabled: bool, call: HandCall) -> dict[str, Any]:
+    """Refuse an account's tokens from now on, or take them again. Raises NotFound."""
+    await _change(call, lambda book: book.with_account(replace(_account(call), disabled=disabled)))
     return {}
 
 
@@ -246,8 +240,8 @@ _METHODS: Final[HandMethods] = {
     ("GET", _ACCOUNT): (f"{_IAM}.GetServiceAccount", get),
     ("PATCH", _ACCOUNT): (f"{_IAM}.PatchServiceAccount", update),
     ("DELETE", _ACCOUNT): (f"{_IAM}.DeleteServiceAccount", delete),
-    ("POST", f"{_ACCOUNT}:disable"): (f"{_IAM}.DisableServiceAccount", disable),
-    ("POST", f"{_ACCOUNT}:enable"): (f"{_IAM}.EnableServiceAccount", enable),
+    ("POST", f"{_ACCOUNT}:disable"): (f"{_IAM}.DisableServiceAccount", partial(switch, True)),
+    ("POST", f"{_ACCOUNT}:enable"): (f"{_IAM}.EnableServiceAccount", partial(switch, False)),
     ("POST", f"{_ACCOUNT}/keys"): (f"{_IAM}.CreateServiceAccountKey", create_key),
     ("GET", f"{_ACCOUNT}/keys"): (f"{_IAM}.ListServiceAccountKeys", list_keys),
     ("GET", f"{_ACCOUNT}/keys/{{key}}"): (f"{_IAM}.GetServiceAccountKey", get_key),

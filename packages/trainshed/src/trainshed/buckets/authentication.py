@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.access.account_tokens import is_json_web_token
+from trainshed.access.account_tokens import is_access_token, is_json_web_token
 from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.policy import Grant, rights_of
@@ -213,9 +213,10 @@ class TokenFile:
         try:
             return self.read().authenticate(authorization)
         except UnknownToken:
-            if self._liveness is None or not is_json_web_token(token_in(authorization)):
+            token = token_in(authorization)
+            if self._liveness is None or not (is_json_web_token(token) or is_access_token(token)):
                 raise
-        # It may be an ID token, which the service knows.
+        # It may be an issuer's token, which the service knows.
         holder = await self._liveness.holder(authorization)
         grants = (
             Grant("" if grant.project == "-" else grant.project, grant.role, grant.member)

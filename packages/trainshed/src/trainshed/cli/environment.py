@@ -12,6 +12,7 @@ from typing import assert_never
 
 import click
 
+from trainshed.access.account_tokens import is_access_token
 from trainshed.buckets.callers import address_with_key
 from trainshed.cli.client_files import BOTO_FILE
 from trainshed.cli.connection import Endpoint, answering, find_here, takes_address
@@ -91,7 +92,8 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
         # It replaces gRPC's own authorities, so the file holds those as well.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.roots,
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": endpoint.token,
+        # One of gcloud's own user it shows by itself, and renews.
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": "" if is_access_token(endpoint.token) else endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,
         # `gcloud ai-platform jobs submit` takes the region from here.

@@ -73,7 +73,7 @@ class Smtp:
     sender: str
 
 
-def mail_server(url: str, password: str) -> Smtp | None:
+def mail_server(url: str, password: str = "") -> Smtp | None:
     """Return the server of `smtp://USER@HOST:PORT/SENDER` (STARTTLS, except on this machine) or `smtps://...`
     (TLS from the first byte); None if the address is empty. Raises ValueError."""
     if not url:

@@ -34,14 +34,7 @@ from trainshed.scheduler.feasibility import (
 )
 from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
 from trainshed.scheduler.planning import plan
-from trainshed.scheduler.resources import (
-    Kind,
-    Kinds,
-    count_fitting,
-    fits,
-    placement_orders,
-    plus,
-)
+from trainshed.scheduler.resources import Kind, Kinds, count_fitting, fits, placement_orders, plus
 from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
 
 _NAMED = 5

@@ -44,10 +44,7 @@ def own_hosts(settings: Settings) -> Hosts:
 
 
 def secure_addresses(
-    certified: "Future[Certificates]",
-    ports: GrpcPorts,
-    settings: Settings,
-    storage_tls_port: int,
+    certified: "Future[Certificates]", ports: GrpcPorts, settings: Settings, storage_tls_port: int
 ) -> dict[str, str]:
     """Return the addresses of gRPC and storage: `grpc` without TLS, on this machine; `grpc_tls` and
     `storage_tls` as clients have to call them, with a name of the certificate; `ca`, the file that clients

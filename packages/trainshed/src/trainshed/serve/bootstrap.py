@@ -25,7 +25,6 @@ from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import (
     GrpcPorts,
-    ProgramSockets,
     browsers_address,
     listen_for_programs,
     own_hosts,
@@ -87,7 +86,8 @@ class Bootstrap:
         self.listener = _listen(settings.host, settings.port, "--port")
         cleanup.callback(self.listener.close)
         #: The Unix sockets on which replicas call the APIs.
-        self.programs = _program_sockets(settings.data)
+        with _explained(f"Programs cannot be listened to in {settings.data}"):
+            self.programs = listen_for_programs(settings.data)
         cleanup.callback(self.programs.rest.close)
         # One after the other: either may be the first to need the authority.
         threads = ThreadPoolExecutor(1, "certificates")
@@ -98,7 +98,9 @@ class Bootstrap:
         self.intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
         threads.shutdown(wait=False)
         setup = _bucket_setup(settings, self.programs.rest_path)
-        listeners = _bucket_listeners(setup)
+        place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
+        with _explained(f"The buckets cannot be listened for at {place}"):
+            listeners = Listeners.opened(setup)
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
         self.bucket_rules = setup.rules
@@ -124,10 +126,7 @@ class Bootstrap:
 
 
 @contextlib.contextmanager
-def assembled(
-    settings: Settings,
-    meanwhile: Callable[[], object],
-) -> Generator[Bootstrap]:
+def assembled(settings: Settings, meanwhile: Callable[[], object]) -> Generator[Bootstrap]:
     """Yield what a `Service` is made of; close it at the end. Raises StartFailed. `meanwhile`: called in this
     thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
@@ -171,23 +170,13 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
     )
 
 
-def _bucket_listeners(setup: BucketSetup) -> Listeners:
+@contextlib.contextmanager
+def _explained(what: str) -> Generator[None]:
+    """Raise StartFailed with what to do about an OSError."""
     try:
-        return Listeners.opened(setup)
+        yield
     except OSError as failure:
-        raise StartFailed(
-            f"The buckets cannot be listened for at {setup.host}:{setup.port} and in "
-            f"{Path(setup.replicas).parent}: {failure}. {advice_on(failure)}"
-        ) from failure
-
-
-def _program_sockets(data: Path) -> ProgramSockets:
-    try:
-        return listen_for_programs(data)
-    except OSError as failure:
-        raise StartFailed(
-            f"Programs cannot be listened to in {data}: {failure}. {advice_on(failure)}"
-        ) from failure
+        raise StartFailed(f"{what}: {failure}. {advice_on(failure)}") from failure
 
 
 def _prepare(settings: Settings) -> Interception:
@@ -211,14 +200,11 @@ def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certifi
 
 
 def _certified(look_after: Callable[[], T], directory: Path) -> T:
-    try:
-        return look_after()
-    except CertificatesUnusable as failure:
-        raise StartFailed(str(failure)) from failure
-    except OSError as failure:
-        raise StartFailed(
-            f"The certificates in {directory} cannot be kept: {failure}. {advice_on(failure)}"
-        ) from failure
+    with _explained(f"The certificates in {directory} cannot be kept"):
+        try:
+            return look_after()
+        except CertificatesUnusable as failure:
+            raise StartFailed(str(failure)) from failure
 
 
 def advice_on(failure: OSError) -> str:

@@ -266,11 +266,7 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     """Make or renew the files if necessary, and return their paths. `now`: seconds since the epoch;
     `environ`: the service's own. Raises CertificatesUnusable, OSError."""
     interception = interception_files(data)
-    names = (
-        *regions.STORAGE,
-        "*.storage.googleapis.com",
-        *regions.apis(),
-    )
+    names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
     storage = signed(data / "tls", "storage", names, now)
     _put(interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600)
     interception.trust.parent.mkdir(mode=0o755, exist_ok=True)

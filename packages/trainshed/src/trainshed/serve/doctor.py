@@ -22,11 +22,7 @@ from trainshed.serve.settings import Settings, engine_settings, load
 _TRIAL = ".trainshed-doctor-"
 _FEW_BYTES = 10 * 2**30
 _TMP = "Systems empty /tmp when they start, and delete what lies there for days."
-_MARKS = {
-    Verdict.GOOD: ("ok", "green"),
-    Verdict.LESS: ("--", "yellow"),
-    Verdict.BAD: ("!!", "red"),
-}
+_MARKS = {Verdict.GOOD: ("ok", "green"), Verdict.LESS: ("--", "yellow"), Verdict.BAD: ("!!", "red")}
 
 
 @click.command(
@@ -214,22 +210,18 @@ def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
         yield less("isolation", text, cause=why, remedy=_STRONGER[can.isolation])
     else:
         yield good("isolation", text, cause=stronger)
-    if can.memory_limit == "kernel":
-        yield good("memory limit", "held by the kernel (control groups).")
-    else:
+    looked = "by looking several times a second and killing."
+    for what, is_held, otherwise, controller in (
+        ("memory", can.memory_limit == "kernel", f"held {looked}", "memory"),
+        ("process", can.process_limit, "none: a fork bomb is the machine's problem.", "pids"),
+    ):
+        if is_held:
+            yield good(f"{what} limit", "held by the kernel (control groups).")
+            continue
         yield less(
-            "memory limit",
-            "held by looking several times a second and killing.",
-            cause="There is no control group with the memory controller that this user may write.",
-            remedy=f"Delegate the controller to this user ({_DELEGATE}), or run as root.",
-        )
-    if can.process_limit:
-        yield good("process limit", "held by the kernel.")
-    else:
-        yield less(
-            "process limit",
-            "none: a fork bomb is the machine's problem.",
-            cause="There is no control group with the pids controller that this user may write.",
+            f"{what} limit",
+            otherwise,
+            cause=f"There is no control group with the {controller} controller that this user may write.",
             remedy=f"Delegate the controller to this user ({_DELEGATE}), or run as root.",
         )
     if can.addresses == "loopback":

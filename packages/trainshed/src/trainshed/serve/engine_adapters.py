@@ -153,7 +153,8 @@ def build_terms(
         if not isinstance(engine, HasBuildPlace):
             raise BuildFailed(
                 f"The engine {settings.engine} does not say how programs are kept apart on this machine, "
-                "so that no packages of jobs are installed here; use an image that has them."
+                "so that no packages of jobs are installed here, and no TensorBoard is started: use an image "
+                "that has the packages, and run tensorboard where its bucket can be read."
             )
         try:
             place = engine.build_place()
@@ -190,23 +191,13 @@ def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], Installatio
     """Return the terms on which a TensorBoard runs: at the isolation level of the engine's programs, with the
     same directories hidden from it. The returned function must be called after the engine has started."""
     of_builds = build_terms(settings, engine)
-
-    def terms() -> InstallationTerms:
-        if not isinstance(engine, HasBuildPlace):
-            raise BuildFailed(
-                f"The engine {settings.engine} does not say how programs are kept apart on this machine, so "
-                "that no TensorBoard is started here; run one where the bucket can be read: tensorboard "
-                "--logdir DIRECTORY"
-            )
-        return replace(
-            of_builds(),
-            memory_bytes=_VIEWER_MEMORY,
-            processes=_VIEWER_PROCESSES,
-            disk_bytes=_VIEWER_DISK,
-            seconds=0.0,
-        )
-
-    return terms
+    return lambda: replace(
+        of_builds(),
+        memory_bytes=_VIEWER_MEMORY,
+        processes=_VIEWER_PROCESSES,
+        disk_bytes=_VIEWER_DISK,
+        seconds=0.0,
+    )
 
 
 _SAME_USE = 60 * 10**9
@@ -261,18 +252,12 @@ class Vault:
         """Return the secrets that are generated for jobs; a certificate and its key belong together."""
         uids = {ref.job_uid for ref in refs if ref.made is not Made.TOKEN}
         certificates = {uid: await asyncio.to_thread(self._job_certificate, uid) for uid in uids}
-        values: dict[SecretRef, str] = {}
-        for ref in refs:
-            match ref.made:
-                case Made.AUTHORITY:
-                    values[ref] = certificates[ref.job_uid].authority
-                case Made.CERTIFICATE:
-                    values[ref] = certificates[ref.job_uid].certificate
-                case Made.KEY:
-                    values[ref] = certificates[ref.job_uid].key
-                case _:
-                    values[ref] = self._job_token(ref.job_uid)
-        return values
+        return {
+            ref: self._job_token(ref.job_uid)
+            if ref.made in (None, Made.TOKEN)
+            else getattr(certificates[ref.job_uid], ref.made)
+            for ref in refs
+        }
 
     async def _stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
         try:

@@ -12,17 +12,9 @@ from trainshed.serve import clock
 _COMMANDS = (
     ("up", "trainshed.serve.up", "Start the service."),
     ("runtimes", "trainshed.serve.runtimes", "List, build and clear cached runtimes."),
-    (
-        "doctor",
-        "trainshed.serve.doctor",
-        "Show what this machine lets a service do.",
-    ),
+    ("doctor", "trainshed.serve.doctor", "Show what this machine lets a service do."),
     ("backup", "trainshed.serve.backup.take", "Back up a data directory while jobs run."),
-    (
-        "restore",
-        "trainshed.serve.backup.restore",
-        "Restore a backup into an empty data directory.",
-    ),
+    ("restore", "trainshed.serve.backup.restore", "Restore a backup into an empty data directory."),
 )
 """As in `cli.commands`: loaded when they are used, since loading what they need takes longer than showing
 help."""

@@ -109,12 +109,7 @@ def _say(line: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_takes_cache
 def gc(
-    *,
-    age: float,
-    downloads: bool,
-    dry_run: bool,
-    cache: Path | None,
-    config: Path | None,
+    *, age: float, downloads: bool, dry_run: bool, cache: Path | None, config: Path | None
 ) -> None:
     """Remove environments, layers, packages and unpacked images that were not used for a while.
 

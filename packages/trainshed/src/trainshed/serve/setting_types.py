@@ -4,6 +4,7 @@ Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.c
 type cannot express is checked by a `Checked` function.
 """
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -90,24 +91,18 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
     return meta.description or f"{meta.ge} or more"
 
 
+def _late(name: str) -> Callable[[Any], Any]:
+    """Return the function of this name, which is imported when it is called: the defaults need no check, and
+    the start should be short."""
+    module, _, function = name.rpartition(".")
+    return lambda value: getattr(  # noqa: PLW0108  not imported here
+        importlib.import_module(f"trainshed.{module}"), function
+    )(value)
+
+
 def _failure_rules(tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    # Imported here and below: the defaults need no check, and the start should be short.
-    from trainshed.core.failure.overrides import table_with
-
-    table_with(tables)
+    _late("core.failure.overrides.table_with")(tables)
     return tables
-
-
-def _image_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[MappedImage, ...]":
-    from trainshed.runtimes.image_map import read_images
-
-    return read_images(tables)
-
-
-def _notify_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[NotifyTable, ...]":
-    from trainshed.notifying.targets import notify_tables
-
-    return notify_tables(tables)
 
 
 def _issuer_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[Issuer, ...]":
@@ -195,30 +190,6 @@ def _check_paths(text: str) -> None:
         )
 
 
-def _check_buckets(names: str) -> None:
-    from trainshed.serve.bucket_tables import check_names
-
-    check_names(names)
-
-
-def _bucket_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[BucketTable, ...]":
-    from trainshed.serve.bucket_tables import bucket_tables
-
-    return bucket_tables(tables)
-
-
-def _check_age(text: str) -> None:
-    from trainshed.core.retention import parse_age
-
-    parse_age(text)
-
-
-def _check_size(text: str) -> None:
-    from trainshed.core.retention import parse_size
-
-    parse_size(text)
-
-
 def _check_web_url(url: str) -> None:
     if url and not url.startswith(("http://", "https://")):
         raise ValueError(
@@ -235,12 +206,6 @@ def _check_hosts(text: str) -> None:
             f"{', '.join(wrong)}: a host is a name without scheme and port, training.example.org, or "
             "*.example.org for all below one; * = any"
         )
-
-
-def _check_mail_server(url: str) -> None:
-    from trainshed.notifying.targets import mail_server
-
-    mail_server(url, "")
 
 
 def _check_project(project: str) -> None:
@@ -279,17 +244,21 @@ ContainerTool = Literal["auto", "podman", "docker", "none"]
 ImagePull = Literal["missing", "always", "never"]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]
-BucketNames = Annotated[str, Checked(_check_buckets)]
+BucketNames = Annotated[str, Checked(_late("serve.bucket_tables.check_names"))]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
 PriceList = Annotated[str, Checked(prices_of)]
-Age = Annotated[str, Checked(_check_age)]
-Size = Annotated[str, Checked(_check_size)]
+Age = Annotated[str, Checked(_late("core.retention.parse_age"))]
+Size = Annotated[str, Checked(_late("core.retention.parse_size"))]
 WebUrl = Annotated[str, Checked(_check_web_url)]
 HostNames = Annotated[str, Checked(_check_hosts)]
 FailureRules = Annotated[tuple[dict[str, Any], ...], Tables(_failure_rules)]
-MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_image_tables)]
-NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables(_notify_tables)]
+MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_late("runtimes.image_map.read_images"))]
+NotifyTables = Annotated[
+    "tuple[NotifyTable, ...]", Tables(_late("notifying.targets.notify_tables"))
+]
 IssuerTables = Annotated["tuple[Issuer, ...]", Tables(_issuer_tables)]
-MailServer = Annotated[str, Checked(_check_mail_server)]
-BucketTables = Annotated["tuple[BucketTable, ...]", Tables(_bucket_tables)]
+MailServer = Annotated[str, Checked(_late("notifying.targets.mail_server"))]
+BucketTables = Annotated[
+    "tuple[BucketTable, ...]", Tables(_late("serve.bucket_tables.bucket_tables"))
+]

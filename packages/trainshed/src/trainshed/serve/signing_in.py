@@ -24,13 +24,14 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.access.account_tokens import OWNER_EMAIL, is_json_web_token
+from trainshed.access.account_tokens import OWNER_EMAIL, is_access_token, is_json_web_token
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.issuers import (
     Issuer,
     SignedIn,
     UnknownKey,
     bearer_of,
+    holder_of,
     issuer_of,
     may_name,
     person_of,
@@ -44,7 +45,7 @@ from trainshed.core.units import Nanos
 from trainshed.eventloop.joining import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.store.access_keeper import AccessKeeper
-from trainshed.store.audit import AuditRecord, RecordedCall, recording
+from trainshed.store.audit import SOURCE, AuditRecord, RecordedCall, recording
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -59,7 +60,11 @@ _BEGUN: Final = 600
 _MOST: Final = 20
 """Sign-ins of one person at a time; the oldest make place for new ones."""
 _MOST_KNOWN: Final = 4_096
-"""ID tokens of an issuer that are not verified each time that they are shown."""
+"""Tokens of an issuer that are not verified each time that they are shown."""
+_MOST_ASKED: Final = 8
+"""Access tokens of which an issuer is asked at a time."""
+_BELIEVED: Final = 180.0
+"""Seconds for which is believed what it has answered."""
 _FRESH: Final = 3600.0
 """Seconds after which an issuer's facts and keys are read again."""
 _ANEW: Final = 30.0
@@ -70,6 +75,7 @@ _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 _AUDIENCE: Final = "sign-in"
 _GOOGLE: Final = "https://accounts.google.com"
+_TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 
 
 class _Facts(Struct, frozen=True):
@@ -108,6 +114,13 @@ class SigningIn:
         #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        #: Who tells of access tokens whose they are: there is one Google.
+        tellers = (known for known in issuers if known.tokeninfo or known.issuer == _GOOGLE)
+        self._teller = next(tellers, None)
+        #: By their digests, until when it is believed (monotonic clock), and for whom they speak, or why not.
+        self._answers: dict[str, tuple[float, Bearer | Unauthenticated | Unavailable]] = {}
+        #: Questions for one source wait for each other.
+        self._asking = tuple(asyncio.Lock() for _ in range(_MOST_ASKED))
         self.names = tuple(self._issuers)
         self.marks = frozenset(
             mark for known in issuers for mark in (known.mark, *map(known.mark_of, known.accounts))
@@ -166,7 +179,8 @@ class SigningIn:
         secret = os.environ.get(issuer.secret_env, "") if issuer.secret_env else ""
         if secret:
             form["client_secret"] = secret
-        answer = await _fetched(issuer, facts.token, urlencode(form).encode())
+        refusal = f"{issuer.name} refuses this sign-in: begin again."
+        answer = await _fetched(issuer, facts.token, refusal, urlencode(form).encode())
         nonce = self._derived(id_, "nonce")
         id_token, now = str(answer.get("id_token", "")), self._seconds()
         claimed = await self._by_keys(
@@ -177,14 +191,18 @@ class SigningIn:
         return SignedIn(shown, str(begun["next"]), str(begun["mark"]))
 
     async def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header. An ID token is taken as it is. Raises
-        Unauthenticated, Unavailable."""
+        """Return the principal of an `Authorization` header. ID tokens, and access tokens of Google's, are
+        taken as they are. Raises Unauthenticated, Unavailable."""
         scheme, _, token = (header or "").partition(" ")
-        if scheme.lower() == "bearer" and is_json_web_token(token := token.strip()):
-            issuer = self._by_url.get(issuer_of(token))
-            if issuer is not None:
-                return self._keeper.recognise(await self._bearer(token, issuer))
-        return self._keeper.authenticate(header)
+        issuer = None
+        if scheme.lower() == "bearer":
+            if is_json_web_token(token := token.strip()):
+                issuer = self._by_url.get(issuer_of(token))
+            elif is_access_token(token):
+                issuer = self._teller
+        if issuer is None:
+            return self._keeper.authenticate(header)
+        return self._keeper.recognise(await self._bearer(token, issuer))
 
     async def forget(self) -> None:
         """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""
@@ -195,12 +213,47 @@ class SigningIn:
             with recording(RecordedCall(self._now(), record)):
                 await self._keeper.change(lambda book: book.without_tokens(gone), "", "[[oidc]]")
 
-    async def _bearer(self, id_token: str, issuer: Issuer) -> Bearer:
-        bearer = await self._by_keys(issuer, lambda facts: facts.bearer(id_token))
+    async def _bearer(self, token: str, issuer: Issuer) -> Bearer:
+        if is_access_token(token):
+            bearer = await self._holder(token, issuer)
+        else:
+            bearer = await self._by_keys(issuer, lambda facts: facts.bearer(token))
         if bearer.expires <= self._seconds():
-            raise Unauthenticated("The ID token has expired: get a new one of the issuer.")
+            raise Unauthenticated("The token has expired: get a new one of the issuer.")
         # Links hold the bearer: what says nothing here would make them long.
         return replace(bearer, groups=self._keeper.book.policy.named(bearer.groups))
+
+    async def _holder(self, token: str, issuer: Issuer) -> Bearer:
+        """Return for whom an access token speaks: its issuer is asked, unless it was lately."""
+        digest, own = digest_of(token), self._asking[hash(SOURCE.get()) % _MOST_ASKED]
+        if not self._is_answered(digest):
+            try:
+                async with asyncio.timeout(2 * _TIMEOUT), own:
+                    if not self._is_answered(digest):
+                        await self._ask(token, digest, issuer)
+            except TimeoutError:
+                raise Unavailable(f"{issuer.name} does not answer in time; try again.") from None
+        holder = self._answers[digest][1]
+        if isinstance(holder, Bearer):
+            return holder
+        raise type(holder)(str(holder))
+
+    def _is_answered(self, digest: str) -> bool:
+        return digest in self._answers and time.monotonic() < self._answers[digest][0]
+
+    async def _ask(self, token: str, digest: str, issuer: Issuer) -> None:
+        address = f"{issuer.tokeninfo or _TOKENINFO}?{urlencode({'access_token': token})}"
+        refusal = f"{issuer.name} knows no such access token, or it has expired: get a new one."
+        try:
+            answer = await _fetched(issuer, address, refusal)
+            span, holder = _BELIEVED, holder_of(answer, issuer, self._seconds())
+        except (Unauthenticated, Unavailable) as error:
+            # Its traceback would hold the token.
+            span, holder = _ANEW, type(error)(str(error))
+        self._answers.pop(digest, None)
+        self._answers[digest] = time.monotonic() + span, holder
+        if len(self._answers) > _MOST_KNOWN:
+            del self._answers[next(iter(self._answers))]
 
     async def _by_keys(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
         """Return what is read with the keys of an issuer, which has new ones now and then."""
@@ -350,18 +403,19 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
 async def _fetched(
     issuer: Issuer,
     address: str,
+    refusal: str = "",
     form: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated if it refuses
-    the form."""
+    """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated with the text
+    `refusal` if it refuses what it is sent."""
     try:
         status, content = await _asked(address, form, headers or {})
     except (OSError, NoAnswer, ValueError) as failure:
         why = str(failure) or "no connection in time"
         raise Unavailable(f"{issuer.name} does not answer ({why}); try again later.") from None
-    if form is not None and status in (400, 401, 403):
-        raise Unauthenticated(f"{issuer.name} refuses this sign-in: begin again.")
+    if refusal and status in (400, 401, 403):
+        raise Unauthenticated(refusal)
     try:
         answer = json.loads(content) if status == 200 and len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):

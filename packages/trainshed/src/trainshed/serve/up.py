@@ -36,9 +36,7 @@ _NAMED = 10
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one. Default: 8080.")
 @click.option(
-    "--grpc-port",
-    type=int,
-    help="gRPC port without TLS, on loopback. Default: the REST port + 2.",
+    "--grpc-port", type=int, help="gRPC port without TLS, on loopback. Default: the REST port + 2."
 )
 @click.option("--grpc-tls-port", type=int, help="gRPC port with TLS. Default: the REST port + 3.")
 @click.option(
@@ -78,8 +76,7 @@ _NAMED = 10
     "--node-accelerators", help="Accelerators of each node: TYPE=COUNT,... Default: its share."
 )
 @click.option(
-    "--isolation",
-    help="Isolation level: own-user, root, user or session. Default: the strongest.",
+    "--isolation", help="Isolation level: own-user, root, user or session. Default: the strongest."
 )
 @click.option(
     "--max-replicas", type=int, help="Replicas that run at once; more wait. Default: 256."
@@ -227,10 +224,7 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
 
 
 def _write_addresses(
-    settings: "Settings",
-    document: dict[str, Any],
-    ready_file: Path | None,
-    ready_fd: int | None,
+    settings: "Settings", document: dict[str, Any], ready_file: Path | None, ready_fd: int | None
 ) -> None:
     """Write the service's addresses for programs: into the ready file, and to the process that started it."""
     from trainshed.serve.addresses import write_line, write_private

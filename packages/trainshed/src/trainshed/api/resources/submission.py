@@ -66,10 +66,7 @@ _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
         re.compile(_ON).fullmatch,
         f"is not {_ON!r}; without the label reducers speak no TLS.",
     ),
-    WARM_LABEL: (
-        _SWITCH,
-        "is neither on nor off; without it the setting warm_starts counts.",
-    ),
+    WARM_LABEL: (_SWITCH, "is neither on nor off; without it the setting warm_starts counts."),
     OWN_ROOT_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
     OUTLIVES_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
     PAGES_LABEL: (

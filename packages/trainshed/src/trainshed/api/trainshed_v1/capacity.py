@@ -111,10 +111,7 @@ def node_view(node: NodeStatus) -> records.Node:
         others_memory_bytes=node.others.memory_bytes,
         accelerators=tuple(
             records.NodeAccelerators(
-                type=kind,
-                count=count,
-                used=used.get(kind, 0),
-                used_by_others=others.get(kind, 0),
+                type=kind, count=count, used=used.get(kind, 0), used_by_others=others.get(kind, 0)
             )
             for kind, count in node.accelerators
         ),

@@ -52,14 +52,7 @@ async def usage_of(
         state=job.state.value,
         attempt=attempt,
         replicas=tuple(
-            _replica(
-                job,
-                pool,
-                replica,
-                states.get(replica, ""),
-                by_replica.get(replica),
-                points,
-            )
+            _replica(job, pool, replica, states.get(replica, ""), by_replica.get(replica), points)
             for pool in job.spec.pools
             for replica in pool.replicas()
         ),
