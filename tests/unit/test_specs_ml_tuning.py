@@ -144,7 +144,7 @@ def test_what_hyperparameters_become() -> None:
     )
     assert spec.study.metrics == (Metric("loss", Goal.MINIMIZE),)
     assert spec.study.algorithm is Algorithm.RANDOM_SEARCH
-    assert spec.study.stopping == MedianStopping()
+    assert spec.study.median_stopping == MedianStopping()
     assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (12, 4, 3)
     assert parse(request).resume_previous_job_id == "earlier"
 

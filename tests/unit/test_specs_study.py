@@ -12,7 +12,6 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.core.specs.study import parse_study
 from trainshed.core.study.spec import (
     Algorithm,
-    DecayCurveStopping,
     Goal,
     Limits,
     MedianStopping,
@@ -253,7 +252,7 @@ def test_a_study_of_every_type() -> None:
     assert spec.metrics == (Metric("loss", Goal.MINIMIZE),)
     assert (spec.algorithm, spec.selection) == (Algorithm.DEFAULT, Selection.BEST)
     assert spec.noise is Noise.HIGH
-    assert (spec.stopping, spec.limits) == (None, Limits())
+    assert (spec.median_stopping, spec.limits) == (None, Limits())
 
 
 def test_defaults_have_the_type_of_the_parameter() -> None:
@@ -307,15 +306,14 @@ def test_tree_is_flattened_depth_first() -> None:
 
 
 def test_stopping_rules() -> None:
-    """spec/tuning#early-stopping, facts/tuning#vertex: the convex rule, in both spellings, is decided as the
-    decay curve."""
-    assert parse(study(medianAutomatedStoppingSpec={})).stopping == MedianStopping()
+    """spec/tuning#early-stopping, facts/tuning#vertex: all are decided as the median."""
+    assert parse(study(medianAutomatedStoppingSpec={})).median_stopping == MedianStopping()
     decay = parse(study(decayCurveStoppingSpec={"useElapsedDuration": True}))
-    assert decay.stopping == DecayCurveStopping(use_elapsed=True)
+    assert decay.median_stopping == MedianStopping(use_elapsed=True)
     convex = {"maxStepCount": "100", "learningRateParameterName": "x", "useElapsedDuration": True}
-    assert parse(study(convexAutomatedStoppingSpec=convex)).stopping == decay.stopping
+    assert parse(study(convexAutomatedStoppingSpec=convex)).median_stopping == decay.median_stopping
     old = {"maxNumSteps": "100", "autoregressiveOrder": "3", "useSeconds": True}
-    assert parse(study(convexStopConfig=old)).stopping == decay.stopping
+    assert parse(study(convexStopConfig=old)).median_stopping == decay.median_stopping
 
 
 def test_limits_of_a_study() -> None:

@@ -22,7 +22,6 @@ from trainshed.studies.gp.selection import MOST, choose
 from trainshed.studies.gp.success import Shape, Success, log_normal_probability
 from trainshed.studies.routines import Array, minimize_bounded, whitening
 from trainshed.studies.space import Space
-from trainshed.studies.stopping.decay_curve import student_probability
 
 pytestmark = pytest.mark.numerical
 SPACE = Space(MIXED)
@@ -44,8 +43,6 @@ def test_distributions_are_those_of_scipy() -> None:
     assert log_normal_probability(at) == pytest.approx(
         scipy.special.log_ndtr(at), rel=1e-8, abs=1e-14
     )
-    for n in (*range(1, 9), 99):
-        assert [student_probability(v, n) for v in at] == pytest.approx(scipy.special.stdtr(n, at))
 
 
 def test_whitening_is_the_inverse_of_the_factor() -> None:

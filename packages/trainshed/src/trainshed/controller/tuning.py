@@ -139,7 +139,7 @@ class TuningReconciler:
         job = transition.job
         one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
         due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
-        if job.spec.study.stopping is None or job.outcome is not None or not due:
+        if job.spec.study.median_stopping is None or job.outcome is not None or not due:
             return
         fresh = [sight for sight in due if transition.running(sight.trial.number) is not None]
         numbers = [sight.trial.number for sight in fresh]

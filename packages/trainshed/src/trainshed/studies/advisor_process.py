@@ -132,7 +132,7 @@ def _answer(kind: Kind, body: bytes) -> bytes:
             return frame(
                 Kind.OUTLOOK, outlook(asked_for.spec, asked_for.trials, asked_for.parameters)
             )
-        from trainshed.studies.stopping.deciding import decide_all
+        from trainshed.studies.stopping import decide_all
 
         stop_call = _stop_calls.decode(body)
         return frame(Kind.VERDICTS, decide_all(stop_call.spec, stop_call.curves, stop_call.numbers))

@@ -16,7 +16,6 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
-from trainshed.core.study.spec import DecayCurveStopping, MedianStopping, StudySpec
 from trainshed.core.tensorboards import thinned
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
@@ -267,7 +266,7 @@ def tuning_view(job: TuningJob) -> records.Tuning:
         best=job.best,
         best_value=job.best_value if job.best else None,
         exhausted=job.exhausted,
-        stopping=_stopping(spec),
+        stopping="median" if spec.median_stopping else "",
     )
 
 
@@ -314,15 +313,3 @@ def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> recor
         job_state=state.value if state else "",
         model=pipeline.model,
     )
-
-
-def _stopping(spec: StudySpec) -> str:
-    match spec.stopping:
-        case None:
-            return ""
-        case MedianStopping():
-            return "median"
-        case DecayCurveStopping():
-            return "decay_curve"
-        case _:
-            assert_never(spec.stopping)

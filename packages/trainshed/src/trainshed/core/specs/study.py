@@ -15,7 +15,6 @@ from trainshed.core.specs import syntax
 from trainshed.core.specs.study_parameters import VERTEX, read_parameters
 from trainshed.core.study.spec import (
     Algorithm,
-    DecayCurveStopping,
     Goal,
     Limits,
     MedianStopping,
@@ -24,7 +23,6 @@ from trainshed.core.study.spec import (
     Parameter,
     ParameterType,
     Selection,
-    Stopping,
     StudySpec,
 )
 
@@ -70,15 +68,13 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
     if for_tuning_job:
         _check_objective(section, metrics)
     parameters = read_parameters(section, "parameters", VERTEX)
-    stopping = _read_stopping(section)
     return StudySpec(
         parameters=parameters,
         metrics=metrics,
         algorithm=read_algorithm(section, parameters),
         selection=_choose(section, "measurementSelectionType", _SELECTIONS, Selection.LAST),
         noise=_choose(section, "observationNoise", _NOISES, Noise.UNKNOWN),
-        median_stopping=stopping if isinstance(stopping, MedianStopping) else None,
-        decay_curve_stopping=stopping if isinstance(stopping, DecayCurveStopping) else None,
+        median_stopping=_read_stopping(section),
         limits=read_limits(section.section("studyStoppingConfig")),
     )
 
@@ -182,11 +178,11 @@ _RULES = (
     "convexAutomatedStoppingSpec",
     "convexStopConfig",
 )
-"""The early stopping rules; the convex one, of which the last is the deprecated form, is decided as the decay
-curve (docs/tuning.md)."""
+"""The early stopping rules; all are decided as the median (docs/tuning.md). The last is the deprecated form
+of the convex one."""
 
 
-def _read_stopping(study: Section) -> Stopping | None:
+def _read_stopping(study: Section) -> MedianStopping | None:
     """Read the one early stopping rule of a StudySpec; None if there is none."""
     present = [name for name in _RULES if study.has(name)]
     if not present:
@@ -197,9 +193,7 @@ def _read_stopping(study: Section) -> Stopping | None:
             f"Only one early stopping rule can be set, and {study.at(present[0])} is set as well.",
         )
     rule = study.section(present[0])
-    if present[0] == "medianAutomatedStoppingSpec":
-        return MedianStopping(rule.flag("useElapsedDuration"))
-    return DecayCurveStopping(rule.flag("useElapsedDuration") or rule.flag("useSeconds"))
+    return MedianStopping(rule.flag("useElapsedDuration") or rule.flag("useSeconds"))
 
 
 def read_limits(config: Section) -> Limits:

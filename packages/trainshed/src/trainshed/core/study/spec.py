@@ -108,16 +108,6 @@ class MedianStopping(Struct, frozen=True):
     use_elapsed: bool = False
 
 
-class DecayCurveStopping(Struct, frozen=True):
-    """Stops trials that have next to no chance of becoming the best, by a regression over learning curves."""
-
-    #: Curves are compared by elapsed time instead of steps.
-    use_elapsed: bool = False
-
-
-Stopping = MedianStopping | DecayCurveStopping
-
-
 class Limits(Struct, frozen=True):
     """When a study ends by itself (public studyStoppingConfig). Durations in nanoseconds; None = no limit."""
 
@@ -136,7 +126,7 @@ class Limits(Struct, frozen=True):
 
 
 class StudySpec(Struct, frozen=True):
-    """What is searched, what is measured, and how. At most one kind of stopping is given."""
+    """What is searched, what is measured, and how."""
 
     #: Depth first, each parent before its children.
     parameters: tuple[Parameter, ...]
@@ -145,11 +135,6 @@ class StudySpec(Struct, frozen=True):
     algorithm: Algorithm = Algorithm.DEFAULT
     selection: Selection = Selection.LAST
     noise: Noise = Noise.UNKNOWN
+    #: None = no trial is stopped early.
     median_stopping: MedianStopping | None = None
-    decay_curve_stopping: DecayCurveStopping | None = None
     limits: Limits = Limits()
-
-    @property
-    def stopping(self) -> Stopping | None:
-        """The rule by which trials are stopped early; at most one of the two is given."""
-        return self.median_stopping or self.decay_curve_stopping

@@ -257,7 +257,7 @@ class Tuning(Record, frozen=True):
     best_value: float | None = None
     #: Whether nothing is left to try.
     exhausted: bool = False
-    #: The rule by which trials are stopped early: "median" or "decay_curve"; "" = none.
+    #: The rule by which trials are stopped early: "median"; "" = none.
     stopping: str = ""
 
 

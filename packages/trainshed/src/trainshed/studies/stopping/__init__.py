@@ -1,1 +1,0 @@
-"""The early-stopping rules: pure functions of learning curves (spec/tuning#early-stopping)."""
