@@ -92,7 +92,7 @@ class Siege:
 @pytest.fixture(
     scope="module",
     params=[
-        # What scripts are kept from at all levels: tests/contract/runtimes/test_runtimes_apart.py.
+        # How they are held at all levels: tests/contract/runtimes/test_runtimes_apart.py.
         column if column in strongest() else pytest.param(column, marks=pytest.mark.soak)
         for column in COLUMNS
     ],

@@ -345,6 +345,22 @@ def test_a_trial_that_changes_each_time_fails_the_operation_in_the_end() -> None
     assert (failed.error.code, failed.trials) == (13, ())
 
 
+def test_an_operation_that_is_cancelled_meanwhile_is_not_computed_again() -> None:
+    """Nothing is handed out either."""
+    bureau = Bureau()
+    name = bureau.ask("ada")
+
+    async def cancel() -> None:
+        stored = await bureau.store.reader.operation(name)
+        cancelled = replace(stored, state=OperationState.CANCELLED)
+        await bureau.store.studies.finish_operation(cancelled)
+        bureau.advisor.faults.append(AssertionError("it is computed for nobody"))
+
+    bureau.advisor.meanwhile = cancel
+    assert bureau.serve().operation(name).state is OperationState.CANCELLED
+    assert bureau.trials() == ()
+
+
 # --- advisors and stores that fail ---
 
 
