@@ -2,6 +2,8 @@
 and spot work survives the service (spec/queue#quotas). Nodes of 8 CPUs: each holds two machines of 4."""
 
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,16 @@ from typing import Any
 import pytest
 
 from tests.e2e.processes import leftovers
-from tests.e2e.running import PROJECT, REGION, Service, container_job, running, start, submit
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    Service,
+    container_job,
+    running,
+    start,
+    submit,
+)
 from tests.e2e.stories import Verdict, pools, scheduled, story_of
 from tests.failure_entries import toml
 
@@ -23,6 +34,7 @@ STRICT = (
 BACK_OFF = (0.1, 0.1, 0.3)
 """Seconds before each other try at a stock-out."""
 WAITS = "import signal; signal.pause()"
+TASK = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
 
 
 def gang(replicas: int, script: str = WAITS) -> dict[str, Any]:
@@ -76,6 +88,34 @@ def test_stock_out(data: Path, tmp_path: Path) -> None:
     assert "needs 16 CPUs" in story.view["failure"]["reason"]
     assert not story.begun
     assert all(wait["reason"] in ("back_off", "stock_out") for wait in waited)
+
+
+def test_of_twenty_submitted_at_once_no_more_wait_than_may(data: Path) -> None:
+    """spec/queue#quotas: pipelines and tuning jobs count from the moment in which they are taken."""
+    spec = gang(1)["jobSpec"]
+    measured = [{"metricId": "loss", "goal": "MINIMIZE"}]
+    values = [{"parameterId": "x", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}]
+    bodies = {
+        "trainingPipelines": {"trainingTaskDefinition": TASK, "trainingTaskInputs": spec},
+        "hyperparameterTuningJobs": {
+            "studySpec": {"metrics": measured, "parameters": values},
+            "trialJobSpec": spec,
+            "maxTrialCount": 1,
+            "parallelTrialCount": 1,
+        },
+    }
+    with running(data, *STRICT) as service:
+        hold(service, MOST)
+        limit = {"project": PROJECT, "region": REGION, "metric": "queued_jobs"}
+        for most, (collection, body) in zip((3, 6), bodies.items(), strict=True):
+            service.call("POST", "/trainshed/v1/quotas:set", limit | {"limit": most})
+            path = CUSTOM_JOBS.replace("customJobs", collection)
+
+            def status(_: int, path: str = path, body: Any = body) -> int:
+                return service.ask("POST", path, {"displayName": "many"} | body).status
+
+            with ThreadPoolExecutor(20) as threads:
+                assert Counter(threads.map(status, range(20))) == {200: 3, 429: 17}
 
 
 def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:

@@ -122,6 +122,8 @@ class CapacityTracker:
         self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
+        #: Works that are being stored, or of which no job was put yet, by project and person.
+        self._arriving: dict[JobUid, tuple[str, str]] = {}
         #: Why an attempt that is placed does not start, as its engine reports it: (attempt, delay).
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
         #: The last job that was put and about which nothing was decided since: most are put several times
@@ -135,6 +137,9 @@ class CapacityTracker:
 
     def put(self, job: Job) -> None:
         """Take in the state of a stored job, or of one that is about to be stored."""
+        self.arrived(job.uid)
+        if job.parent is not None:
+            self.arrived(job.parent.uid)
         if job.state.is_final:
             self.forget(job.uid)
             return
@@ -174,7 +179,12 @@ class CapacityTracker:
         else:
             self._delays.pop(uid, None)
 
+    def arrived(self, uid: JobUid) -> None:
+        """Count a work no more that was admitted: its jobs count, or it was not stored."""
+        self._arriving.pop(uid, None)
+
     def forget(self, uid: JobUid) -> None:
+        self.arrived(uid)
         self._delays.pop(uid, None)
         self._told.pop(uid, None)
         if uid in self._snapshot.entries:
@@ -340,13 +350,19 @@ class CapacityTracker:
         """Return a job's position in the queue: 1 = next, 0 = it does not wait."""
         return position(self._snapshot, uid)
 
-    def require_admissible(self, work: Work) -> None:
-        """Raise as `explaining.require_admissible` if a new work may not be submitted now."""
-        priority, person = 0, person_of(work.creator)
-        if not isinstance(work, Pipeline):  # The job of a pipeline is a work of its own.
-            spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
-            priority = spec.scheduling.priority
-        explaining.require_admissible(self._snapshot, work.name.project_id, person, priority)
+    def require_admissible(self, work: Job | TuningJob) -> tuple[str, str]:
+        """Return whose a new work is. Raise as `explaining.require_admissible` if it may not be submitted
+        now."""
+        spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
+        whose, priority = (work.name.project_id, person_of(work.creator)), spec.scheduling.priority
+        explaining.require_admissible(self._snapshot, *whose, priority, self._arriving.values())
+        return whose
+
+    def admit(self, work: Work) -> None:
+        """Count a new work that is about to be stored: of a burst, each counts for the next. Raises as
+        `explaining.require_admissible`."""
+        if not isinstance(work, Pipeline):  # Its job is a work of its own.
+            self._arriving[work.uid] = self.require_admissible(work)
 
     async def preflight(self, job: Job, now: Nanos) -> Preflight:
         """Return whether a job like this would be admitted now. Raises what `refuse` was given."""

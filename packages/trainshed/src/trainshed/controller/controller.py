@@ -279,7 +279,7 @@ class Controller:
 
         A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled
         meanwhile, the works are stored all the same. Raises FailedPrecondition, ResourceExhausted as
-        `JobsOfJobs.admit` and `CapacityTracker.require_admissible`.
+        `JobsOfJobs.admit` and `CapacityTracker.admit`.
         """
         await outliving(joined(self._create(made)))
 
@@ -363,13 +363,15 @@ class Controller:
     # --- new works ---
 
     async def _create(self, made: Sequence[NewWork]) -> None:
-        for new in made:
-            self._capacity.require_admissible(new.job)
         counted: list[JobUid] = []
         try:
+            for new in made:
+                self._capacity.admit(new.job)
             counted += (new.job.uid for new in made if self._jobs_of_jobs.admit(new.job))
             await self._store_new(made)
         except BaseException:
+            for new in made:
+                self._capacity.arrived(new.job.uid)
             for uid in counted:
                 self._jobs_of_jobs.remove(uid)
             raise
@@ -536,6 +538,7 @@ class Controller:
         if self._outbox is not None and commit.notifications:
             self._outbox.wake()
         if commit.job.state.is_final:
+            self._capacity.arrived(commit.job.uid)
             self._jobs_of_jobs.remove(commit.job.uid)
             self._notices.publish(commit.job.uid)
         else:

@@ -1,7 +1,7 @@
 """Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
 them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from msgspec.structs import replace
@@ -206,9 +206,16 @@ def _raised(key: QuotaKey, enough: float) -> str:
     )
 
 
-def require_admissible(snapshot: Snapshot, project: str, person: str, priority: int) -> None:
+def require_admissible(
+    snapshot: Snapshot,
+    project: str,
+    person: str,
+    priority: int,
+    arriving: Collection[tuple[str, str]],
+) -> None:
     """Raise ResourceExhausted if a project, or a person in it, has as many jobs that wait as it may have,
-    FailedPrecondition if its jobs may not have this priority."""
+    FailedPrecondition if its jobs may not have this priority. `arriving`: by project and person, works that
+    the snapshot does not hold yet."""
     for key in (QuotaKey(project, GLOBAL, QUEUED, whose) for whose in dict.fromkeys(("", person))):
         whose = key.person or f"project {project}"
         highest = snapshot.limit(of_priority := replace(key, metric=PRIORITY))
@@ -219,6 +226,7 @@ def require_admissible(snapshot: Snapshot, project: str, person: str, priority: 
             )
         most, meter = snapshot.limit(key), snapshot.meters.get(replace(key, metric=JOBS))
         waiting = meter.waiting // 1000 if meter else 0
+        waiting += sum(at == project and key.person in ("", whom) for at, whom in arriving)
         if most is not None and waiting >= most:
             raise ResourceExhausted(
                 f"{whose} has {waiting} jobs that wait, of at most {most:g}: submit it when one has started; "
