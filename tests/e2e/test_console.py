@@ -102,6 +102,7 @@ def test_a_part_of_a_long_curve_is_drawn_finer(
     page.goto(f"{service.rest}/jobs/{finished(service, job)}")
     chart = page.locator("[data-curves]")
     assert " 9.0," in str(chart.get_attribute("data-curves"))  # No extreme is left out.
+    expect(page.locator("figcaption")).to_contain_text(" to 9")
     chart.focus()
     for _ in range(3):
         page.keyboard.press("+")
@@ -122,6 +123,7 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     page.get_by_role("link", name="broken").click()
     error = page.locator("#notice")
     expect(error.get_by_role("heading")).to_contain_text("FileNotFoundError")
+    expect(error.get_by_role("paragraph").first).to_contain_text("workerpool0-0: Exit status 1.")
     expect(error).to_contain_text("Traceback (most recent call last)")
     page.get_by_role("link", name="Log", exact=True).click()
     page.get_by_label("Severity").select_option("ERROR")

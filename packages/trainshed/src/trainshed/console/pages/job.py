@@ -159,8 +159,8 @@ class Chart(Struct, frozen=True):
     name: str
     #: For the script that draws it.
     data: str
-    #: The last value of each line, by the line's name.
-    latest: tuple[tuple[str, float | str], ...] = ()
+    #: Of each line the name, the last value, and the numbers that are drawn.
+    latest: tuple[tuple[str, float | str, list[float]], ...] = ()
 
 
 async def measured(visit: Visit, uid: str, points: int, charts: int) -> Sequence[JobCurve]:
@@ -195,7 +195,10 @@ def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
         where: {place(point): point.value for point in curve.points}
         for where, curve in lines.items()
     }
-    latest = tuple((where, curve.value) for where, curve in lines.items())
+    latest = tuple(
+        (where, curve.value, [n for n in drawn[where].values() if isinstance(n, float)])
+        for where, curve in lines.items()
+    )
     return Chart(name, curve_data(drawn, "Seconds" if by_time else units.pop().title()), latest)
 
 
