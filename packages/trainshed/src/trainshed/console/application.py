@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.principals import Shown
 from trainshed.access.sessions import Session, Sessions
-from trainshed.console import feeds, live
+from trainshed.console import live
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
@@ -92,7 +92,6 @@ class ConsoleApplication:
         self._now = now
         self._closing = closing
         self._looks = live.Looks()
-        self._feeds = feeds.Feeds()
         self._front = Front(self)
         #: What is done without a session.
         self._door: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
@@ -218,7 +217,6 @@ class ConsoleApplication:
             self._now,
             lambda: (now := self._session(call)) is not None and now.principal == session.principal,
             variables,
-            self._feeds,
             form or {},
         )
 

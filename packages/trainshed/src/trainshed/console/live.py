@@ -10,18 +10,32 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Struct, field
 
-from trainshed.console.feeds import QUIET, SILENCE, event, next_of
 from trainshed.console.rendering import build, render
 from trainshed.console.visits import View, Visit
 from trainshed.eventloop.background import joined, outliving
 from trainshed.wire.status import Refused
 
+SILENCE: Final = 15.0
+"""Seconds without an event after which a stream sends a comment, to show that it is alive."""
+QUIET: Final = b": quiet\n\n"
+"""The comment that is sent then."""
 _PAUSE: Final = 1.0
 """Minimum seconds between two looks of a stream."""
 _SHARE: Final = 4
 """A stream pauses for at least this many times the duration of its last look."""
+
+
+async def next_of(source: AsyncGenerator[bytes]) -> bytes | None:
+    """Return the next item of a stream; None = it has ended."""
+    return await anext(source, None)
+
+
+def event(name: str, value: object) -> bytes:
+    """Return one event, with `value` as JSON."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
 class Look(Struct, frozen=True):

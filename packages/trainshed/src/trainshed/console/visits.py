@@ -13,7 +13,6 @@ from trainshed.access.issuers import SignedIn
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.access.sessions import Session
-from trainshed.console.feeds import Feeds
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
 from trainshed.wire.status import Refused, StatusCode
@@ -138,8 +137,6 @@ class Visit(Struct, frozen=True):
     is_valid: Callable[[], bool]
     #: Variables of the page's path, by name.
     variables: Mapping[str, str]
-    #: The logs that browsers follow now.
-    feeds: Feeds
     #: Fields of the form that was sent, by name.
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 

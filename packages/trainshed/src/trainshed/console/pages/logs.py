@@ -1,7 +1,8 @@
 """The page of a job's log: its lines are loaded where the reader scrolls, and new ones are sent as they come.
 The page that searches the logs of many jobs, a few at a time.
 
-However much a program prints, a browser is sent at most the last lines of each half second (`console.feeds`).
+However much a program prints, a browser is sent at most the last lines of each half second
+(`console.following`).
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trainshed.console.feeds import Places
+from trainshed.console.following import Places, follow
 from trainshed.console.pages.job import FINAL, describe, head
 from trainshed.console.pages.jobs import AGES, since
 from trainshed.console.rendering import clean, coloured, epoch, nanos
@@ -92,8 +93,7 @@ async def following(visit: Visit) -> AsyncGenerator[bytes]:
         narrowed = {**query, "replica": (replica,)}
         return await visit.backend.lines(visit.principal, of_job(uid, "/logs"), narrowed)
 
-    key = f"{visit.principal} {uid} {replica}"
-    events = visit.feeds.follow(key, opened, _row, _seen(visit.query("after")), _filter(visit))
+    events = follow(opened, _row, _seen(visit.query("after")), _filter(visit))
     async with aclosing(events):
         async for event in events:
             if not visit.is_valid():

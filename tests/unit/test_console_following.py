@@ -1,4 +1,4 @@
-"""Logs that several look at are read once, and nobody misses or sees a line twice."""
+"""Who follows a log misses no line, and sees none twice."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.console.feeds import Feeds
+from trainshed.console.following import BURST, follow
 from trainshed.wire.trainshed_v1.timeline import LogLine
 
 
@@ -17,18 +17,16 @@ def line(n: int, text: str = "") -> bytes:
 
 
 class Log:
-    """Counts who opens it; each stream begins with the last lines of what there is, and is fed what comes."""
+    """Each stream begins with the last lines of what there is, and is fed what comes."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self.opened = 0
         self.closed = 0
         #: Somebody waits for what comes.
         self.is_followed = asyncio.Event()
         self._streams: list[asyncio.Queue[bytes | None]] = []
 
     async def open(self, query: Mapping[str, Sequence[str]]) -> AsyncGenerator[bytes]:
-        self.opened += 1
         return self._stream(int(query["tail"][0]))
 
     async def _stream(self, tail: int) -> AsyncGenerator[bytes]:
@@ -67,49 +65,53 @@ async def texts(stream: AsyncGenerator[bytes]) -> tuple[list[str], bool]:
     raise AssertionError("the stream has ended")
 
 
-async def test_two_who_look_are_served_by_one_read_and_each_goes_on_where_he_was() -> None:
-    feeds, log = Feeds(), Log()
+async def test_a_browser_goes_on_where_it_was() -> None:
+    log = Log()
     log.write(line(0), line(1))
-    first = feeds.follow("k", log.open, row, {"workerpool0-0": (1, 0)}, None)
-    assert await texts(first) == (["line 1"], False)
-    second = feeds.follow("k", log.open, row, {}, None)
-    assert await texts(second) == (["line 0", "line 1"], False)
-    third = feeds.follow(
-        "k", log.open, row, {"workerpool0-0": (1, 1)}, lambda output: "2" in output.message
-    )
-    waiting = asyncio.ensure_future(texts(third))
-    await asyncio.sleep(0)
+    stream = follow(log.open, row, {"workerpool0-0": (1, 0)}, None)
+    assert await texts(stream) == (["line 1"], False)
     log.write(line(2), line(3))
-    assert await texts(first) == await texts(second) == (["line 2", "line 3"], False)
-    assert await waiting == (["line 2"], False)
-    assert log.opened == 1
-    for stream in (first, second, third):
-        assert log.closed == 0
-        await stream.aclose()
-    await asyncio.sleep(0.01)
+    assert await texts(stream) == (["line 2", "line 3"], False)
+    log.write(line(9))
+    assert await texts(stream) == (["line 9"], True)
+    await stream.aclose()
     assert log.closed == 1
+
+
+async def test_a_filter_leaves_lines_out() -> None:
+    log = Log()
+    log.write(line(0), line(1), line(2))
+    stream = follow(log.open, row, {}, lambda output: "2" in output.message)
+    assert await texts(stream) == (["line 2"], False)
+    await stream.aclose()
+
+
+async def test_of_a_flood_the_last_lines_are_sent() -> None:
+    log = Log()
+    log.write(*map(line, range(2 * BURST)))
+    stream = follow(log.open, row, {}, None)
+    lines, skipped = await texts(stream)
+    assert (lines[-1], skipped) == (f"line {2 * BURST - 1}", True)
+    assert len(lines) < BURST
     log.is_followed.clear()
-    fourth = feeds.follow("k", log.open, row, {"workerpool0-0": (1, 3)}, None)
-    waiting = asyncio.ensure_future(texts(fourth))
+    waiting = asyncio.ensure_future(texts(stream))
     await log.is_followed.wait()
-    log.write(line(4))
-    assert await waiting == (["line 4"], False)
-    await fourth.aclose()
+    log.write(line(2 * BURST))
+    assert await waiting == ([f"line {2 * BURST}"], False)
+    await stream.aclose()
 
 
-async def test_the_end_of_a_log_and_what_stops_its_reading_are_told_to_all() -> None:
-    feeds, log = Feeds(), Log()
+async def test_the_end_of_a_log_and_what_stops_its_reading_are_told() -> None:
+    log = Log()
     log.write(line(0))
-    streams = [feeds.follow("k", log.open, row, {}, None) for _ in range(9)]
-    for stream in streams:
-        await texts(stream)
+    stream = follow(log.open, row, {}, None)
+    await texts(stream)
     log.end()
-    for stream in streams:
-        assert b"event: over" in await anext(stream)
-        await stream.aclose()
+    assert b"event: over" in await anext(stream)
+    await stream.aclose()
 
     async def broken(query: Mapping[str, Sequence[str]]) -> AsyncGenerator[bytes]:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        await anext(feeds.follow("other", broken, row, {}, None))
+        await anext(follow(broken, row, {}, None))
