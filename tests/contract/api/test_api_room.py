@@ -1,5 +1,6 @@
 """Nodes, quotas and pre-flight over a real store; what the room says is the test's (`rooms.ValueRoom`)."""
 
+import json
 from typing import Any
 
 import pytest
@@ -264,7 +265,7 @@ async def used(house: House) -> None:
     )  # fmt: skip
     await house.store.ledger.commit(epoch, Commit(made, live.generation, uses=(use,)))
     running = replace(
-        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour // 2
+        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour // 2, attempt=1
     )
     house.capacity.held = (running, replace(running, name=replace(running.name, project_id="p2")))
 
@@ -275,8 +276,14 @@ async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
     ana, bo = report["rows"]
     assert (ana["name"], ana["gpuHours"], ana["cpuHours"], ana["gigabyteHours"]) == (ANA, 2, 4, 15)
     assert (ana["cpuShare"], ana["gpuShare"]) == (0.75, 0.25)
-    assert bo["cpuShare"] is None, "of what runs nothing is counted yet"
+    assert bo["cpuShare"] is None, "its replica has recorded nothing yet"
     assert (bo["name"], bo["gpuHours"], bo["cpuHours"], bo["machineHours"]) == (BO, 0, 2, 0.5)
+    record = house.log_root / "2/1/workerpool0-0/usage.jsonl"
+    record.parent.mkdir(parents=True)
+    look = {"at": house.clock, "cpu": 900.0, "memory": 1, "peak": 1, "processes": 1}
+    record.write_text(f'{{"started": {house.clock - 1700 * SECOND}}}\n{json.dumps(look)}\n')
+    _, bo = (await house.result("GET", f"{USAGE}?project=p1"))["rows"]
+    assert bo["cpuShare"] == 900 / 1800 / 4, "of the time for which it holds its place"
     everywhere = (await house.result("GET", f"{USAGE}?project=-&by=project"))["rows"]
     assert [(row["name"], row["cpuHours"]) for row in everywhere] == [("p1", 6), ("p2", 2)]
 

@@ -25,13 +25,14 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.store import audit
+from trainshed.store.logs.usage import worked
 from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
 from trainshed.wire.trainshed_v1.usage import ReplicaUsage, Usage
 
 _LONGEST_REASON = 500
 _MOST_MEASURED = 100
-"""Jobs after which no further nodes without accelerators say what is used."""
+"""Jobs after which no further ones that run, nor nodes without accelerators, say what is used."""
 
 
 async def list_nodes(call: JsonCall) -> records.NodeList:
@@ -301,12 +302,13 @@ async def _used(
             break
     else:
         raise Unavailable("Too many jobs end just now to be counted; try again in a moment.")
-    running = (
-        use.within(since, until)
-        for job in holding
-        if project in (None, job.name.project_id)
-        for use in uses(job, until)
-    )
+    running: list[MachineTime] = []
+    chosen = [job for job in holding if project in (None, job.name.project_id)]
+    for number, job in enumerate(chosen):
+        held = uses(job, until)
+        if number < _MOST_MEASURED:
+            held = worked(job, held, await call.services.logs.usage(job.uid, job.attempt))
+        running += (use.within(since, until) for use in held)
     return (*ended, *running)
 
 

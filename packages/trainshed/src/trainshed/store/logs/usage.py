@@ -4,13 +4,14 @@
 seconds, memory in bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.units import Bytes, Nanos
@@ -129,6 +130,12 @@ class ReplicaUsage(Struct, frozen=True):
     def most_cpus(self) -> float:
         """The most processors that were at work between two looks."""
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
+
+
+def worked(job: Job, held: Sequence[Use], usages: Sequence[ReplicaUsage]) -> tuple[Use, ...]:
+    """Return what an attempt has held in its pools with how much of it was at work."""
+    pools = zip(held, job.spec.pools, strict=True)
+    return tuple(measured(use, pool.position, usages) for use, pool in pools)
 
 
 def measured(use: Use, pool: int, usages: Iterable[ReplicaUsage]) -> Use:

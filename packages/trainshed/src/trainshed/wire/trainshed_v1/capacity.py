@@ -132,7 +132,7 @@ class UsageRow(Record, frozen=True):
     #: Of memory.
     gigabyte_hours: float = 0
     machine_hours: float = 0
-    #: Which part of these hours was at work, of attempts that are over; None = no replica left a record.
+    #: Which part of these hours was at work; None = no replica left a record.
     cpu_share: float | None = None
     gpu_share: float | None = None
     #: By the setting `prices`.
