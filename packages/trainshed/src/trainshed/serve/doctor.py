@@ -102,8 +102,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
     database yet."""
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
     from trainshed.store.records import ADVICE
+    from trainshed.store.sqlite.connections import DATABASE_FILE
     from trainshed.store.sqlite.copying import check_database, set_aside_in
-    from trainshed.store.sqlite.database import DATABASE_FILE
     from trainshed.store.sqlite.presence import require_present
 
     database = settings.data / DATABASE_FILE

@@ -25,8 +25,8 @@ from trainshed.serve.backup.manifest import (
 )
 from trainshed.serve.settings import load
 from trainshed.store.port import StoreUnreadable
+from trainshed.store.sqlite.connections import DATABASE_FILE
 from trainshed.store.sqlite.copying import check_database
-from trainshed.store.sqlite.database import DATABASE_FILE
 
 _BLOCK = 1 << 20
 _SHOWN = 10

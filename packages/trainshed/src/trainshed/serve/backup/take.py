@@ -16,7 +16,6 @@ import signal
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -50,8 +49,8 @@ from trainshed.serve.backup.manifest import (
 from trainshed.serve.settings import load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
+from trainshed.store.sqlite.connections import DATABASE_FILE
 from trainshed.store.sqlite.copying import StoredWork, check_database, copy_database, works_in
-from trainshed.store.sqlite.database import DATABASE_FILE
 
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -159,6 +158,8 @@ class _Backup:
         for path in _files(self._data, POINTS):
             self._file(self._data / path, path)
         self._buckets()
+        from importlib.metadata import version  # Only here: it takes long to import.
+
         contents = Contents(
             format=FORMAT,
             version=version("trainshed"),

@@ -23,6 +23,7 @@ from trainshed.core.errors import NotFound
 from trainshed.store.codec import Codec
 from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
 
+DATABASE_FILE = "trainshed.db"
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 16 * 1024
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024

@@ -14,6 +14,7 @@ from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.access import Access
 from trainshed.store.sqlite.connections import (
+    DATABASE_FILE,
     Reading,
     Writing,
     damaged,
@@ -44,7 +45,6 @@ from trainshed.store.sqlite.studies import Studies, finish_deleting
 from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.store.sqlite.writer import Writer
 
-DATABASE_FILE = "trainshed.db"
 LOCK_FILE = "trainshed.lock"
 _OPEN = "open"
 _CLOSED = "closed"
