@@ -1,10 +1,11 @@
 """What a sandbox does where something is short, missing or refused, and whose user an image's program is."""
 
 import errno
+import gc
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ def attempts(tmp_path: Path) -> Callable[[], int]:
 
 
 @pytest.fixture
-def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Let each attempt meet that; `times`: only the first few, after which the level works."""
+    # A child that collects what gRPC left in this process waits for ever for a thread that it does not have.
+    gc.disable()
 
     def arrange(error: BaseException | int, times: int = 1000) -> None:
         def detach(level: str) -> None:
@@ -46,7 +49,8 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
         monkeypatch.setattr(levels, "detach", detach)
         monkeypatch.setattr(levels, "_try_inside", works)
 
-    return arrange
+    yield arrange
+    gc.enable()
 
 
 def _probe(tmp_path: Path) -> tuple[str, dict[str, str]]:
