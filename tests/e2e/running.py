@@ -374,6 +374,10 @@ def seen_by(
     return json.loads(line.removeprefix("SEEN "))
 
 
+KEPT_CHANNEL = "import grpc; kept = grpc.insecure_channel('localhost:1')\n"
+"""Keeps gRPC's threads: when the last channel is collected, gRPC 1.85 waits for them with Python's lock, and
+for ever if one of them drops an object of Python (grpc/grpc#42247)."""
+
 _SDK = """
 import json, os, pathlib, sys, time
 from google.cloud import aiplatform
@@ -399,6 +403,6 @@ def seen_by_sdk(
     endpoint = str(service.extra["grpc_tls"]) if transport == "grpc" else service.rest
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "program.py")
-        path.write_text(_SDK + program)
+        path.write_text(KEPT_CHANNEL + _SDK + program)
         words = (transport, endpoint, service.token, *arguments)
         return seen_by(path, *words, variables=given_by_env(service), seconds=seconds)

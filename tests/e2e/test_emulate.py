@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.commands import execute
+from tests.e2e import running
 from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, command, custom_job, environment, worker_pool
 
@@ -100,17 +101,10 @@ def test_trials_measure_as_planned(trainshed_vertex):
 
 
 def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
-    (tmp_path / "test_training.py").write_text(TESTS)
+    (tmp_path / "test_training.py").write_text(running.KEPT_CHANNEL + TESTS)
     run = execute(
-        *(
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "trainshed.cli.pytest_plugin",
-            "--basetemp=files",
-            "test_training.py",
-        ),
+        *(sys.executable, "-m", "pytest", "-p", "trainshed.cli.pytest_plugin"),
+        *("--basetemp=files", "test_training.py"),
         cwd=tmp_path,
         env=environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdin=subprocess.DEVNULL,
