@@ -40,6 +40,7 @@ def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -
     assert "UV_PYTHON=" not in text
     assert "https_proxy=http://proxy.test" in text
     assert f"UV_CACHE_DIR={tmp_path / 'cache'}" in text
+    assert f"TMPDIR={tmp_path}/.tmp-" in text and not list(tmp_path.glob(".tmp-*"))
 
 
 def test_our_own_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:

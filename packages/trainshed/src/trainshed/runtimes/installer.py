@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -29,7 +30,7 @@ from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.stop import OVERSEEN, Stop, end_by, kill
 
-_PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "CFLAGS", "LDFLAGS")
+_PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
@@ -62,7 +63,11 @@ def begun(
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
         # We alone have the other end of its input: it closes when this process ends, in whatever way.
-        with _popen(overseen, environ, cwd, stdin=subprocess.PIPE) as process:
+        with (
+            # uv leaves its locks there.
+            tempfile.TemporaryDirectory(prefix=".tmp-", dir=cwd) as own,
+            _popen(overseen, {**environ, "TMPDIR": own}, cwd, stdin=subprocess.PIPE) as process,
+        ):
             assert process.stdout is not None
             output = process.stdout.fileno()
             yield Execution(process, output, -1, lambda: kill(process), Verdict, None)
@@ -302,14 +307,8 @@ class Installer:
         # The service's own interpreter, because any other runs what packages have left for its start.
         command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
         command += ["--python-version", python]
-        command += [
-            *self._flags,
-            "--only-binary",
-            ":all:",
-            "--no-header",
-            "--no-annotate",
-            "asked.in",
-        ]
+        command += [*self._flags, "--only-binary", ":all:", "--no-header", "--no-annotate"]
+        command += ["asked.in"]
         with _settings(place):
             self._execute(
                 [*command, "-o", "answer.txt"], place, _say_nothing, quiet=True, stop=stop
