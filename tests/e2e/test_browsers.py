@@ -57,7 +57,7 @@ def test_a_foreign_page_has_no_web_socket(service: Service) -> None:
     door = f"{service.rest.replace('http', 'ws', 1)}/shell/connect"
     rest = urlsplit(service.rest)
     for name, status in ((rest.hostname, 403), ("rebound.evil.example", 421)):
-        way = socket.create_connection((rest.hostname or "", rest.port or 0), timeout=20)
+        way = socket.create_connection((rest.hostname or "", rest.port or 0), timeout=60)
         with (
             pytest.raises(InvalidStatus) as refused,
             connect(f"ws://{name}:{rest.port}/shell/connect", sock=way, origin=Origin(EVIL)),

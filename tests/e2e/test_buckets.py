@@ -12,7 +12,7 @@ import os, sys, time, urllib.request
 address = os.environ["GCE_METADATA_HOST"]
 url = "http://" + address + "/computeMetadata/v1/instance/service-accounts/default/token"
 request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-print("TOKEN " + urllib.request.urlopen(request, timeout=20).read().decode(), flush=True)
+print("TOKEN " + urllib.request.urlopen(request, timeout=60).read().decode(), flush=True)
 while True:
     time.sleep(0.2)
 """

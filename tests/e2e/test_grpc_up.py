@@ -26,7 +26,7 @@ def ask(service: Service, address: str, *, roots: str = "") -> bytes:
     else:
         opened = grpc.insecure_channel(address)
     with opened as channel:
-        return channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+        return channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
 
 
 @pytest.fixture

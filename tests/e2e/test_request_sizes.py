@@ -103,7 +103,7 @@ def test_a_ticket_is_asked_for_in_few_bytes(service: Service, chunked: bool) -> 
 def test_without_a_token_nothing_is_read(service: Service) -> None:
     """Refused before the body has come."""
     parts = urlsplit(service.rest)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     with contextlib.closing(connection):
         connection.putrequest("POST", CUSTOM_JOBS)
         connection.putheader("Content-Length", "9000000")

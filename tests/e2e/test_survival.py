@@ -87,7 +87,7 @@ def call(verb, path, data=None):
     for left in (7, 6, 5, 4, 3, 2, 1, 0):
         try:
             request = urllib.request.Request(root + path, method=verb, data=data)
-            return urllib.request.urlopen(request, timeout=20).read()
+            return urllib.request.urlopen(request, timeout=60).read()
         except urllib.error.HTTPError:
             raise
         except (OSError, http.client.HTTPException):

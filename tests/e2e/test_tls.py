@@ -57,12 +57,12 @@ def test_every_port_speaks_tls_with_a_certificate_of_the_service(
     trust = ssl.create_default_context(cafile=str(service.extra["ca"]))
     path = "/trainshed/v1/status" if place == "rest" else "/storage/v1/b?project=trainshed"
     for name in ("localhost", "127.0.0.1"):
-        connection = http.client.HTTPSConnection(name, address.port, timeout=20, context=trust)
+        connection = http.client.HTTPSConnection(name, address.port, timeout=60, context=trust)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
             assert connection.getresponse().status == 200
     with pytest.raises(ssl.SSLCertVerificationError):
-        http.client.HTTPSConnection("localhost", address.port, timeout=20).connect()
+        http.client.HTTPSConnection("localhost", address.port, timeout=60).connect()
 
 
 @pytest.mark.parametrize("place", ["rest", "storage"])
@@ -81,7 +81,7 @@ def test_who_speaks_plain_http_elsewhere_is_told_what_to_speak(service: Service)
 
 def plainly(service: Service, host: str, port: int) -> int:
     """The status of a call without TLS."""
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=20)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=60)) as connection:
         connection.request("GET", "/", headers={"Authorization": f"Bearer {service.token}"})
         return connection.getresponse().status
 

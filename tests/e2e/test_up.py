@@ -187,7 +187,7 @@ def test_a_signal_stops_it_and_leaves_jobs_running(data: Path) -> None:
     watching = service.watch(job_id)  # an open stream must not hold it up
     next(watching)
     service.process.terminate()
-    assert service.process.wait(15) == 0
+    assert service.process.wait(60) == 0
     wait_until_gone(below)
     assert "1 job keeps running" in said(service)
     assert "takes" in said(service)
@@ -211,7 +211,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_whole_group(data: Path) -> None:
     service = start(data, own_group=True)
     run_forever(service, mark)
     os.killpg(service.pid, signal.SIGINT)
-    assert service.process.wait(15) == 0
+    assert service.process.wait(60) == 0
     assert marked(mark)
     assert "WARNING" not in said(service)
     with running(data):
@@ -243,7 +243,7 @@ def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> Non
         )
     done = services.trainshed("down", "--data", str(data), data=data)
     assert done.stdout.count("Cancelling") == 2
-    assert service.process.wait(10) == 0
+    assert service.process.wait(60) == 0
     wait_until_gone(below)
     assert not marked(mark)
     assert not leftovers(data)

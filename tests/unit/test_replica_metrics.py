@@ -16,7 +16,7 @@ from trainshed.replica.protocol import FILES
 from trainshed.replica.supervisor import program
 from trainshed.replica.system.loop import Loop
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def line(value: object, step: object = None, at: float | None = None, tag: str = "loss") -> str:

@@ -19,7 +19,7 @@ from trainshed.replica.system import processes
 from trainshed.replica.system.loop import Loop
 
 MIB = 1 << 20
-PATIENCE = 20.0
+PATIENCE = 60.0
 SECOND = 10**9
 COMPUTED = 0.25
 """Seconds that the program has surely computed: a little less than it says, since time is told in ticks."""

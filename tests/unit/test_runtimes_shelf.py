@@ -87,17 +87,17 @@ def test_two_services_build_once(tmp_path: Path) -> None:
     def fill(draft: Path) -> None:
         built.append(draft)
         entered.set()
-        assert go.wait(10)
+        assert go.wait(60)
         _fill(draft)
 
     # Two shelves on one directory: what they share is only the lock file, as two processes would.
     threads = [threading.Thread(target=Shelf(tmp_path).put, args=("key", fill)) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(built) == 1
     assert Shelf(tmp_path).has("key")
 

@@ -30,7 +30,7 @@ class Build:
         self.count += 1
         self.stop = stop
         tell("begun")
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         tell("done")
         return "built"
 

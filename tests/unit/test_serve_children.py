@@ -90,6 +90,6 @@ async def test_callers_are_turned_away_while_it_waits_long_and_the_keeper_ends_a
     async with asyncio.timeout(60):
         for _ in range(2):
             with call(setup) as connection:
-                connection.settimeout(20)
+                connection.settimeout(60)
                 assert await asyncio.to_thread(connection.recv, 1) == b""
         await keeper.close()

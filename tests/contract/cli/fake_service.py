@@ -114,7 +114,7 @@ def serve(service: FakeService) -> ThreadingHTTPServer:
         def _send_stream(self, stream: Stream) -> None:
             for number, result in enumerate(stream.objects):
                 if stream.gate and number == len(stream.objects) - 1:
-                    stream.gate.wait(10)
+                    stream.gate.wait(60)
                 self._chunk(json.dumps(result).encode() + b"\n")
                 self._chunk(b"\n")
             if stream.broken:

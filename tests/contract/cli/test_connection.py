@@ -124,7 +124,7 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
         gone = socket.create_connection(("127.0.0.1", port))
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.close()
-        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/?code=c")
         connection.getresponse().read()
         connection.close()

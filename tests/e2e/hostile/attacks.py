@@ -89,7 +89,7 @@ def by_grpc(address: str, token: str) -> dict[str, str]:
         method = cast("Any", channel).unary_unary(path)
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         try:
-            method(message, metadata=metadata, timeout=20)
+            method(message, metadata=metadata, timeout=60)
         except grpc.RpcError as refusal:
             return refusal.code().name
         return "OK"

@@ -85,7 +85,7 @@ class Lab(abc.ABC):
     """One engine under test. Built anew for every test, with an empty directory."""
 
     #: Seconds of real time that the suite waits for anything to be reported.
-    patience: float = 20.0
+    patience: float = 60.0
     #: Number of steps, spread over all of a call, at which a process that runs the engine (`elsewhere`)
     #: is killed; None = each.
     kills: int | None = 6

@@ -460,17 +460,8 @@ async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubl
     for _ in range(10):
         # One that the controller never answers, just after its start, is asked for again.
         with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            others = [
-                "--no-shell",
-                "--immediate=3",
-                "-J",
-                "others",
-                "-w",
-                "node1",
-                "-c1",
-                "--mem=10",
-            ]
-            slurm_lab.run("hub", ["salloc", *others], timeout=6)
+            others = "salloc --no-shell --immediate=3 -J others -w node1 -c1 --mem=10"
+            slurm_lab.run("hub", others.split(), timeout=6)
         if f"{hold.cluster_id} others" in slurm_lab.slurm("squeue", "-h", "-o", "%i %j"):
             break
     else:

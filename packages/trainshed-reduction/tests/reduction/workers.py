@@ -20,7 +20,7 @@ from trainshed_reduction import proof, variables, wire
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
 
 TOKEN = b"the token of this job"
-SECONDS = 10.0
+SECONDS = 60.0
 PACKAGE = Path(proof.__file__).parent.parent
 
 

@@ -27,7 +27,7 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         lane = Lane(0, frozen.getsockname()[:2])
         assert lane.connect(dial, lambda _: hello, time.monotonic()) is None
-        assert news.wait(10)
+        assert news.wait(60)
         due = lane.connect(dial, lambda _: hello, 0.0)
     assert lane.cause == "it does not answer"
     assert due is not None  # Trying again may help.
@@ -45,7 +45,7 @@ def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     hello = Hello(bytes(GROUP), 1, 0, 2)
     lane = Lane(0, ("10.0.0.2", 2222))
     lane.connect(dial, lambda _: hello, time.monotonic())
-    assert news.wait(10)
+    assert news.wait(60)
     with pytest.raises(ReductionFailed, match=r"10\.0\.0\.2:2222 refuses this worker"):
         lane.connect(dial, lambda _: hello, time.monotonic())
 
@@ -102,7 +102,7 @@ def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatc
         news = threading.Event()
         hello = Hello(bytes(GROUP), 1, 0, 2)
         lane.connect(Dial(Settings((), b"token"), news.set), lambda _: hello, time.monotonic())
-        assert news.wait(10)
+        assert news.wait(60)
         assert lane.complaint() == "reducer 10.0.0.2:2222: it has not said yet whom it waits for"
         lane.heard(time.monotonic(), "waiting 2 s for rank 1")
         assert lane.complaint() == "reducer 10.0.0.2:2222: waiting 2 s for rank 1"

@@ -64,7 +64,7 @@ def test_texts_are_cut_between_letters() -> None:
     assert text.decode().endswith("üü")
 
 
-def _greet(answer: Callable[[socket.socket], None], seconds: float = 5.0) -> Accept:
+def _greet(answer: Callable[[socket.socket], None], seconds: float = 60.0) -> Accept:
     """What a worker makes of a reducer that behaves like this."""
     mine, other = socket.socketpair()
     thread = threading.Thread(target=answer, args=(other,))
@@ -82,7 +82,7 @@ def test_a_worker_believes_no_reducer_without_the_token() -> None:
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.frame(Kind.CHALLENGE, CHALLENGE))
-        _, hello = proof.read_frame(connection, time.monotonic() + 5)
+        _, hello = proof.read_frame(connection, time.monotonic() + 60)
         accept = proof.signed(b"guessed", ACCEPT, CHALLENGE + hello)
         connection.sendall(proof.frame(Kind.ACCEPT, accept))
 
