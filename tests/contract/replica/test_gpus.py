@@ -19,7 +19,6 @@ from trainshed.replica.observe import usage
 
 GIB = 1 << 30
 _SOURCE = Path(__file__).with_name("fake_nvml.c")
-_ALWAYS_THERE = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 
 
 @pytest.fixture
@@ -71,18 +70,53 @@ def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
     assert part == [None, GIB, 16 * GIB, GIB, None]
 
 
-def test_of_the_machines_devices_a_program_sees_what_it_was_given(place: Place) -> None:
-    """spec/machines#gpus: assigned GPUs only. Any device of this machine stands for one."""
+_OPENS = """
+import os, stat
+
+def attempt(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        return "open"
+    except OSError as refused:
+        return refused.strerror
+
+print(attempt(own), attempt(other), attempt("/proc/1/root" + other), sep="|")
+try:
+    os.mknod("made", stat.S_IFCHR | 0o666, number)
+    print(attempt("made"))
+except OSError:
+    print("not made")
+"""
+
+
+@pytest.fixture
+def devices() -> Iterator[tuple[str, str]]:
+    """Two devices that everybody may open, as those of GPUs."""
+    try:
+        paths = [f"/dev/trainshed-{os.getpid()}-gpu{number}" for number in range(2)]
+        for path in paths:
+            os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))
+            Path(path).chmod(0o666)
+    except PermissionError:
+        pytest.skip("this user makes no devices")
+    yield paths[0], paths[1]
+    for path in paths:
+        Path(path).unlink()
+
+
+def test_a_program_opens_no_gpu_that_it_was_not_given(
+    place: Place, devices: tuple[str, str]
+) -> None:
+    """spec/machines#gpus: neither by its file, nor from where its shim sees it, nor by a file of the same
+    number."""
     if place.level == protocol.LEVEL_SESSION:
         pytest.skip("without namespaces all devices are to be seen")
-    devices = sorted(
-        entry.path
-        for entry in os.scandir("/dev")
-        if entry.name not in _ALWAYS_THERE and stat.S_ISCHR(entry.stat().st_mode)
-    )
-    if len(devices) < 2:
-        pytest.skip("this machine has no two devices to tell apart")
-    own, other = devices[:2]
-    shown = f"import os; print(*[os.path.exists(path) for path in ({own!r}, {other!r})])"
-    assert place.python(shown, devices=[own]).record()["exit_code"] == 0
-    assert place.texts() == ["True False"]
+    own, other = devices
+    facts = f"own, other, number = {own!r}, {other!r}, {Path(other).stat().st_rdev}"
+    assert place.python(f"{facts}\n{_OPENS}", devices=[own]).record()["exit_code"] == 0
+    by_path, by_number = place.texts()
+    missing = "No such file or directory"
+    assert by_path.split("|")[:2] == ["open", missing]
+    if place.level != protocol.LEVEL_ROOT:
+        # Root may do as it likes (docs/security.md).
+        assert (by_path.split("|")[2], by_number) == ("Permission denied", "not made")
