@@ -91,7 +91,6 @@ class ConsoleApplication:
         self._facts = facts
         self._now = now
         self._closing = closing
-        self._looks = live.Looks()
         self._front = Front(self)
         #: What is done without a session.
         self._door: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
@@ -189,15 +188,10 @@ class ConsoleApplication:
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, session, variables)
+        parts = live.stream(page, visit)
         more = ADDED.get(page)
-        if more is None:
-            key = f"{session.principal.email} {path}?{call.raw_query}"
-            parts = live.stream(page, visit, self._looks, key)
-        else:
-            # The query is for the added stream. The page's parts depend on its path alone.
-            parts = live.stream(page, visit, self._looks, f"{session.principal.email} {path}")
-            if visit.query("lines"):
-                parts = live.merged(parts, more(visit))
+        if more is not None and visit.query("lines"):
+            parts = live.merged(parts, more(visit))
         return self._guarded(Streamed(parts, self._closing, _EVENTS))
 
     def _visit(
