@@ -80,6 +80,9 @@ class _LateService:
     def post(self, news: messages.News) -> None:
         pass
 
+    def give_up(self) -> None:
+        """Go on: it was heard at last."""
+
     def close(self) -> None:
         pass
 

@@ -51,9 +51,7 @@ class Place:
         self.hub: Hub[Message, Message] = self.made()
         self._dialers: list[Dialer[Message, Message]] = []
 
-    def made(
-        self, port: int = 0, silence: float = 15, head_seconds: float = 1
-    ) -> Hub[Message, Message]:
+    def made(self, port: int = 0, head_seconds: float = 1) -> Hub[Message, Message]:
         return Hub(
             self.issuer,
             host="127.0.0.1",
@@ -63,7 +61,6 @@ class Place:
             admits=lambda name: name in self.admitted,
             serve=self._serve,
             introduction=lambda name, line: line in self.introductions.get(name, ()),
-            silence=silence,
             limits=Limits(connections=8, opening=8, head_seconds=head_seconds),
         )
 
@@ -75,12 +72,8 @@ class Place:
     def credential(self, name: str = NAME, seconds: float = 60) -> Credential:
         return self.hub.issue(name, time.time() + seconds)
 
-    def dialer(
-        self, credential: Credential | None = None, silence: float = 15
-    ) -> Dialer[Message, Message]:
-        made: Dialer[Message, Message] = Dialer(
-            credential or self.credential(), Message, silence=silence
-        )
+    def dialer(self, credential: Credential | None = None) -> Dialer[Message, Message]:
+        made: Dialer[Message, Message] = Dialer(credential or self.credential(), Message)
         self._dialers.append(made)
         return made
 

@@ -121,14 +121,12 @@ async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(place: Place)
     # Time enough to dial on a busy machine.
     dialer = place.dialer(place.credential(seconds=3))
     channel = await dialer.dial()
-    stream = place.hub.expect(NAME, "s")
-    held = await dialer.open("stream:s")
-    reader, _ = await stream
-    with pytest.raises(ChannelClosed):
-        await channel.receive()
-    with pytest.raises(ConnectionError):
-        await reader.read()
-    held[1].transport.abort()
+    expected = place.hub.expect(NAME, "s", Message)
+    held = await dialer.converse("s", Message)
+    stream = await expected
+    for cut in (channel, held, stream):
+        with pytest.raises(ChannelClosed):
+            await cut.receive()
     dialer.renew(place.credential())
     assert not (await dialer.dial()).is_closed
 
@@ -146,7 +144,7 @@ async def test_any_name_of_a_node_is_recognised(place: Place, node: str) -> None
 async def test_who_is_not_expected_is_told_so_and_let_in_no_more(place: Place) -> None:
     dialer = place.dialer()
     channel = await dialer.dial()
-    waiting = place.hub.expect(NAME, "never")
+    waiting = place.hub.expect(NAME, "never", Message)
     place.admitted.discard(NAME)
     place.hub.drop(NAME)
     with pytest.raises(ChannelClosed):
@@ -185,13 +183,13 @@ async def test_a_newer_conversation_ends_the_older_and_waits_for_it(place: Place
 
 async def test_streams_and_doors_are_those_that_were_told(place: Place) -> None:
     dialer = place.dialer()
-    place.hub.expect(OTHER, "theirs")
+    place.hub.expect(OTHER, "theirs", Message)
     for door in ("stream:unknown", "stream:theirs", "cellar"):
         with pytest.raises(Refused):
             await dialer.open(door)
     with pytest.raises(Refused, match="nobody answers"):
         await dialer.open("rest")
-    given_up = place.hub.expect(NAME, "given up")
+    given_up = place.hub.expect(NAME, "given up", Message)
     given_up.cancel()
     await asyncio.sleep(0)
     with pytest.raises(Refused):
@@ -227,9 +225,9 @@ async def test_an_agent_has_so_many_connections(
     channel = await dialer.dial()
     held: list[object] = []
     for name in ("a", "b"):
-        expected = place.hub.expect(NAME, name)
-        held += [await dialer.open(f"stream:{name}"), await expected]
-    place.hub.expect(NAME, "c")
+        expected = place.hub.expect(NAME, name, Message)
+        held += [await dialer.converse(name, Message), await expected]
+    place.hub.expect(NAME, "c", Message)
     with pytest.raises(Refused, match="3 connections already"):
         await dialer.open("stream:c")
     assert not channel.is_closed
@@ -244,14 +242,14 @@ async def test_nothing_stays_of_connections_that_have_ended(place: Place) -> Non
     async def all_kinds() -> None:
         dialer = place.dialer()
         (await dialer.dial()).close()
-        (await dialer.dial()).abort()
+        (await dialer.dial()).give_up()
         reader, writer = await dialer.open("rest")
         await reader.read()
         writer.close()
-        expected = place.hub.expect(NAME, "s")
-        _, writer = await dialer.open("stream:s")
-        (await expected)[1].transport.abort()
-        writer.close()
+        expected = place.hub.expect(NAME, "s", Message)
+        stream = await dialer.converse("s", Message)
+        (await expected).give_up()
+        stream.close()
         with pytest.raises(Refused):
             await dialer.open("cellar")
         with pytest.raises(OSError):

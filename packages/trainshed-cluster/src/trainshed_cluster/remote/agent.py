@@ -51,12 +51,12 @@ from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.dialer import Dialer
-from trainshed_cluster.remote.greeting import CONTENT, STREAM, NotAdmitted
+from trainshed_cluster.remote.greeting import CONTENT, NotAdmitted
 from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
 from trainshed_cluster.remote.news import Known, Untold
-from trainshed_cluster.remote.terminals import carry
+from trainshed_cluster.remote.terminals import Resized, Typed, carry
 
 _CLUSTERS: Final = "KUBERNETES_"
 """How variables begin that the cluster sets for its own clients."""
@@ -253,10 +253,11 @@ class Agent:
     async def _beat(self, connection: Connection) -> None:
         """Renew the lease for as long as there is a connection."""
         with contextlib.suppress(ChannelClosed):
-            while True:
+            while not self._lease.is_unheard:
                 number = self._lease.say(time.monotonic())
                 connection.post(messages.Beat(number, clock=time.time_ns()))
                 await asyncio.sleep(beat(self._lease.seconds))
+            connection.give_up()
 
     async def _tell(self, connection: Connection) -> None:
         """Send news, each after the bytes of streams that it announces. Ends the connection if it cannot
@@ -379,11 +380,11 @@ class Agent:
             order.request,
         )
         try:
-            streams = await self._dialer.open(f"{STREAM}{order.stream}")
+            stream = await self._dialer.converse(order.stream, Typed | Resized)
         except OSError as error:
             terminal.close()
             raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
-        self._shells.begin(carry(terminal, streams), "carrying a shell")
+        self._shells.begin(carry(terminal, stream), "carrying a shell")
 
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:

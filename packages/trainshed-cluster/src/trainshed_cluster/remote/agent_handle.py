@@ -217,7 +217,7 @@ class AgentHandle:
         """Close a connection on which nothing is heard."""
         if self._connection is not None:
             self.is_unheard = True
-            self._connection.abort()
+            self._connection.give_up()
 
     async def connected(self) -> None:
         """Wait until it is connected. Raises EngineUnavailable if it never will be, or nothing can be run

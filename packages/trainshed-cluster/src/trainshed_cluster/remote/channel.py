@@ -4,8 +4,7 @@ length.
 It does not know what they mean. Messages that the other side does not take wait at the sender; those that are
 not received yet wait in the kernel, and a few of them here.
 
-An empty message is a sign of life, by which each side notices within seconds that the other is out of reach
-or hangs. TCP keepalives would not notice that a peer which reads nothing is gone.
+Whether the other side is out of reach or hangs is for those to find out who converse (`lease.beat`).
 """
 
 import asyncio
@@ -24,10 +23,6 @@ _ENOUGH: Final = 1 << 20
 """Bytes that wait here to be received, beyond which no more is read."""
 _ROOM: Final = 512 << 10
 """Bytes that wait here to be sent, beyond which `send` waits."""
-SILENCE: Final = 15.0
-"""Seconds of silence after which the other side is taken for out of reach."""
-_SIGNS: Final = 4
-"""Signs of life within that time."""
 
 
 NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -46,20 +41,14 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
     """One end of the conversation. It belongs to one event loop; only the transport calls its protocol
     methods. One task receives; any may send, and messages arrive in the order in which `send` took them."""
 
-    def __init__(self, received: Any, peer: str = "", silence: float = SILENCE) -> None:
+    def __init__(self, received: Any, peer: str = "") -> None:
         """`received`: the type of what comes, a Struct or a union of tagged ones. `peer`: as whom the other
-        side was recognised; "" = it is the service. `silence`: seconds after which it is given up; the same
-        on both sides."""
+        side was recognised; "" = it is the service."""
         self.peer = peer
-        self._pace = silence / _SIGNS
-        self._missed = 0
-        self._has_spoken = False
-        self._sign: asyncio.TimerHandle | None = None
         self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
         self._encoder = msgspec.msgpack.Encoder()
         self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
-        self._closed = self._loop.create_future()
+        self._closed = asyncio.get_running_loop().create_future()
         #: Why it ended; None = it has not, or one of the two has closed it.
         self.cause: BaseException | None = None
         #: Bytes received of the next messages.
@@ -141,21 +130,17 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             self._transport.close()
         self._finish(None)
 
-    def abort(self) -> None:
-        """Close it at once and drop unsent messages."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._finish(None)
+    def give_up(self) -> None:
+        """Close it at once, because the other side is out of reach or hangs: the cause is a TimeoutError."""
+        self._end(TimeoutError("nothing was heard for too long"))
 
     # As the connection's protocol
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=_ROOM)
-        self._sign = self._loop.call_later(self._pace, self._look)
 
     def data_received(self, data: bytes) -> None:
-        self._missed = 0
         if self.is_closed:
             return
         self._coming += data
@@ -166,9 +151,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
                 end = begin + _HEAD + longest
                 if longest > LONGEST or end > size:
                     break
-                if longest:
-                    self._frames.append(bytes(view[begin + _HEAD : end]))
-                    self._waiting += longest
+                self._frames.append(bytes(view[begin + _HEAD : end]))
+                self._waiting += longest
                 begin = end
         del self._coming[:begin]
         if longest > LONGEST:
@@ -208,25 +192,7 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
     def _write(self, frame: bytearray) -> None:
         if self.is_closed or self._transport is None or self._transport.is_closing():
             raise self._ended()
-        self._has_spoken = True
         self._transport.write(frame)
-
-    def _look(self) -> None:
-        """Send a sign of life, and check whether the other side has sent one.
-
-        Intervals are counted, not time measured: if this very process stood still, what came meanwhile is
-        read first.
-        """
-        self._missed = 0 if self._is_held else self._missed + 1
-        if self._missed > _SIGNS:
-            self._end(TimeoutError(f"nothing was heard for {self._pace * _SIGNS:g} s"))
-            return
-        if self._transport is None or self._transport.is_closing():
-            return
-        if not self._has_spoken and self._room.is_set():
-            self._transport.write(bytes(_HEAD))
-        self._has_spoken = False
-        self._sign = self._loop.call_later(self._pace, self._look)
 
     def _end(self, cause: BaseException) -> None:
         self._finish(cause)
@@ -237,8 +203,6 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         if self._closed.done():
             return
         self.cause = cause
-        if self._sign is not None:
-            self._sign.cancel()
         self._closed.set_result(None)
         self._coming.clear()
         self._arrived.set()

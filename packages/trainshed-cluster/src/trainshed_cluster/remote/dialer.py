@@ -2,7 +2,8 @@
 its node to the service's doors."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -10,10 +11,9 @@ from trainshed.eventloop.background import Crew
 from trainshed.eventloop.joining import End
 from trainshed.replica.system.listening import listen_unix
 from trainshed_cluster.remote import credentials, greeting
-from trainshed_cluster.remote.channel import SILENCE, Channel
+from trainshed_cluster.remote.channel import Channel
 from trainshed_cluster.remote.credentials import SERVER_NAME, Credential
-from trainshed_cluster.remote.greeting import FirstLine, NotAdmitted
-from trainshed_cluster.remote.tunnel import Tunnel, streams
+from trainshed_cluster.remote.greeting import FirstLine, NotAdmitted, Streams, Tunnelled
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
@@ -32,11 +32,9 @@ _MOST_OPENING: Final = 8
 class Dialer(Generic[Sent, Received]):
     """Dials one service as one agent. It belongs to one event loop."""
 
-    def __init__(self, credential: Credential, received: Any, *, silence: float = SILENCE) -> None:
-        """`received`: the type of the service's messages. `silence`: seconds for which the service may be out
-        of reach unnoticed. Raises OSError if the credential is invalid."""
+    def __init__(self, credential: Credential, received: Any) -> None:
+        """`received`: the type of the service's messages. Raises OSError if the credential is invalid."""
         self._received = received
-        self._silence = silence
         self._crew = Crew()
         self._ends: set[asyncio.Transport] = set()
         self._tunnels: set[FirstLine] = set()
@@ -61,18 +59,25 @@ class Dialer(Generic[Sent, Received]):
         """Begin the conversation, in one try. Raises NotAdmitted if the service no longer knows this agent,
         and other OSErrors if it cannot be reached now, or is not ours."""
         first = await self._connected(greeting.CONTROL)
-        channel: Channel[Sent, Received] = Channel(self._received, silence=self._silence)
+        channel: Channel[Sent, Received] = Channel(self._received)
         self._accept(first, channel)
         self._crew.begin(self._watch(channel), "agent: looking after tunnels")
         return channel
 
-    async def open(self, door: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a stream to a door of the service, or to `stream:NAME` for one that it expects, in one try.
-        Each direction ends on its own. Raises OSError."""
+    async def converse(self, stream: str, received: Any) -> Channel[Any, Any]:
+        """Open the stream of that name, which the service expects, in one try. `received`: the type of the
+        messages that come on it. Raises OSError."""
+        first = await self._connected(f"{greeting.STREAM}{stream}")
+        channel: Channel[Any, Any] = Channel(received)
+        self._accept(first, channel)
+        self._crew.begin(self._hold(first, channel.closed()), f"agent: stream {stream}")
+        return channel
+
+    async def open(self, door: str) -> Streams:
+        """Open a connection to a door of the service, in one try. Raises OSError."""
         first = await self._connected(door)
-        tunnel, reader, writer = streams()
-        self._accept(first, tunnel)
-        self._crew.begin(self._hold(first, tunnel), f"agent: a stream to {door}")
+        reader, writer = first.streams()
+        self._crew.begin(self._hold(first, writer.wait_closed()), f"agent: a connection to {door}")
         return reader, writer
 
     async def listen(self, door: str, path: Path) -> asyncio.AbstractServer:
@@ -80,7 +85,7 @@ class Dialer(Generic[Sent, Received]):
         connection waits some seconds for a service that is away, and for earlier ones if there are too many.
         Raises OSError."""
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: End(self._begin(door), self._ends), sock=listen_unix(path)
+            lambda: Tunnelled(self._begin(door), self._ends), sock=listen_unix(path)
         )
         self._servers.append(server)
         return server
@@ -93,9 +98,9 @@ class Dialer(Generic[Sent, Received]):
         try:
             async with self._room:
                 first = await self._reached(end, door)
-                tunnel = Tunnel(End(end.join, set()))
-                self._accept(first, tunnel)
-                await self._hold(first, tunnel)
+                left = asyncio.Event()
+                self._accept(first, Tunnelled(end.join, set(), left=lambda _: left.set()))
+                await self._hold(first, left.wait())
         except OSError:
             end.transport.abort()
         except asyncio.CancelledError:
@@ -123,11 +128,12 @@ class Dialer(Generic[Sent, Received]):
             await asyncio.sleep(pause)
             pause *= 2
 
-    async def _hold(self, first: FirstLine, tunnel: Tunnel) -> None:
-        """Keep track of a tunnel until it ends."""
+    async def _hold(self, first: FirstLine, over: Awaitable[object]) -> None:
+        """Keep track of a tunnel until it is `over`."""
         self._tunnels.add(first)
         try:
-            await tunnel.closed()
+            with contextlib.suppress(OSError):
+                await over
         finally:
             self._tunnels.discard(first)
 
@@ -143,7 +149,6 @@ class Dialer(Generic[Sent, Received]):
                     ssl=self._context,
                     server_hostname=SERVER_NAME,
                 )
-                greeting.probe(first.info("socket").fileno())
                 first.say(greeting.wish(door))
                 greeting.check_answer((await first.line()).decode(errors="replace"))
         except TimeoutError:

@@ -47,7 +47,7 @@ from trainshed_cluster.remote.mirror import StreamCopies
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.slots import SlotMaker
-from trainshed_cluster.remote.terminals import RemoteTerminal
+from trainshed_cluster.remote.terminals import Ended, RemoteTerminal, Shown
 
 log = logging.getLogger(__name__)
 
@@ -286,7 +286,7 @@ class RemoteEngine(NoTerminals):
         if agent is None:
             raise TerminalRefused("the replica is over")
         stream = secrets.token_hex(8)
-        opened = self._agents.hub.expect(agent.name, stream)
+        opened = self._agents.hub.expect(agent.name, stream, Shown | Ended)
         try:
             async with asyncio.timeout(_SHELL_PATIENCE):
                 await agent.call(

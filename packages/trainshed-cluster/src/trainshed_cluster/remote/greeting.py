@@ -3,9 +3,11 @@ one line what it wants, and the hub answers in one line that it may, or why not.
 """
 
 import asyncio
-import os
-import socket
 from typing import Any, Final
+
+from trainshed.eventloop.joining import End
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 VERSION: Final = "1"
 """Of all that is said. Agents outlive the service that started them."""
@@ -82,6 +84,16 @@ class FirstLine(asyncio.Protocol):
         if self._is_ended and not to.eof_received():
             transport.close()
 
+    def streams(self) -> Streams:
+        """Return the connection as asyncio's reader and writer, for what follows. Raises OSError if it is
+        lost already."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=1 << 18, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        self.hand_over(protocol)
+        assert self.transport is not None
+        return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
+
     def abort(self) -> None:
         """Drop the connection, whatever its state."""
         if self.transport is not None:
@@ -153,12 +165,9 @@ def check_answer(line: str) -> None:
     raise ConnectionError("What answers there is no hub of Trainshed.")
 
 
-def probe(handle: int) -> None:
-    """Turn on TCP keepalives, which end an idle connection if nothing comes back for some seconds. One with
-    unacknowledged bytes ends only after a quarter of an hour; the conversation notices earlier."""
-    with socket.socket(fileno=os.dup(handle)) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)):
-            number = getattr(socket, name, None)
-            if number is not None:
-                connection.setsockopt(socket.IPPROTO_TCP, number, value)
+class Tunnelled(End):
+    """An end of a program's connection that is carried over TLS, which knows no end of one direction alone:
+    when either side has said all, both are closed."""
+
+    def eof_received(self) -> bool:
+        return False

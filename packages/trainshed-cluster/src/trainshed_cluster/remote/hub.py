@@ -25,21 +25,19 @@ from trainshed.replica.endpoint import interception
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
-from trainshed_cluster.remote.channel import SILENCE, Channel
+from trainshed_cluster.remote.channel import Channel
 from trainshed_cluster.remote.credentials import (
     Credential,
     Issuer,
     shown_end,
     shown_name,
 )
-from trainshed_cluster.remote.greeting import FirstLine
-from trainshed_cluster.remote.tunnel import Tunnel, streams
+from trainshed_cluster.remote.greeting import FirstLine, Tunnelled
 
 log = logging.getLogger(__name__)
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _LIMITS: Final = Limits(connections=256, opening=64, head_seconds=greeting.SECONDS)
 """Of connections that have not said yet what they want."""
@@ -93,7 +91,6 @@ class Hub(Generic[Sent, Received]):
         introduction: Callable[[str, bytes], bool] | None = None,
         content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
         dialled: str = "127.0.0.1",
-        silence: float = SILENCE,
         limits: Limits = _LIMITS,
     ) -> None:
         """`host` and `port`: where it listens; port 0 = any free one. `received`: the type of agents'
@@ -103,8 +100,7 @@ class Hub(Generic[Sent, Received]):
         conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
         `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
         = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
-        the writer; None = no content is sent. `dialled`: the host that agents are told. `silence`: as for
-        `Channel`.
+        the writer; None = no content is sent. `dialled`: the host that agents are told.
         """
         self._issuer = issuer
         self._host = host
@@ -116,11 +112,10 @@ class Hub(Generic[Sent, Received]):
         self._introduction = introduction
         self._content = content
         self._dialled = dialled
-        self._silence = silence
         self._opening = Connections(limits)
         self._agents: dict[str, _Agent] = {}
         self._context: ssl.SSLContext | None = None
-        self._expected: dict[tuple[str, str], asyncio.Future[Streams]] = {}
+        self._expected: dict[tuple[str, str], _Expected] = {}
         self._crew = Crew()
         self._quiet_until = 0.0
         self._listener: socket.socket | None = None
@@ -177,22 +172,23 @@ class Hub(Generic[Sent, Received]):
         if agent is not None:
             agent.cut()
         for key in [key for key in self._expected if key[0] == name]:
-            future = self._expected.pop(key)
+            _, future = self._expected.pop(key)
             if not future.done():
                 future.set_exception(ConnectionResetError(f"agent {name}: dropped"))
                 future.exception()
 
-    def expect(self, name: str, stream: str) -> "asyncio.Future[Streams]":
+    def expect(self, name: str, stream: str, received: Any) -> "asyncio.Future[Channel[Any, Any]]":
         """Expect a stream that an agent will open under the name `stream`, which is used once. It is expected
-        from this call on, so that the agent can be told, until it has come or the future is cancelled."""
+        from this call on, so that the agent can be told, until it has come or the future is cancelled.
+        `received`: the type of the messages that come on it."""
         key = name, stream
-        future: asyncio.Future[Streams] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Channel[Any, Any]] = asyncio.get_running_loop().create_future()
         if key in self._expected:
             raise ValueError(f"stream {stream!r} is expected already")
-        self._expected[key] = future
+        self._expected[key] = received, future
 
-        def over(done: "asyncio.Future[Streams]") -> None:
-            if self._expected.get(key) is done:
+        def over(done: "asyncio.Future[Channel[Any, Any]]") -> None:
+            if key in self._expected and self._expected[key][1] is done:
                 del self._expected[key]
 
         future.add_done_callback(over)
@@ -265,7 +261,6 @@ class Hub(Generic[Sent, Received]):
         except ValueError as error:
             first.refuse(greeting.CLOSED, str(error))
             return
-        greeting.probe(first.info("socket").fileno())
         agent = self._agents.setdefault(name, _Agent())
         if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
             # A newer conversation replaces an older one.
@@ -293,7 +288,7 @@ class Hub(Generic[Sent, Received]):
             if agent.control is not first:
                 first.abort()
                 return
-            channel: Channel[Sent, Received] = Channel(self._received, name, self._silence)
+            channel: Channel[Sent, Received] = Channel(self._received, name)
             first.accept(channel)
             try:
                 await self._serve(channel)
@@ -309,48 +304,49 @@ class Hub(Generic[Sent, Received]):
     async def _carry(self, name: str, first: FirstLine, door: str) -> None:
         """Carry a connection to a door, or a stream, until it ends."""
         if door.startswith(greeting.STREAM):
-            expected = self._expected.pop((name, door.removeprefix(greeting.STREAM)), None)
+            received, expected = self._expected.pop(
+                (name, door.removeprefix(greeting.STREAM)), (None, None)
+            )
             if expected is None or expected.done():
                 first.refuse(greeting.CLOSED, "this stream is not expected")
                 return
-            tunnel, reader, writer = streams()
-            first.accept(tunnel)
-            expected.set_result((reader, writer))
-            await tunnel.closed()
+            channel: Channel[Any, Any] = Channel(received)
+            first.accept(channel)
+            expected.set_result(channel)
+            await channel.closed()
             return
         if door.startswith(greeting.CONTENT) and self._content is not None:
-            tunnel, reader, writer = streams()
-            first.accept(tunnel)
+            first.say(greeting.answer(greeting.YES))
+            _, writer = first.streams()
             await self._content(name, door.removeprefix(greeting.CONTENT), writer)
-            await tunnel.closed()
+            await writer.wait_closed()
             return
         path = self._doors.get(door)
         if path is None:
             first.refuse(greeting.CLOSED, f"there is no door {door!r}")
             return
         loop = asyncio.get_running_loop()
-        inner = End(_not_yet, set())
+        inner = Tunnelled(_not_yet, set())
         try:
             with reachable(str(path)) as short:
                 await loop.create_unix_connection(lambda: inner, path=short)
         except OSError as failure:
             first.refuse(greeting.CLOSED, f"nobody answers there now: {failure.strerror}")
             return
-        outer = End(inner.join, set())
+        left = asyncio.Event()
+        outer = Tunnelled(inner.join, set(), left=lambda _: left.set())
         try:
             if door == greeting.BUCKETS:
                 first_line = FirstLine()
-                tunnel = Tunnel(first_line)
-                first.accept(tunnel)
+                first.accept(first_line)
                 await self._introduce(name, first_line, outer)
             else:
-                tunnel = Tunnel(outer)
-                first.accept(tunnel)
+                first.accept(outer)
         except BaseException:
             inner.transport.abort()
             first.abort()
             raise
-        await tunnel.closed()
+        await left.wait()
 
     async def _introduce(self, name: str, first_line: FirstLine, outer: End) -> None:
         """Have `outer` serve a tunnel once its first line has proved to be that of a program of the agent.
@@ -365,6 +361,10 @@ class Hub(Generic[Sent, Received]):
 
 def _not_yet(end: End) -> None:
     """Placeholder for an end that is connected later."""
+
+
+_Expected = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
+"""The type of the messages that will come on a stream, and who waits for it."""
 
 
 class _Agent:

@@ -25,6 +25,9 @@ die."""
 _LONGEST_BEAT: Final = 10.0
 _BEATS: Final = 8
 """Words within a short lease."""
+_UNANSWERED: Final = 4
+"""Words without an answer after which an agent dials anew. They are counted, so that an agent that stood
+still reads first what came meanwhile."""
 
 
 def beat(lease: float) -> float:
@@ -56,6 +59,11 @@ class Lease:
         self._number += 1
         self._said[self._number] = now
         return self._number
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether so many messages were not acknowledged that the service is out of reach, or hangs."""
+        return len(self._said) >= _UNANSWERED
 
     def acknowledge(self, number: int) -> None:
         """Renew the lease, because the service has received that message and all before it. Does nothing for

@@ -29,6 +29,19 @@ def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -
     assert lease.until == 120
 
 
+def test_a_service_that_answers_no_word_is_out_of_reach() -> None:
+    lease = Lease(90, now=0)
+    words = [lease.say(10.0 * number) for number in range(4)]
+    assert lease.is_unheard
+    lease.acknowledge(words[0])
+    assert not lease.is_unheard
+    lease.say(50)
+    lease.begin_anew(90, said_at=60)
+    assert not lease.is_unheard
+    # Before the lease is over there is time to dial again.
+    assert 5 * beat(90) < 90
+
+
 def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
     lease = Lease(90, now=0)
     word = lease.say(10)

@@ -176,8 +176,10 @@ class _Stream:
     def close(self) -> None:
         """End the stream. In the loop."""
         self._is_closed = True
-        if self._streams is not None:
-            self._streams[1].close()
+        # asyncio's TLS that was closed twice cannot be aborted any more.
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].close()
 
     async def _read(self, size: int) -> bytes:
         if self._streams is None and not self._is_closed:
