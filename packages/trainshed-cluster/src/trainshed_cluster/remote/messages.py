@@ -248,14 +248,12 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of a replica's stream at `offset` of its file. `anew`: the file was replaced by another, which
-    begins here."""
+    """Bytes of a replica's stream at `offset` of its file."""
 
     replica: ReplicaId
     file: str
     offset: int
     data: bytes
-    anew: bool = False
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):

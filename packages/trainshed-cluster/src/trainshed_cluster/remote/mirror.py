@@ -1,8 +1,8 @@
 """Copies the streams of replicas on another machine, from the files that shims write there to files here.
 
 The agent sends what its files have beyond the copies, by offset, so that a new connection continues where the
-last one broke off. Segments of logs only grow; the files beside them may be replaced (when they are thinned),
-and are then sent anew.
+last one broke off. All files only grow. What an agent writes follows what one of another node has sent of the
+same replica before.
 """
 
 import contextlib
@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
-
-from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
@@ -24,18 +22,10 @@ BLOCK = 256 << 10
 """Bytes of a file that are sent at once."""
 _SEGMENT = re.compile(r"\d{12}\.jsonl")
 _NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)\.jsonl")
-_FRESH = ".anew"
 
 
 class TornStream(Exception):
     """The bytes that were sent do not continue the copy, so that the connection is useless."""
-
-
-class _Sent(Struct):
-    """What the service has of a file."""
-
-    inode: int
-    size: Bytes
 
 
 class StreamSender:
@@ -45,16 +35,20 @@ class StreamSender:
         self._streams = streams
         self._job_uid = job_uid
         self._attempt = attempt
-        self._sent: dict[tuple[ReplicaId, str], _Sent] = {}
+        #: Bytes that the service has of each file, and those of them that it had before this agent wrote any.
+        self._sent: dict[tuple[ReplicaId, str], Bytes] = {}
+        self._before: Mapping[tuple[ReplicaId, str], Bytes] | None = None
 
     def resume(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
         """Begin a new connection. `sizes`: bytes that the service has of each file, by replica. Raises
         ValueError."""
         self._sent = {
-            (ReplicaId.parse(replica), file): _Sent(0, size)
+            (ReplicaId.parse(replica), file): size
             for replica, files in sizes.items()
             for file, size in files.items()
         }
+        if self._before is None:
+            self._before = dict(self._sent)
 
     def begin(self, replica: ReplicaId, line: int) -> None:
         """Have a replica's log continue from that line number, if it has no log here. Blocks briefly. Raises
@@ -74,31 +68,23 @@ class StreamSender:
                     yield from self._of_file(replica, path)
 
     def _of_file(self, replica: ReplicaId, path: Path) -> Iterator[Appended]:
+        key = replica, path.name
+        before = (self._before or {}).get(key, 0)
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            sent = self._sent.get((replica, path.name))
-            # A file that is no segment may have been replaced while there was no connection.
-            is_known = sent is not None and (
-                sent.inode == status.st_ino
-                or (sent.inode == 0 and _SEGMENT.fullmatch(path.name) is not None)
-            )
-            anew = not is_known or status.st_size < sent.size if sent else True
-            if sent is None or anew:
-                sent = self._sent[replica, path.name] = _Sent(status.st_ino, 0)
-            sent.inode = status.st_ino
-            file.seek(sent.size)
-            # No more than there was at the beginning: a program that prints without a pause must not delay
+            # No more than there is at the beginning: a program that prints without a pause must not delay
             # the news of its own end.
-            while data := _whole_lines(file, status.st_size - sent.size):
-                yield Appended(replica, path.name, sent.size, data, anew)
-                sent.size += len(data)
-                anew = False
+            size = os.fstat(file.fileno()).st_size
+            file.seek(self._sent.get(key, 0) - before)
+            while data := _whole_lines(file, size - file.tell()):
+                sent = self._sent.get(key, 0)
+                yield Appended(replica, path.name, sent, data)
+                self._sent[key] = sent + len(data)
 
 
 def _whole_lines(file: BinaryIO, left: int) -> bytes:
     """Read about a block, and at most `left` bytes, of complete lines. An incomplete line is left, because a
     restarted shim may remove it again."""
-    data = file.read(min(BLOCK, left))
+    data = file.read(max(0, min(BLOCK, left)))
     while b"\n" not in data and len(data) < left:
         more = file.read(min(BLOCK, left - len(data)))
         if not more:
@@ -135,11 +121,6 @@ class StreamCopies:
             raise TornStream(f"{part.file!r} is no file of a stream")
         path = self._directory(part.replica) / part.file
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if part.anew:
-            fresh = path.with_name(path.name + _FRESH)
-            fresh.write_bytes(part.data)
-            fresh.replace(path)
-            return
         with path.open("ab") as file:
             size = file.tell()
             if part.offset > size:

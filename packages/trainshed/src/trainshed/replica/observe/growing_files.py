@@ -1,19 +1,13 @@
 """Appends to files while a replica runs, and outlasts times when their disk takes nothing.
 
-`Appender` keeps in memory, in order, what could not be written; `DiskRetries` tries again. `SampleFile`
-is a file of JSON lines that is thinned to a limited length: the newest entries stay, and an even selection of
-the others.
+`Appender` keeps in memory, in order, what could not be written; `DiskRetries` tries again.
 """
 
 import errno
-import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from trainshed.replica.system import loop
-
-Entry = dict[str, Any]
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -137,105 +131,3 @@ class DiskRetries:
             self._ask()
         else:
             self._told(False)
-
-
-MOST_LINES = 2000
-
-_NEWEST = 500
-_SPREAD = 1000
-
-
-class SampleFile:
-    """A file of JSON lines that is thinned when it has too many. It is not synced, because nothing depends on
-    lines lost in a power cut. While its disk is full, lines are dropped, except the first that did not
-    fit."""
-
-    def __init__(self, path: str) -> None:
-        """Touches nothing."""
-        self._path = path
-        self._file: "Appender | None" = None
-        self._lines = 0
-
-    @property
-    def is_open(self) -> bool:
-        return self._file is not None
-
-    def open(self) -> None:
-        """Continue the file of earlier incarnations, even if its end is torn. Raises OSError."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        handle = os.open(self._path, flags, 0o600)
-        self._file = Appender(handle)
-        data = os.pread(handle, os.fstat(handle).st_size, 0)
-        self._lines = data.count(b"\n")
-        if data and not data.endswith(b"\n"):
-            self._file.append(b"\n")
-
-    def append(self, entry: "Entry") -> None:
-        """Append an entry. Raises OSError for errors other than a full disk."""
-        assert self._file is not None
-        if not self._file.flush():
-            return
-        self._lines += 1
-        is_written = self._file.append(json.dumps(entry).encode("utf-8") + b"\n")
-        if is_written and self._lines > MOST_LINES:
-            self._thin()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _thin(self) -> None:
-        with open(self._path, encoding="utf-8") as file:
-            entries = read_lines(file.read())
-        fresh = self._path + ".new"
-        try:
-            with open(fresh, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(entry) + "\n" for entry in thinned(entries))
-        except OSError as error:
-            if not takes_nothing(error):
-                raise
-            return  # Perhaps next time: the file is somewhat longer until then.
-        os.rename(fresh, self._path)
-        self.close()
-        self.open()
-
-
-def read_lines(text: str) -> "list[Entry]":
-    """Return the entries of the lines, without torn ones."""
-    entries: "list[Entry]" = []
-    for line in text.split("\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)  # pyright: ignore[reportUnknownArgumentType] - JSON
-    return entries
-
-
-def thinned(entries: "Sequence[Entry]") -> "list[Entry]":
-    """Return the newest entries, and of the others each start and end, and the last entry of each interval of
-    time."""
-    older, newest = entries[:-_NEWEST], entries[-_NEWEST:]
-    times = [entry["at"] for entry in older if "at" in entry]
-    if not times:
-        return list(entries)
-    # Intervals double, so that the kept entries stay evenly spread when they are thinned again.
-    piece = 0
-    while (times[-1] - times[0]) >> piece >= _SPREAD:
-        piece += 1
-    kept: "list[Entry]" = []
-    before = -1
-    for entry in older:
-        if "at" not in entry or entry.get("last"):
-            kept.append(entry)
-            before = -1
-            continue
-        number = entry["at"] >> piece
-        if number == before:
-            kept[-1] = entry
-        else:
-            kept.append(entry)
-        before = number
-    return kept + list(newest)

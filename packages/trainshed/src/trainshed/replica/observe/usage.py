@@ -17,11 +17,12 @@ process ever had. GPU: [seconds for which it was busy, bytes in use, bytes in al
 Celsius], null where it does not report; the list is empty where no GPU could be measured. `disk`: what its
 files took when they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
 
-The file is thinned: of more than 2,000 lines the newest 500 stay, and of the others 500 to 1,000, evenly
-spread over time. Sums like `cpu` ascend nevertheless.
+The file only grows. So that it stays small, a look is written down when a thousandth of the program's age has
+passed since the one that was written before.
 """
 
 import ctypes
+import json
 import math
 import os
 import struct
@@ -40,6 +41,8 @@ FILE = "usage.jsonl"
 _FIRST = (1.0, 1.0, 3.0, 5.0)
 """Seconds between the first looks, so that there is something to be seen of short programs."""
 _SHARE = 1000
+_PART = 1000
+"""Of a program's age: looks are written down that far apart, at least."""
 
 
 class Usage:
@@ -60,7 +63,8 @@ class Usage:
         watch: "Callable[[Sequence[str]], GpuWatcher] | None" = None,
     ) -> None:
         """Opens no file. `logs`: the directory of the replica's log."""
-        self._sheet = growing_files.SampleFile(os.path.join(logs, FILE))
+        self._path = os.path.join(logs, FILE)
+        self._file: "growing_files.Appender | None" = None
         self._incarnation = incarnation
         #: Seconds between two measurements.
         self._every = every
@@ -78,26 +82,20 @@ class Usage:
         self._watched = watch or GpuWatcher
         self._watch: "GpuWatcher | None" = None
         self._first = [min(every, pause) for pause in _FIRST]
+        self._begun = self._written = 0.0
         self._cpu = 0.0
         self._peak = 0
         self._seen: "Entry" = {}
 
     def begin(self, started: int) -> None:
         """Measure from now on the program that started at that moment (ns)."""
+        self._begun = time.monotonic()
         try:
-            self._sheet.open()
-            self._sheet.append(
-                {
-                    "started": started,
-                    "incarnation": self._incarnation,
-                    "limit": self._limit,
-                    "cpus": _cpus(),
-                    "gpus": self._gpus,
-                }
-            )
+            self._file = _reopened(self._path)
         except OSError:
-            self._give_up()
             return
+        first = {"started": started, "incarnation": self._incarnation, "limit": self._limit}
+        self._write({**first, "cpus": _cpus(), "gpus": self._gpus})
         if self._gpus:
             try:
                 self._watch = self._watched(self._gpus)
@@ -108,7 +106,7 @@ class Usage:
 
     def stop(self) -> None:
         """Measure disk and GPUs for the last time and end all helpers, because the program has ended."""
-        if self._sheet.is_open:
+        if self._file is not None:
             self._note(processes=0, memory=0)
         self._end_watch()
 
@@ -116,17 +114,14 @@ class Usage:
         """Write the last line. `used`: resources of all processes that the shim reaped
         (`resource.getrusage`). The control groups are still there."""
         last = self._seen
-        if not self._sheet.is_open or not last:
+        if not last:
             return
         scale = 1024 if os.path.isdir("/proc/self") else 1
         last["peak"] = max(self._peak, used.ru_maxrss * scale)
         counted = _group_cpu(self._directories)
         last["cpu"] = self._sum(counted if counted >= 0 else used.ru_utime + used.ru_stime)
         last["last"] = True
-        try:
-            self._sheet.append(last)
-        except OSError:
-            pass  # The record that comes next matters more.
+        self._write(last)
         self._give_up()
 
     def _look_after(self, taken: float) -> None:
@@ -134,16 +129,24 @@ class Usage:
         self._events.after(max(pause, taken * _SHARE), self._look)
 
     def _look(self) -> None:
-        if not self._sheet.is_open:
+        if self._file is None:
             return
-        begin = time.process_time()
+        begin, now = time.process_time(), time.monotonic()
         self._see()
+        if now - self._written >= (now - self._begun) / _PART:
+            self._written = now
+            self._write(self._seen)
+        self._look_after(time.process_time() - begin)
+
+    def _write(self, entry: "Entry") -> None:
+        """Append a line. While the disk is full, lines are dropped, except the first that did not fit."""
+        if self._file is None:
+            return
         try:
-            self._sheet.append(self._seen)
+            if self._file.flush():
+                self._file.append(json.dumps(entry).encode("utf-8") + b"\n")
         except OSError:
             self._give_up()
-            return
-        self._look_after(time.process_time() - begin)
 
     def _see(self) -> None:
         family = processes.family(self._shim)
@@ -171,12 +174,24 @@ class Usage:
 
     def _give_up(self) -> None:
         self._end_watch()
-        self._sheet.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+
+def _reopened(path: str) -> growing_files.Appender:
+    """Continue the file of earlier incarnations, even if its end is torn. It is not synced, because nothing
+    depends on lines lost in a power cut. Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file, size = growing_files.Appender(handle), os.fstat(handle).st_size
+    if size and os.pread(handle, 1, size - 1) != b"\n":
+        file.append(b"\n")
+    return file
 
 
 def _cpus() -> int:

@@ -1,0 +1,61 @@
+"""Copies of what replicas write on nodes: they go on after a connection, and after a node."""
+
+from pathlib import Path
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
+from trainshed.engines.streams import FileStreams
+from trainshed_cluster.remote.mirror import StreamCopies, StreamSender
+
+UID = JobUid(7)
+REPLICA = ReplicaId.parse("workerpool0-0")
+SOURCE = StreamSource(UID, 1, REPLICA)
+
+
+class Node:
+    """A node's files of the replica, and its agent."""
+
+    def __init__(self, root: Path, copies: StreamCopies) -> None:
+        self.directory = FileStreams(root).directory(SOURCE)
+        self._copies = copies
+        self._sender = StreamSender(FileStreams(root), UID, 1)
+        self.connect()
+
+    def connect(self) -> None:
+        self._sender.resume(self._copies.sizes([REPLICA]))
+        self._sender.begin(REPLICA, self._copies.next_line(REPLICA))
+
+    def write(self, file: str, text: str) -> None:
+        with (self.directory / file).open("a") as opened:
+            opened.write(text)
+
+    def send(self, most: int = 100) -> None:
+        """Send what is new; the connection breaks after so many messages, the last of which is lost."""
+        for number, part in enumerate(self._sender.changes(REPLICA), 1):
+            if number > most:
+                return
+            self._copies.append(part)
+
+
+def test_a_file_goes_on_after_a_lost_connection_and_on_another_node(tmp_path: Path) -> None:
+    here = FileStreams(tmp_path / "service")
+    copies = StreamCopies(here, UID, 1)
+    first = Node(tmp_path / "first", copies)
+    first.write("000000000000.jsonl", "0\n1\nhalf")
+    first.write("usage.jsonl", "a\n")
+    first.send(most=1)
+    first.write("usage.jsonl", "b\nhalf")
+    first.connect()
+    first.send()
+    first.send()
+    second = Node(tmp_path / "second", copies)
+    second.write("000000000002.jsonl", "2\n")
+    second.write("usage.jsonl", "c\n")
+    second.send()
+    second.connect()
+    second.write("usage.jsonl", "d\n")
+    second.send()
+    directory = here.directory(SOURCE)
+    assert (directory / "usage.jsonl").read_text() == "a\nb\nc\nd\n"
+    assert (directory / "000000000000.jsonl").read_text() == "0\n1\n"
+    assert (directory / "000000000002.jsonl").read_text() == "2\n"
