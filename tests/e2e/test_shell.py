@@ -227,4 +227,4 @@ def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
     assert done.stdout.decode().splitlines() == ["loss is nan", "3 (redacted)", prefix, "0"]
     copied = run(service, "autopsy", job, "--copy", str(tmp_path / "copy"))
     assert copied.returncode == 0, copied.stderr
-    assert (tmp_path / "copy" / "work" / "notes.txt").read_text() == "loss is nan"
+    assert (tmp_path / "copy" / "notes.txt").read_text() == "loss is nan"

@@ -95,12 +95,6 @@ class PlayedShells:
     ) -> PlayedTerminal:
         return await self.open(job_uid, attempt, replica, 0, wish)
 
-    async def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        yield b"archive of "
-        yield f"{replica}, attempt {attempt}".encode()
-
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         return self.kept.pop((job_uid, attempt, replica), None) is not None
 

@@ -1,7 +1,9 @@
 """`trainshed jobs autopsy`: what failed replicas left, opened and copied (spec/operations#autopsies)."""
 
+import contextlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job
+from trainshed.cli.jobs import shell
 
 JOB = "/trainshed/v1/jobs/7"
 
@@ -48,31 +51,47 @@ def archive(*members: tuple[str, str]) -> bytes:
     return packed.getvalue()
 
 
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What tar says in a shell there, its status, and then what the shell was asked for."""
+    answers: list[Any] = [b"", 0]
+
+    def run(_: object, uid: str, which: dict[str, Any], line: str, *, output: int) -> int:
+        answers.append((which, line))
+        with contextlib.suppress(BrokenPipeError):
+            os.write(output, answers[0])
+        return answers[1]
+
+    monkeypatch.setattr(shell, "run_shell", run)
+    return answers
+
+
 def test_files_are_copied_but_none_leads_out(
-    service: FakeService, trainshed: Invoke, tmp_path: Path
+    packed: list[Any], trainshed: Invoke, tmp_path: Path
 ) -> None:
     """A program made these files, and may mean harm."""
-    content = archive(
-        ("work/result", "0.93"), ("../outside", "x"), ("work/link", "->/etc/passwd")
-    )  # fmt: skip
-    service.on("GET", f"{JOB}/autopsyFiles", content)
+    packed[0] = archive(("result", "0.93"), ("../outside", "x"), ("link", "->/etc/passwd"))
+    packed[1] = 2
     target = tmp_path / "copied" / "here"
     done = trainshed("jobs", "autopsy", "7", "worker 0", "--attempt", "2", "--copy", str(target))
     assert done.exit_code == 0, done.output
-    assert (target / "work" / "result").read_text() == "0.93"
+    assert (target / "result").read_text() == "0.93"
     assert not (tmp_path / "copied" / "outside").exists()
-    assert not (target / "work" / "link").is_symlink()
+    assert not (target / "link").is_symlink()
     assert "left out: ../outside" in done.stderr
-    assert service.sent[-1].query == {"replica": "worker 0", "attempt": "2"}
+    assert "left out: what tar cannot read: it ended with status 2" in done.stderr
+    which, line = packed[2]
+    assert which == {"replica": "worker 0", "autopsy": True, "attempt": 2}
+    assert line.startswith("tar -c")
     again = trainshed("jobs", "autopsy", "7", "--copy", str(target))
     assert again.exit_code == 1
     assert "not empty" in again.output
 
 
 def test_a_copy_that_broke_off_says_so(
-    service: FakeService, trainshed: Invoke, tmp_path: Path
+    packed: list[Any], trainshed: Invoke, tmp_path: Path
 ) -> None:
-    service.on("GET", f"{JOB}/autopsyFiles", archive(("work/result", "x" * 5000))[:2000])
+    packed[0] = archive(("result", "x" * 5000))[:2000]
     done = trainshed("jobs", "autopsy", "7", "--copy", str(tmp_path / "copied"))
     assert done.exit_code == 1
     assert "broke off" in done.output

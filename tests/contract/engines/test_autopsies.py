@@ -1,8 +1,6 @@
 """What failed replicas left: kept, looked at, copied, and gone in time (spec/operations#autopsies)."""
 
 import asyncio
-import io
-import tarfile
 
 import pytest
 
@@ -103,27 +101,6 @@ async def test_nothing_runs_on_when_the_shell_is_left(house: House, mark: str) -
     assert left
     terminal.close()
     await asyncio.to_thread(wait_until_gone, left)
-
-
-async def test_the_archive_holds_what_was_left_and_nothing_of_ours(house: House) -> None:
-    """Whatever the program made of its directory: no link is followed."""
-    await keeping(house)
-    uid = await failed(
-        house,
-        "mkdir d; echo in >d/f; ln -s /etc/passwd l; ln -s /etc e; mkfifo p; echo no >n; chmod 0 n; "
-        "exit 1",
-    )
-    await weighed(house, uid)
-    content = b""
-    async for chunk in house.engine.autopsy_files(uid, 1, PRIMARY):
-        content += chunk
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        names = archive.getnames()
-        link = archive.getmember("work/l")
-    assert link.issym()
-    assert "autopsy.json" in names
-    assert not [name for name in names if name.startswith("work/e/")]
-    assert {"work/d/f", "work/e"} <= set(names)
 
 
 async def test_they_are_found_again_and_go_in_time(house: House) -> None:

@@ -673,7 +673,6 @@ def api(token):
         f"/trainshed/v1/jobs/{job}/usage",
         f"/trainshed/v1/jobs/{job}/timeline",
         f"/trainshed/v1/jobs/{job}/watch",
-        f"/trainshed/v1/jobs/{job}/autopsyFiles",
         f"/trainshed/v1/jobs?project={other}",
         "/trainshed/v1/jobs",
         f"/trainshed/v1/secrets?project={own}",

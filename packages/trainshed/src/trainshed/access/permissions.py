@@ -182,7 +182,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Watch": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Shell": "trainshed.jobs.shell",
     "trainshed.v1.Jobs.Tensorboard": "trainshed.jobs.tensorboard",
-    "trainshed.v1.Jobs.AutopsyFiles": "trainshed.jobs.shell",
 }
 
 

@@ -3,7 +3,7 @@ offers web pages. Plain values; and `Terminals`, the optional half of the engine
 if its capabilities say `terminals`."""
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -193,12 +193,6 @@ class Terminals(Protocol):
         files that it left, and its environment without secrets. Raises TerminalRefused."""
         ...
 
-    def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        """Yield the files as a tar archive. Raises TerminalRefused at the first item."""
-        ...
-
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Delete what is kept of a replica; return whether there was any. Raises TerminalRefused if a shell
         is open in it."""
@@ -225,12 +219,6 @@ class NoTerminals:
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
         raise TerminalRefused(_NOTHING_KEPT)
-
-    async def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        raise TerminalRefused(_NOTHING_KEPT)
-        yield b""
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         return False

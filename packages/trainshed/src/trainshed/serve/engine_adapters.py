@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import datetime
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -76,15 +76,6 @@ class EngineShells:
     ) -> Terminal:
         with _told(f"There is no shell in what {replica} left"):
             return await self._engine.open_autopsy(job_uid, attempt, replica, wish)
-
-    async def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        with _told(f"There are no files of {replica}"):
-            files = self._engine.autopsy_files(job_uid, attempt, replica)
-            async with contextlib.aclosing(files):
-                async for chunk in files:
-                    yield chunk
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         with _told(f"What {replica} left cannot be deleted"):

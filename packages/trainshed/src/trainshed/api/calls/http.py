@@ -21,7 +21,6 @@ _MAKING: Final = (
 )
 
 NDJSON: Final = b"application/x-ndjson"
-TAR: Final = b"application/x-tar"
 _log = logging.getLogger("trainshed.api")
 T = TypeVar("T")
 LARGE: Final = 16 << 10

@@ -1,7 +1,7 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -171,12 +171,6 @@ class Shells(Protocol):
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> Terminal: ...
-
-    def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        """Yield a tar archive of what a failed replica left."""
-        ...
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Delete what a failed replica left. Returns whether there was anything."""

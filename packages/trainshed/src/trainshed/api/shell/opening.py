@@ -46,10 +46,9 @@ def where(job: Job, ticket: Ticket) -> str:
     return f"what {task} left" if ticket.autopsy else task
 
 
-def shells_of(services: Services, *, to_open: bool = True) -> Shells:
-    """Return the shells. Raises FailedPrecondition if the operator has turned them off. `to_open` False: what
-    they have kept is meant, which stays."""
-    if services.shells is None or (to_open and not services.shells.allowed):
+def shells_of(services: Services) -> Shells:
+    """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
+    if services.shells is None or not services.shells.allowed:
         raise FailedPrecondition(
             "This service opens no shells: its operator has turned them off (setting `shell`)."
         )

@@ -1,6 +1,4 @@
-"""Shells in running replicas, and in what failed replicas left: tickets, and the files as an archive."""
-
-from collections.abc import AsyncGenerator
+"""Shells in running replicas, and in what failed replicas left: tickets."""
 
 from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Shells
@@ -63,17 +61,6 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         task=log_task_name(job.name.api, replica),
         attempt=attempt,
     )
-
-
-async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/autopsyFiles[?replica=R&attempt=N]`: return the files as a tar archive.
-    Raises NotFound."""
-    job, _ = await find_job(call.services.reader, call.target)
-    fields = Fields({"replica": call.parameter("replica"), "attempt": call.number("attempt")})
-    replica, _, attempt = _asked(fields, job)
-    shells = shells_of(call.services, to_open=False)
-    kept = _kept(shells, job, replica, attempt)
-    return shells.autopsy_files(job.uid, kept.attempt, kept.replica)
 
 
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:

@@ -19,7 +19,6 @@ from trainshed.api.calls.http import (
     MAX_BODY,
     NDJSON,
     SMALL_BODY,
-    TAR,
     json_answer,
     no_such_method,
     read_aside,
@@ -92,8 +91,6 @@ class Method(Struct, frozen=True):
     name: str
     answer: JsonHandler | None = None
     stream: StreamHandler | None = None
-    #: Media type of the stream.
-    kind: bytes = NDJSON
     #: Most bytes of a body.
     most: int = SMALL_BODY
     #: The record that a body is read as.
@@ -152,9 +149,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "jobs/{job}:tensorboard"): Method(
         "trainshed.v1.Jobs.Tensorboard", tensorboard.link, body=ViewRequest
     ),
-    ("GET", "jobs/{job}/autopsyFiles"): Method(
-        "trainshed.v1.Jobs.AutopsyFiles", stream=shell.autopsy_files, kind=TAR
-    ),
     ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
 """Methods by HTTP verb and path template below the prefix. A variable is the encoded name of one member; a
@@ -189,7 +183,7 @@ class TrainshedSurface:
         if method.stream is not None:
             lapse = partial(self._services.access.lapse, principal)
             parts = await method.stream(call)
-            return Streamed(parts, self._services.closing, method.kind, lapse)
+            return Streamed(parts, self._services.closing, NDJSON, lapse)
         return json_answer(encode_text(plain(await _answer(method, call))))
 
     async def ask(

@@ -8,10 +8,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,12 +59,15 @@ def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None)
     raise SystemExit(run_shell(client, uid, {"replica": replica or ""}, line or ""))
 
 
-def run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str) -> int:
+def run_shell(
+    client: Client, uid: str, which: Mapping[str, Any], line: str, *, output: int | None = None
+) -> int:
     """Run a shell until it is over, and return its exit status. `which`: the replica, as the request for a
-    ticket takes it. `line`: a command line to run instead of a shell; "" = none. Raises Refused,
+    ticket takes it. `line`: a command line to run instead of a shell; "" = none. `output`: handle that its
+    output is written to, while it gets no input; None = it has this process's own. Raises Refused,
     Unreachable."""
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    is_terminal = output is None and sys.stdin.isatty() and sys.stdout.isatty()
     size = _size()
     order = {
         "token": ticket.token,
@@ -84,13 +88,18 @@ def run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str) -> 
                 f"{plain(opened['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
             )
         with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
-            return _Session(connection, is_terminal=is_terminal).run()
+            return _Session(connection, is_terminal=is_terminal, output=output).run()
 
 
 class _Session:
     """Copies bytes from standard input to the shell, and from the shell to standard output."""
 
-    def __init__(self, connection: "ClientConnection", *, is_terminal: bool) -> None:
+    def __init__(
+        self, connection: "ClientConnection", *, is_terminal: bool, output: int | None
+    ) -> None:
+        """`output`: as for `run_shell`."""
+        self._inputs = [sys.stdin.fileno()] if output is None else []
+        self._output = sys.stdout.fileno() if output is None else output
         self._connection = connection
         self._is_terminal = is_terminal
         self._woken, self._wake = os.pipe()
@@ -120,7 +129,7 @@ class _Session:
         try:
             for message in self._connection:
                 if isinstance(message, bytes):
-                    _write_all(message)
+                    _write_all(self._output, message)
                     continue
                 order = json.loads(message)
                 self._error = order.get("error", "")
@@ -136,7 +145,9 @@ class _Session:
             os.write(self._wake, b"d")
 
     def _type(self) -> None:
-        handles = [sys.stdin.fileno(), self._woken]
+        handles = [*self._inputs, self._woken]
+        if not self._inputs:
+            self._connection.send(json.dumps({"end": True}))
         while True:
             ready, _, _ = select.select(handles, [], [])
             if self._woken in ready:
@@ -211,10 +222,10 @@ def _size() -> os.terminal_size:
         return os.terminal_size((80, 24))
 
 
-def _write_all(data: bytes) -> None:
+def _write_all(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(sys.stdout.fileno(), view) :]
+        view = view[os.write(handle, view) :]
 
 
 @click.command(epilog="Example: trainshed jobs forward JOB 6006")
@@ -289,7 +300,7 @@ def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
     "target",
     metavar="DIRECTORY",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Copy the files into this new directory.",
+    help="Copy the program's directory, as tar finds it there, into this new one.",
 )
 @click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
@@ -313,12 +324,11 @@ def autopsy(
         raise click.UsageError("Give only one of --copy and --command.")
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
-    which = {"replica": replica or "", **({"attempt": attempt} if attempt else {})}
+    which = {"replica": replica or "", "autopsy": True, **({"attempt": attempt} if attempt else {})}
     if target is not None:
         _copy(client, uid, which, target)
     else:
-        status = run_shell(client, uid, {**which, "autopsy": True}, line or "")
-        raise SystemExit(status)
+        raise SystemExit(run_shell(client, uid, which, line or ""))
 
 
 def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None:
@@ -326,16 +336,25 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
         raise click.ClickException(
             f"{target} is not empty; name a directory that is not there yet."
         )
-    path = job_path(uid, "/autopsyFiles")
-    with client.stream(path, replica=which["replica"], attempt=which.get("attempt")) as answer:
+    reader, writer = os.pipe()
+
+    def pack() -> int:
+        with open(writer, "wb") as pipe:  # noqa: PTH123 - of a descriptor
+            # Its errors would come between the bytes of the archive.
+            return run_shell(client, uid, which, "tar -cf - . 2>/dev/null", output=pipe.fileno())
+
+    with ThreadPoolExecutor(1) as packing:
+        status = packing.submit(pack)
         try:
-            parts = cast(IO[bytes], _AnswerFile(answer.chunks()))  # It is only ever read from.
-            with tarfile.open(fileobj=parts, mode="r|") as archive:
+            with open(reader, "rb") as parts, tarfile.open(fileobj=parts, mode="r|") as archive:  # noqa: PTH123
                 count, left_out = _extract(archive, target)
         except tarfile.ReadError as failure:
+            status.result()
             raise click.ClickException(
                 f"The copy broke off ({failure}); what is in {target} is not all of it. Try again."
             ) from None
+    if status.result():
+        left_out.append(("what tar cannot read", f"it ended with status {status.result()}"))
     for name, cause in left_out:
         click.echo(f"left out: {one_line(name)}: {one_line(cause)}", err=True)
     click.echo(f"{count} files and directories are in {target}.")
@@ -360,17 +379,3 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
     target.mkdir(parents=True, exist_ok=True)
     archive.extractall(target, filter=safe)
     return count, left_out
-
-
-class _AnswerFile:
-    """An answer's chunks as a file that can be read."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        while len(self._rest) < size and (chunk := next(self._chunks, b"")):
-            self._rest += chunk
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data

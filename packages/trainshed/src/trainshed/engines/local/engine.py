@@ -5,7 +5,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -324,11 +323,6 @@ class LocalEngine:
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
         return await self._viewer.open((job_uid, attempt, replica), request, self._probe.host.level)
-
-    def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        return self._viewer.files((job_uid, attempt, replica))
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         return self._viewer.delete((job_uid, attempt, replica))

@@ -10,14 +10,13 @@ import socket
 import struct
 import termios
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
-from trainshed.engines.local import autopsies
-from trainshed.engines.local.autopsies import PLAN, REPORT, Autopsies, Key
+from trainshed.engines.local.autopsies import PLAN, Autopsies, Key
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
@@ -331,24 +330,10 @@ class Viewer:
             self._autopsies.closed(key)
             raise
 
-    async def files(self, key: Key) -> AsyncGenerator[bytes]:
-        """As the port says."""
-        _, directory = self._found(key)
-        self._autopsies.opened(key)
-        try:
-            packed = autopsies.archive(directory / protocol.FILES, directory / REPORT)
-            async with contextlib.aclosing(packed):
-                async for chunk in packed:
-                    yield chunk
-        finally:
-            self._autopsies.closed(key)
-
     def delete(self, key: Key) -> bool:
         """As the port says."""
         if self._autopsies.is_open(key):
-            raise TerminalRefused(
-                "a shell is open in it, or its files are being copied; end that first"
-            )
+            raise TerminalRefused("a shell is open in it; end that first")
         return self._autopsies.discard(key)
 
     def _found(self, key: Key) -> tuple[Autopsy, Path]:
