@@ -1,4 +1,4 @@
-"""How many reducers a job needs, and what jobs with too few or useless ones are told."""
+"""What jobs with useless reducers are told."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.unit.specs_requests import (
 from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.job import Accelerators, Machine
 from trainshed.core.names import Api
-from trainshed.core.reducers import MACHINE, bandwidth, warning_for
+from trainshed.core.reducers import bandwidth, warning_for
 from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
@@ -48,7 +48,7 @@ def workers(
     return [made | spec, more]
 
 
-def reducers(count: int, kind: str = MACHINE) -> Request:
+def reducers(count: int, kind: str = "n1-highcpu-16") -> Request:
     spec = {"machineSpec": {"machineType": kind}, "replicaCount": str(count)}
     return container(imageUri=REDUCER) | spec
 
@@ -94,26 +94,6 @@ def test_machines_without_a_known_bandwidth_are_few() -> None:
     }
     assert unknown == {"a3", "a4", "a4x", "g4", "cloud", "ct5lp", "ct6e", "tpu7x"}
     assert egress_with(machine_types()["a3-ultragpu-8g"]) is None
-
-
-A2: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}
-
-
-def test_too_few_reducers_are_told_with_both_sums() -> None:
-    """spec/submit#warnings, spec/reduction#exactness: what there is, what it takes, and what happens
-    meanwhile."""
-    (warning,) = warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(24))
-    assert "24 × n1-highcpu-16 have 768 Gbps" in warning
-    assert "(8 × a2-megagpu-16g) 800 Gbps" in warning
-    assert "25 reducers of that machine type would be enough" in warning
-    assert "PyTorch's own all-reduce may be faster, and is used where it is" in warning
-    assert warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(25)) == ()
-
-
-def test_what_is_not_known_is_not_judged() -> None:
-    """spec/submit#warnings: no warning from a guess."""
-    t4: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}
-    assert warnings(*workers(8, "n1-standard-16", **t4), reducers(1)) == ()
 
 
 @pytest.mark.parametrize(

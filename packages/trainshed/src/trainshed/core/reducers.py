@@ -1,14 +1,10 @@
-"""How many reducers a job needs, and the warnings for a job whose reducers are too few or of no use
-(spec/submit#warnings, spec/reduction#bandwidth). Pure.
-
-Owns the public rule of bandwidths. How fast an all-reduce can be with a number of reducers is computed by
-`trainshed_reduction.layout`, by which workers decide as well.
+"""The reducers of a job: their program and variables, and the warnings for a job that they are of no use to
+(spec/submit#warnings). Pure. Whether there are enough is decided by the workers
+(`trainshed_reduction.layout`).
 """
 
-import math
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.catalog.images import is_reduction_server
@@ -19,9 +15,6 @@ from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed_reduction import variables
 
 POOL = 2
-MACHINE = "n1-highcpu-16"
-"""The machine type that is recommended for reducers (facts, reductionServer)."""
-IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 _SINGLE = (
     "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 "
     "will stay idle. Take it out, or give the job more workers in worker pool 1."
@@ -30,22 +23,6 @@ _PAIR = (
     "The job has reducers and two workers: two send each other no more than they would send to reducers, "
     "so it becomes no faster by them. With three workers and more it does."
 )
-
-
-class Fleet(Struct, frozen=True):
-    """`count` machines of one type. `gbps`: the bandwidth of each, in Gbit/s."""
-
-    count: int
-    machine: str
-    gbps: float
-
-    @property
-    def total(self) -> float:
-        """Gbit/s of all of them together."""
-        return self.count * self.gbps
-
-    def __str__(self) -> str:
-        return f"{self.count} × {self.machine}"
 
 
 def bandwidth(machine: Machine) -> float | None:
@@ -57,12 +34,6 @@ def bandwidth(machine: Machine) -> float | None:
     return egress_with(kind, devices.type, devices.count) if devices else kind.egress_gbps
 
 
-def enough(workers_gbps: float, reducer_gbps: float) -> int:
-    """Return how many reducers of `reducer_gbps` each send together as much as the primary and the workers,
-    which send `workers_gbps` in all."""
-    return max(1, math.ceil(round(workers_gbps / reducer_gbps, 9)))
-
-
 def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
     """Return the pool of reducers, if there is one."""
     for pool in pools:
@@ -72,8 +43,7 @@ def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
 
 
 def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
-    """Return the warnings for a job with reducers; none if these are of use and fast enough, or if that is
-    not known."""
+    """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
     reducers = reducers_of(pools)
     if reducers is None:
         return ()
@@ -82,44 +52,8 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     if count == 1:
         return (_SINGLE,)
     families = frozenset(pool.program.runtime.family for pool in workers)
-    advice = _PAIR if count == 2 else _too_slow(_fleets(workers), _fleets([reducers]))
-    if can_only_idle(families):
-        advice = ""
+    advice = _PAIR if count == 2 and not can_only_idle(families) else ""
     return tuple(filter(None, (warning_for(families), advice)))
-
-
-def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:
-    """Return the machines of pools; None if the bandwidth of one of them is not known."""
-    fleets: list[Fleet] = []
-    for pool in pools:
-        gbps = bandwidth(pool.machine)
-        if gbps is None:
-            return None
-        fleets.append(Fleet(pool.replica_count, pool.machine.type, gbps))
-    return fleets
-
-
-def _too_slow(workers: list[Fleet] | None, reducers: list[Fleet] | None) -> str:
-    if workers is None or reducers is None:
-        return ""
-    (pool,) = reducers
-    total = sum(fleet.total for fleet in workers)
-    needed = enough(total, pool.gbps)
-    if pool.count >= needed:
-        return ""
-    return (
-        f"The reducers' bandwidth is too small: {pool} have {pool.total:g} Gbps together, primary and "
-        f"workers ({_listed(workers)}) {total:g} Gbps. {needed} reducers of that machine type would be "
-        "enough; with fewer, PyTorch's own all-reduce may be faster, and is used where it is."
-    )
-
-
-def _listed(fleets: list[Fleet]) -> str:
-    """Format the pools' machines, with pools of one machine type added up."""
-    counts: dict[str, int] = {}
-    for fleet in fleets:
-        counts[fleet.machine] = counts.get(fleet.machine, 0) + fleet.count
-    return ", ".join(f"{count} × {machine}" for machine, count in counts.items())
 
 
 ELSEWHERE = "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
