@@ -194,8 +194,7 @@ class Agents:
         if agent is None or library is None:
             writer.close()
             return
-        with agent.sending.underway(path) as sent:
-            await library.send(path, writer, granted=agent.sending.granted, sent=sent)
+        await library.send(path, writer, granted=agent.granted)
 
     # --- those there are ---
 

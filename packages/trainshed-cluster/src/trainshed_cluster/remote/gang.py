@@ -145,8 +145,6 @@ class Gang(Struct):
     is_released: bool = False
     #: The last reported reason why its start waits; None = none.
     delay: Delay | None = None
-    #: Since when its nodes are being sent content, in seconds of the monotonic clock; None = they are not.
-    sending_since: float | None = None
     #: Agents per `place` that ended before they gave out slots, since one last did.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
     #: Why its slots can never be had, until a caller was told.

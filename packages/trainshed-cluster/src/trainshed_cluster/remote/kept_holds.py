@@ -17,7 +17,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
-from trainshed_cluster.remote.agent_handle import AgentHandle, Sending
+from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import ClusterUnavailable, HoldName, NodeNeed
 from trainshed_cluster.remote.gang import Gang, GangRecord, hold_name, place
@@ -241,7 +241,7 @@ async def _rest(gang: Gang) -> bool:
     for agent in agents:
         agent.is_resting = True
         # Its next attempt grants it what that needs.
-        agent.sending = Sending()
+        agent.granted.clear()
     return all(agent.is_connected for agent in agents)
 
 

@@ -4,9 +4,7 @@ slots."""
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, count
 
 import msgspec
 from msgspec.structs import replace
@@ -56,8 +54,8 @@ _ROUND = 5.0
 """Seconds between two looks at what is held in vain."""
 _REST_SECONDS = 600.0
 """For which nodes of one kind are held while those of another are waited for."""
-_TOLD_AFTER = (2.0, 10.0, 25.0)
-"""Seconds after which it is told how much a node was sent; then after each double minute."""
+_TOLD_AFTER = 2.0
+"""Seconds after which it is told that nodes are being sent content."""
 
 
 class SlotMaker:
@@ -186,7 +184,7 @@ class SlotMaker:
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         """Have every node fetch the content that its plans need. If that takes longer than a call may, it
-        goes on, and the next launch waits for the same; progress is reported meanwhile. Raises
+        goes on, and the next launch waits for the same; that is reported meanwhile. Raises
         EngineUnavailable, LaunchRejected."""
         library = self._options.library
         if library is None:
@@ -205,9 +203,12 @@ class SlotMaker:
             except OSError as failure:
                 raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
             agent = gang.agents[where]
-            agent.sending.grant(manifest.units)
+            agent.granted.update(unit.path for unit in manifest.units)
             calls.append(agent.call(messages.Provide(content=manifest)))
-        telling = joined(self._tell_sending(gang, [gang.agents[where] for where in by_agent]))
+        delay = delay_of_sending([gang.agents[where].node for where in by_agent])
+        telling = asyncio.get_running_loop().call_later(
+            _TOLD_AFTER, self._attempts.report_delay, gang, delay
+        )
         try:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         finally:
@@ -219,19 +220,7 @@ class SlotMaker:
                 raise StillWaiting(str(outcome)) from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
-        gang.sending_since = None
         self._attempts.report_delay(gang, None)
-
-    async def _tell_sending(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Report the progress of sending content, at growing intervals."""
-        if gang.sending_since is None:
-            gang.sending_since = time.monotonic()
-        for moment in chain(_TOLD_AFTER, (60.0 * 2**n for n in count())):
-            left = gang.sending_since + moment - time.monotonic()
-            if left >= 0:
-                await asyncio.sleep(left)
-                underway = {agent.node: agent.sending for agent in agents}
-                self._attempts.report_delay(gang, delay_of_sending(underway))
 
     async def let_go(self, gang: Gang) -> None:
         """Keep the holds of a gang that is over and forgotten for other attempts, or give them back. Raises

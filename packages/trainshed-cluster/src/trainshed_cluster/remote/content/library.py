@@ -142,11 +142,9 @@ class Library:
         writer: asyncio.StreamWriter,
         *,
         granted: Collection[str] | None = None,
-        sent: Callable[[int], None] | None = None,
     ) -> None:
         """Write a unit, then close the writer. Refusals and failures are written into the stream, for the
-        other side to report. `granted`: paths of the units that the agent may fetch; None = any. `sent`:
-        called with each number of bytes that were sent."""
+        other side to report. `granted`: paths of the units that the agent may fetch; None = any."""
         try:
             async with self._sending:
                 try:
@@ -154,7 +152,7 @@ class Library:
                 except (Refused, OSError) as refusal:
                     writer.write(trees.failed(str(refusal)))
                 else:
-                    await _send(place, writer, sent)
+                    await _send(place, writer)
             await writer.drain()
         except (ConnectionError, TimeoutError):
             writer.transport.abort()  # The agent is gone or hangs; it asks again.
@@ -273,9 +271,7 @@ def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
     return tuple((str(path), stat.S_IMODE(path.stat().st_mode)) for path in reversed(between))
 
 
-async def _send(
-    place: _Place, writer: asyncio.StreamWriter, sent: Callable[[int], None] | None
-) -> None:
+async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
     """Send a unit by a process that packs it and that ends with this call. Raises ConnectionError,
     TimeoutError."""
     child = await asyncio.create_subprocess_exec(
@@ -292,8 +288,6 @@ async def _send(
             writer.write(piece)
             async with asyncio.timeout(_STALLED):
                 await writer.drain()
-            if sent is not None:
-                sent(len(piece))
     finally:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
