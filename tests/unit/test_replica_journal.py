@@ -126,7 +126,7 @@ def test_a_document_of_another_version_of_the_service_is_read() -> None:
         "later": 1,
     }
     document = protocol.LaunchDocument.from_message(message)
-    assert (document.limits.stall_after, document.limits.memory_polling) == (0.0, False)
+    assert (document.limits.stall_after, document.limits.disk_enforced) == (0.0, False)
 
 
 def test_notes_stay_with_their_incarnation(slot: Path) -> None:

@@ -57,7 +57,7 @@ def root() -> Iterator[Path]:
 def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, object]:
     """How the limit is held."""
     if request.param == "polling":
-        return {"memory_limit": LIMIT, "memory_polling": True}
+        return {"memory_limit": LIMIT}
     if not memory_base:
         pytest.skip("this host has no control groups to offer")
     return {"memory_limit": LIMIT, "memory_base": memory_base}

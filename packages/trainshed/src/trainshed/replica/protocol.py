@@ -161,8 +161,6 @@ class Limits(Section):
 
     #: Bytes of memory; 0 = no limit.
     memory_limit: "int" = 0
-    #: Enforce the memory limit by polling (`memory_limit`), as is always done without a `memory_base`.
-    memory_polling: "bool" = False
     #: Its share of the processors, 100 for each; 0 = as any other process.
     cpu_weight: "int" = 0
     #: Number of processes and threads; 0 = no limit.

@@ -224,7 +224,6 @@ class Sandbox:
             watched = memory_limit.MemoryLimit(
                 groups=self._groups,
                 limit=plan.limits.memory_limit,
-                polled=plan.limits.memory_polling,
                 shim=os.getpid(),
                 events=self._loop,
                 main=lambda: 0,

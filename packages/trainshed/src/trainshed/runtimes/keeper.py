@@ -79,7 +79,6 @@ class Keeper:
         held = memory_limit.MemoryLimit(
             groups=self._groups,
             limit=self._terms.memory_bytes,
-            polled=False,
             shim=os.getpid(),
             events=self._loop,
             main=lambda: self._first,

@@ -160,7 +160,6 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
 def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.Limits:
     return protocol.Limits(
         memory_limit=_memory(plan, host),
-        memory_polling=not host.memory_base,
         cpu_weight=plan.limits.cpu_weight,
         pids_limit=cgroups.bounded(shared.processes, host.processes),
         disk_limit=plan.limits.disk,

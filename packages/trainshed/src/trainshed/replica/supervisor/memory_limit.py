@@ -2,7 +2,7 @@
 groups do not.
 
 With a memory control group the kernel enforces the limit, and its counter of kills is the evidence. Without
-one, or on request, this module measures the processes several times a second and kills the largest one when
+one this module measures the processes several times a second and kills the largest one when
 together they exceed the limit: the verdicts are the same, a moment later. It misses peaks between two
 measurements, and shared memory that no process has mapped. Measuring costs at most a twentieth of a
 processor.
@@ -37,16 +37,14 @@ def interval(used: int, limit: int, age: float) -> float:
 
 
 class MemoryLimit:
-    """The memory limit of one incarnation. `limit`: bytes, 0 = none. `polled`: measure even if a control
-    group enforces it. `shim`: the process id below which its processes are. `main`: that of the main process,
-    `has_ended`: whether that is known to have ended."""
+    """The memory limit of one incarnation. `limit`: bytes, 0 = none. `shim`: the process id below which its
+    processes are. `main`: that of the main process, `has_ended`: whether that is known to have ended."""
 
     def __init__(
         self,
         *,
         groups: cgroups.ControlGroups,
         limit: int,
-        polled: bool,
         shim: int,
         events: loop.Loop,
         main: Callable[[], int],
@@ -54,7 +52,7 @@ class MemoryLimit:
     ) -> None:
         self._groups = groups
         self._limit = limit
-        self._polled = limit > 0 and (polled or not groups.holds_memory)
+        self._polled = limit > 0 and not groups.holds_memory
         self._shim = shim
         self._events = events
         self._main_process = main

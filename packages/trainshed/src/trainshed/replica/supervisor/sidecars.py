@@ -64,7 +64,6 @@ class Sidecars:
         self.memory = memory_limit.MemoryLimit(
             groups=groups,
             limit=plan.limits.memory_limit,
-            polled=plan.limits.memory_polling,
             shim=process,
             events=events,
             main=shim.main_process,
