@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Struct, field
 
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.timestamps import whole_second
+from trainshed.api.calls.timestamps import text_nanos
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.resources.jobs import find_work
@@ -37,8 +37,9 @@ from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogPosition, Stream, read_line
 from trainshed.store.logs.onward import JobLog, Texts
 from trainshed.store.logs.onward import Writer as LogWriter
-from trainshed.store.logs.segments import decoded
+from trainshed.store.logs.segments import decoded_lines
 from trainshed.store.port import NO_JOB
+from trainshed.wire.trainshed_v1.timeline import LogLine
 
 _FEW: Final = 16 << 10
 """Bytes that are read at once while few writers have few new lines: on the event loop, without delay."""
@@ -388,87 +389,27 @@ AT: Final = len('{"at":"2026-11-22T08:46:44.123456789Z')
 """Number of characters at the beginning of a line that hold its time. Lines sort by time as these sort as
 texts."""
 
-_LEVEL_ANYWHERE: Final = (b"NCCL ", b"level=", b"lvl=", b"severity=", b"\\u001b")
-"""Contents of lines that may name their severity elsewhere than at the beginning."""
-_SECOND: Final = 10**9
-
-
-class _Stored(Struct, gc=False):
-    """A stored line whose text is not decoded."""
-
-    n: int
-    t: int
-    s: Literal["o", "e", "b"]
-    m: Raw
-
-
-_PLAIN: Final = r'"(?:[a-z"]|[A-Z][a-z ]).*|"[0-9][^:\n]*'
-"""Texts on stdout that name no level at their beginning (`store.logs.lines.begins_plainly`)."""
-_AS_WRITTEN: Final = re.compile(
-    r'\{"n":(\d+),"t":(\d{10})(\d{9}),'
-    rf'(?:"s":"o","m":({_PLAIN})|"s":"([oeb])","m":(.*))\}}\n'
-)
-"""A stored line that is known to be JSON. Nothing within a text can match what surrounds it, because each
-quote in a text follows a backslash."""
-_decode_lines: Final = msgspec.json.Decoder(_Stored).decode_lines
-_decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
 _STREAMS: Final = {stream.value: stream for stream in Stream}
 
 
 def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
     """Return a `LogLine` per line, with line ends, for `data`, which holds whole lines of a replica of the
-    job."""
-    task = log_task_name(job.name.api, source.replica)
-    writer = f'"replica":"{source.replica}","task":"{task}","attempt":{source.attempt}'
-    trial = f',"trial":{job.parent.trial}' if job.parent and job.parent.trial else ""
-    may_say_level = any(word in data for word in _LEVEL_ANYWHERE)
+    job. Lines that a crash of the machine has damaged are left out."""
+    replica, task = str(source.replica), log_task_name(job.name.api, source.replica)
+    trial = job.parent.trial if job.parent and job.parent.trial else UNSET
     texts: list[str] = []
-    add = texts.append
-    current = before = plainly = after = form = ""
-    for number, second, nanos, plain, stream, text in _entries(data):
-        if second != current:
-            current = second
-            before = f'{{"at":"{whole_second(int(second))}.'
-            plainly = f'Z",{writer},"severity":"INFO","message":'
-            after = f"{trial}}}\n"
-            form = f'{before}%sZ",{writer},"severity":"%s","message":%s,"n":%s{after}'
-        if plain and not may_say_level:
-            add(f'{before}{nanos}{plainly}{plain},"n":{number}{after}')
-            continue
-        lies = plain or text
-        content = _decode_text(lies)
-        reading = read_line(_STREAMS[stream or "o"], content)
-        shown = lies if reading.text is content else _encode(reading.text).decode()
-        add(form % (nanos, reading.severity.value, shown, number))
-    return texts
-
-
-def _entries(data: bytes) -> Sequence[tuple[str, ...]]:
-    """Return of each whole line: number, second, nanoseconds, the text as JSON if it is plain, else stream
-    and text. Lines that a crash of the machine has damaged are left out."""
-    try:
-        # Checked here, because readers decode the text and need valid UTF-8.
-        text = data.decode()
-        stored = _decode_lines(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        stored = [
-            _Stored(entry.n, entry.t, entry.s, Raw(_encode(entry.m)))
-            for raw in data.split(b"\n")
-            if (entry := decoded(raw))
-        ]
-    else:
-        entries = _AS_WRITTEN.findall(text)
-        if len(entries) == len(stored):
-            return entries
-    return [
-        (
-            str(line.n),
-            str(line.t // _SECOND),
-            f"{line.t % _SECOND:09}",
-            "",
-            line.s,
-            str(line.m, "utf-8"),
+    for entry in decoded_lines(data):
+        reading = read_line(_STREAMS[entry.s], entry.m)
+        line = LogLine(
+            at=text_nanos(entry.t),
+            replica=replica,
+            task=task,
+            attempt=source.attempt,
+            severity=reading.severity.value,
+            message=reading.text,
+            n=entry.n,
+            trial=trial,
         )
-        for line in stored
-    ]
+        texts.append(f"{_encode(line).decode()}\n")
+    return texts

@@ -46,6 +46,14 @@ def decoded(raw: bytes) -> Entry | None:
         return None
 
 
+def decoded_lines(data: bytes) -> list[Entry]:
+    """Return the entries of whole lines, as `decoded` does."""
+    try:
+        return _decoder.decode_lines(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return [entry for raw in data.split(b"\n") if (entry := decoded(raw)) is not None]
+
+
 class _Found(Struct, frozen=True):
     start: int
     end: int
