@@ -4,16 +4,233 @@ The blocks are run as they stand, in the order of tests/docs/table.py. `JOB` sta
 (tests/docs/bed.py).
 """
 
+import json
+import os
+import pty
 import re
+import select
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.docs.bed import Bed, make, pattern_of, start, stop
 from tests.docs.blocks import Block, shown, without_comment
 from tests.docs.table import BLOCKS, INPUTS, JOBS, NOT_RUN, File, Runs
+from tests.e2e.running import SLIM, environment
+
+_SETTINGS = f"""\
+nodes = 2
+[[images]]
+pattern = "*-docker.pkg.dev/vertex-ai/training/*"
+runtime = "scikit-learn {SLIM}"
+[[buckets]]
+name = "handover"
+"""
+"""Prebuilt images stand for one small environment here: what each holds is the subject of
+`./dev test-runtimes`, and examples/first runs in PyTorch in test_first_example.py."""
+
+_TASK = """\
+import argparse, os, pathlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+epochs = parser.parse_known_args()[0].epochs
+for epoch in range(1, epochs + 1):
+    print(f"epoch {epoch}/{epochs} loss {1 / epoch:.3f}", flush=True)
+if directory := os.environ.get("AIP_MODEL_DIR"):
+    directory = pathlib.Path(directory.replace("gs://", "/gcs/"))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "model.txt").write_text("a model")
+"""
+_FAILS = "print('so far so good')\nraise SystemExit('no data today')\n"
+_GOES_ON = """\
+import os, pathlib, time
+place = pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"].replace("gs://", "/gcs/"))
+place.mkdir(parents=True, exist_ok=True)
+kept = place / os.environ["RANK"]
+step = int(kept.read_text()) if kept.exists() else 0
+while True:
+    step += 1
+    kept.with_suffix(".new").write_text(str(step))
+    kept.with_suffix(".new").rename(kept)
+    # The guides' drills wait for 'epoch 3 '.
+    print(f"step {step} of epoch 3 is done", flush=True)
+    time.sleep(0.1)
+"""
+_SPEC: dict[str, object] = {
+    "machineSpec": {"machineType": "n1-standard-4"},
+    "replicaCount": 1,
+    "containerSpec": {
+        "imageUri": "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest",
+        "command": ["python3", "-c", "print('hello')"],
+    },
+}
+_GANG = """\
+workerPoolSpecs:
+- &pool
+  machineSpec: {machineType: n1-standard-4}
+  replicaCount: 1
+  containerSpec:
+    imageUri: us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest
+    command: [python3, -c, 'import time; [print("step", n) or time.sleep(0.1) for n in range(600)]']
+- *pool
+"""
+_DRILLS = """\
+drills:
+- {kind: kill, replica: workerpool1-0, atLine: "step 120 "}
+- {kind: maintenance, after: 30s}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bed:
+    """Where blocks are run, as a reader's shell runs them."""
+
+    #: The directory of every block.
+    work: Path
+    environ: Mapping[str, str]
+
+    def shell(self, script: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run a script by bash to its end; both outputs as one."""
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", script],
+            cwd=self.work,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def terminal(self, script: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """The same with a terminal, on which `trainshed run` follows its job."""
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", script],
+            cwd=self.work,
+            env={**self.environ, "TERM": "dumb", "NO_COLOR": "1"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        output = bytearray()
+        try:
+            while select.select([master], [], [], seconds)[0]:
+                output += os.read(master, 65536)
+        except OSError:
+            pass  # Nobody has the other side any more.
+        finally:
+            os.close(master)
+            process.kill()
+        return subprocess.CompletedProcess(script, process.wait(), output.decode())
+
+    def done(self, script: str) -> str:
+        """The output of a script that ends with 0."""
+        run = self.shell(script)
+        assert run.returncode == 0, run.stdout
+        return run.stdout
+
+
+def make(place: Path) -> Bed:
+    """Files and variables; no service yet."""
+    home, work, links, commands = (place / name for name in ("home", "work", "wheels", "bin"))
+    for directory in (home / ".config/systemd/user", work, links, commands):
+        directory.mkdir(parents=True)
+    for name, text in _files().items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(text)
+        (work / name).chmod(0o755)
+    for package in ("pandas", "humanize"):
+        _wheel(links, package)
+    _executable(commands / "trainshed", f'exec {sys.executable} -m trainshed "$@"')
+    _executable(commands / "python", f'exec {sys.executable} "$@"')
+    data = home / ".trainshed"
+    environ = {
+        **environment(data),
+        "HOME": str(home),
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "MY_API_KEY": "an api key",
+        "CLOUDSDK_CONFIG": str(home / "gcloud"),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+    }
+    return Bed(work, environ)
+
+
+def _files() -> dict[str, str]:
+    return {
+        "examples/first/task.py": _TASK,
+        "task.py": _TASK,
+        "data.csv": "rooms,price\n1,100\n2,200\n3,300\n",
+        "trainer/__init__.py": "",
+        "trainer/task.py": _TASK,
+        "fails.py": _FAILS,
+        "going.py": _GOES_ON,
+        "job.json": json.dumps({"displayName": "j", "jobSpec": {"workerPoolSpecs": [_SPEC]}}),
+        "job.yaml": _GANG,
+        "worse.yaml": _DRILLS,
+        "key.pem": "a private key\n",
+        "trainshed.toml": _SETTINGS,
+        "model/model.txt": "a model",
+        "plan.json": '[{"job": "nightly-*", "prints": "the model of today"}]',
+        "deploy.sh": "#!/bin/sh\ntrainshed run --image company/train:7 --name nightly-7 --watch\n",
+    }
+
+
+def _executable(path: Path, command: str) -> None:
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+
+
+def _wheel(directory: Path, name: str) -> None:
+    """A package of that name with nothing in it: names are resolved here, without an index."""
+    info = f"{name}-99.0.dist-info"
+    files = {
+        f"{name}.py": "__version__ = '99.0'\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(directory / f"{name}-99.0-py3-none-any.whl", "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+
+
+def start(bed: Bed) -> None:
+    """The service, and its three jobs: one that is over, one that failed, one that goes on."""
+    # From the index, if it is not there; then no index is asked any more.
+    bed.done(f"trainshed runtimes build scikit-learn={SLIM}")
+    offline = f"UV_NO_INDEX=1 UV_FIND_LINKS={bed.work.parent / 'wheels'}"
+    bed.done(f"{offline} trainshed up --detach --port 0 --config trainshed.toml")
+    image = "--image scikit-learn --detach"
+    bed.done(
+        f"trainshed run task.py {image} --name done --replicas 2\n"
+        f"trainshed run fails.py {image} --name failed\n"
+        f"trainshed run going.py {image} --name going --replicas 2\n"
+        "trainshed buckets cp -r model gs://trainshed/runs/7/model\n"
+        "trainshed buckets cp -r model gs://trainshed/runs/8/model\n"
+        "trainshed jobs wait done && ! trainshed jobs wait failed\n"
+        "trainshed jobs logs -f going 2>/dev/null | grep -q -m1 'step 3 of' || true\n"
+    )
+
+
+def stop(bed: Bed) -> str:
+    """As the README says."""
+    return bed.done("trainshed down")
+
+
+def pattern_of(command: str, table: Mapping[str, object]) -> str | None:
+    """The first pattern of a table that fits the beginning of a command."""
+    return next((pattern for pattern in table if re.match(pattern, command)), None)
+
 
 pytestmark = pytest.mark.soak
 _SHOWN = {block.key: block for block in shown()}

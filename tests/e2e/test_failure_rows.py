@@ -337,8 +337,8 @@ ON_CLUSTERS = {
     "cluster_preempted",
     "launch_rejected",
 }
-"""Scripted in `tests.slurm.test_service_losses`, `test_service_rows.py` and `test_service_faults.py`
-there; what becomes `pod_evicted` is in `tests.kubernetes.unit.test_look`."""
+"""Scripted in `test_service_rows.py` and `test_service_faults.py` of `tests.slurm` and `tests.kubernetes`;
+what becomes `pod_evicted` is in `tests.kubernetes.unit.test_look`."""
 
 
 def test_every_row_of_the_table_has_a_scripted_run() -> None:

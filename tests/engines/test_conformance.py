@@ -1,23 +1,123 @@
 """The conformance suite on every engine there is."""
 
+import asyncio
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
-from tests.engines.conformance.lab import Lab, LabWithNodes
+from tests.engines.conformance.lab import Lab, LabWithNodes, OnTerm, Program
 from tests.engines.conformance.suite import Conformance
-from tests.engines.cut_nodes import cut_off, rejoin
-from tests.engines.simulated_lab import SimLab
+from tests.sim.engine import programs
+from tests.sim.engine.clock import Clock
+from tests.sim.engine.engine import SimEngine
+from tests.sim.engine.programs import Life, Script
+from tests.sim.engine.world import SECOND, Times, World
 from tests.soaks import KILLS, KILLS_OF_LOCAL
+from trainshed.core.capacity import Node
+from trainshed.core.launch import LaunchPlan
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
+from trainshed.replica import protocol
 from trainshed.replica.protocol import LEVEL_SESSION
+from trainshed.replica.supervisor import journal
+
+Shims = list[tuple[int, int]]
+"""(process, when it started) of each."""
+
+
+def cut_off(data: Path, node: str) -> Shims:
+    """Stop the shims of a node, and return them."""
+    layout = Layout(data)
+    stopped: Shims = []
+    for attempt in layout.attempts():
+        for slot in layout.read(*attempt):
+            shim = journal.Entries(str(layout.attempt(*attempt) / str(slot.replica))).shim
+            if slot.node == node and _signal(shim, signal.SIGSTOP):
+                stopped.append(shim)
+    return stopped
+
+
+def rejoin(shims: Shims) -> None:
+    """Continue those that still live."""
+    for shim in shims:
+        _signal(shim, signal.SIGCONT)
+
+
+def _signal(shim: tuple[int, int], number: int) -> bool:
+    is_there = bool(shim[1]) and protocol.is_process(*shim)
+    if is_there:
+        os.kill(shim[0], number)
+    return is_there
+
+
+_MOMENT = SECOND // 20
+_TICKS = 10_000
+"""More than any program of the suite prints."""
+
+
+class SimLab(LabWithNodes):
+    def __init__(self) -> None:
+        self._scripts: dict[Life, Script] = {}
+        nodes = [Node(f"node-{n}", 64, 1 << 40) for n in range(2)]
+        times = Times(lease=2 * SECOND, fence=6 * SECOND, start=_MOMENT)
+        self._world = World(
+            Clock(1000 * SECOND), nodes, self._scripts.__getitem__, times=times, strict=True
+        )
+
+    def engine(self) -> Engine:
+        return SimEngine(self._world)
+
+    def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
+        life = Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation)
+        self._scripts[life] = script_of(program)
+        return plan
+
+    async def pass_time(self) -> None:
+        self._world.clock.advance(self._world.clock.now + _MOMENT)
+        assert not self._world.violations
+        # With real time, too, the event loop takes several turns between two moments.
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def cut_off(self, engine: Engine, node: str) -> None:
+        self._world.cut_off(node)
+
+    async def reconnect(self, engine: Engine, node: str) -> None:
+        self._world.come_back(node)
+
+    def leftovers(self, mark: str) -> Sequence[str]:
+        return ()  # Simulated programs have no children.
+
+
+def script_of(program: Program) -> Script:
+    """Return a script that does what the program does."""
+    prints = tuple(range(1, program.prints + 1))
+    if program.ticks is not None:
+        every = round(program.ticks * SECOND)
+        prints += tuple(every * n for n in range(1, _TICKS))
+    hangs = program.runs is None and program.ticks is None and not program.eats_memory
+    runs = 10**18 if program.runs is None else round(program.runs * SECOND)
+    runs = SECOND if program.eats_memory else 0 if hangs else runs
+    return Script(
+        runs=max(runs, program.prints + 1),
+        hangs=hangs,
+        code=program.code,
+        signal=None if program.signal is None else int(signal.Signals(program.signal)),
+        oom=program.eats_memory,
+        on_term=programs.OnTerm(OnTerm(program.on_term).value),
+        term_code=program.term_code,
+        prints=prints,
+    )
+
 
 HOUR = 3600 * 10**9
 
@@ -83,14 +183,6 @@ class TestSimulated(Conformance):
     @pytest.fixture
     def lab(self) -> Lab:
         return SimLab()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("call", ["start_starts_once", "stop_stops"])
-def test_processes_killed_at_each_single_step(tmp_path: Path, call: str) -> None:
-    lab = LocalLab(tmp_path / "data", "")
-    lab.kills = None
-    getattr(Conformance(), f"test_a_process_killed_at_any_step_of_a_{call}")(lab)
 
 
 @as_root_only

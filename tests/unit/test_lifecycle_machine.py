@@ -9,43 +9,14 @@ from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
-    PrepareRuntime,
-    ReleaseSlots,
     RuntimePrepared,
-    StartReplicas,
-    StopReplicas,
 )
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.lifecycle.transition import instructions
 
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HOUR = 3600 * SECOND
-
-
-def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> None:
-    """spec/lifecycle#states: QUEUED, PREPARING, RUNNING, SUCCEEDED."""
-    life = Life(job(1, 1))
-    assert (life.job.state, instructions(life.job)) == (JobState.QUEUED, ())
-    life.see(PLACES)
-    assert (life.job.state, instructions(life.job)) == (JobState.PREPARING, (PrepareRuntime(1),))
-    life.see(RuntimePrepared(1))
-    waiting = ((PRIMARY, 1), (WORKER, 1))
-    assert life.job.state is JobState.PREPARING
-    assert instructions(life.job) == (StartReplicas(1, waiting),)
-    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED + 7))
-    assert life.job.state is JobState.PREPARING, "RUNNING when all are"
-    assert instructions(life.job) == (StartReplicas(1, ((WORKER, 1),)),)
-    life.see(ReplicaStarted(1, WORKER, 1, CREATED + 9))
-    assert (life.job.state, instructions(life.job)) == (JobState.RUNNING, ())
-    assert life.job.started == CREATED + 9, "RUNNING begins when the last replica is up"
-    life.exits(PRIMARY)
-    assert (life.job.state, instructions(life.job)) == (JobState.RUNNING, (StopReplicas(1),))
-    life.exits(WORKER, 143, stopped=True)
-    assert (life.job.state, instructions(life.job)) == (JobState.SUCCEEDED, (ReleaseSlots(1),))
-    assert life.job.error is None
-    assert life.job.ended == life.now
 
 
 def test_an_end_that_is_heard_of_late_was_when_the_last_program_ended() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
-from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
@@ -19,10 +18,6 @@ PARAMETERS = (("x", 0.25), ("n", 3), ("opt", "a"))
 
 async def created(house: House, **changes: Any) -> str:
     return (await house.result("POST", JOBS, tuning_job(**changes)))["name"]
-
-
-async def ended(house: House, name: str, state: JobState = JobState.SUCCEEDED) -> None:
-    await house.become(name, state=state, started=START, ended=START + SECOND)
 
 
 async def tried(house: House, name: str) -> None:
@@ -53,20 +48,6 @@ async def tried(house: House, name: str) -> None:
         state=JobState.RUNNING,
         next_trial=4,
     )
-
-
-async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
-    body = tuning_job(labels={"team": "a"}, maxFailedTrialCount=2)
-    answer = await house.call("POST", JOBS, body)
-    view = answer.json
-    assert answer.status == 200, answer.body
-    assert view["name"] == "projects/p1/locations/us-central1/hyperparameterTuningJobs/1000"
-    assert view["state"] == "JOB_STATE_QUEUED"
-    assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
-    assert {key: view[key] for key in body} == body
-    assert "trials" not in view
-    assert await house.result("GET", f"/v1/{view['name']}") == view
-    assert house.woken == [1000]
 
 
 async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> None:
@@ -104,21 +85,6 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
     assert "finalMeasurement" not in second
     assert (third["id"], third["state"]) == ("3", "ACTIVE")
     assert "startTime" not in third
-
-
-async def test_lists_filter_and_page(house: House) -> None:
-    names = [await created(house, displayName=f"job-{n}") for n in range(3)]
-    other = await house.result("POST", f"{LOCATION}/customJobs", custom_job())
-    await ended(house, names[0])
-    page = await house.result("GET", f"{JOBS}?pageSize=2")
-    assert [job["name"] for job in page["hyperparameterTuningJobs"]] == names[:0:-1]
-    rest = await house.result("GET", f"{JOBS}?pageSize=2&pageToken={page['nextPageToken']}")
-    assert [job["name"] for job in rest["hyperparameterTuningJobs"]] == names[:1]
-    assert "nextPageToken" not in rest
-    answer = await house.result("GET", f'{JOBS}?filter=state="JOB_STATE_SUCCEEDED"')
-    assert [job["name"] for job in answer["hyperparameterTuningJobs"]] == names[:1]
-    customs = (await house.result("GET", f"{LOCATION}/customJobs"))["customJobs"]
-    assert [job["name"] for job in customs] == [other["name"]]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
-from tests.contract.ordinary_user import NOBODY, as_root_only, run_as_nobody
+from tests.contract.ordinary_user import NOBODY
 from tests.isolation import needs_mounts
 
 _FRESH = f"""
@@ -36,22 +34,6 @@ os.mkdir(sys.argv[1] + "/probed")
 print(levels.probe(sys.argv[1] + "/probed", ["user"]))
 """
 """Asks for the level of an ordinary user where the root directory has only what every machine has."""
-
-CHOSEN = (
-    "test_expel.py",
-    "test_orders.py",
-    "test_stall.py",
-    "test_memory_limit.py",
-    "test_own_root.py",
-    "test_relay_peers.py",
-)
-
-
-@as_root_only
-@pytest.mark.soak  # tests/engines has such a user, and test_hostile.py attacks his service.
-def test_the_suite_as_an_ordinary_user() -> None:
-    here = Path(__file__).parent
-    run_as_nobody("-k", "not session", *(str(here / name) for name in CHOSEN), timeout=300)
 
 
 @needs_mounts

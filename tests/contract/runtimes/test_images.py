@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
@@ -213,13 +212,3 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
     assert contained.ready(choice, (JobPackage("gs://b/p.tar.gz"),)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/p.tar.gz does not exist"):
         asyncio.run(contained.prepare(choice, (JobPackage("gs://b/p.tar.gz"),), None))
-
-
-@as_root_only
-@pytest.mark.soak  # Such a user: tests/engines; his builds: test_hostile_builds.py.
-def test_all_of_it_as_an_ordinary_user() -> None:
-    """spec/runtimes#images: rootless too."""
-    if shutil.which("podman") is None:
-        pytest.skip("podman is not installed: images are NOT tested as an ordinary user")
-    few = "podman and (all_that_it_says or once_and_then or of_a_registry)"
-    run_as_nobody("-k", few, str(Path(__file__)), timeout=300)

@@ -22,7 +22,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe
 from trainshed.replica.protocol import LEVEL_ROOT, LEVEL_USER
 from trainshed.replica.sandbox import levels
@@ -333,9 +332,3 @@ def _left(room: str) -> list[str]:
         except OSError:
             continue
     return left
-
-
-@as_root_only
-@pytest.mark.soak  # tests/e2e/test_hostile_builds.py builds as such a user.
-def test_the_same_as_an_ordinary_user() -> None:
-    run_as_nobody(__file__)

@@ -1,27 +1,11 @@
 """The built environment, its template, a program's own installs (spec/runtimes#environments)."""
 
-import hashlib
 import os
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.contract.runtimes.conftest import Replica, Workshop
 from trainshed.runtimes.service import LocalRuntimes
-
-
-def _fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
-    """Every file below `root` with mode, time and content."""
-    found: dict[str, tuple[int, int, str]] = {}
-    for directory, _, files in os.walk(root):
-        for name in files:
-            path = Path(directory, name)
-            stat = path.lstat()
-            content = bytes(path.readlink()) if path.is_symlink() else path.read_bytes()
-            digest = hashlib.blake2b(content).hexdigest()
-            found[str(path.relative_to(root))] = (stat.st_mode, stat.st_mtime_ns, digest)
-    return found
 
 
 def _environment(workshop: Workshop) -> Path:
@@ -81,32 +65,6 @@ def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:
     # A child process, as multiprocessing starts it, is the same environment.
     child = "import subprocess, sys; subprocess.check_call([sys.executable, '-c', 'import numpy'])"
     replica.python(child)
-
-
-@pytest.mark.soak  # That it cannot be written to: below.
-def test_a_programs_own_installs_never_reach_the_base(workshop: Workshop, replica: Replica) -> None:
-    """spec/runtimes#packages: `pip install --upgrade …` never touches a shared environment;
-    spec/clients#scripts."""
-    before = _fingerprint(_environment(workshop))
-    assert before
-    version = replica.python("import joblib; print(joblib.__version__)")
-    for command in (
-        f"pip install -q --upgrade --force-reinstall --no-deps 'joblib!={version}'",
-        "pip3 install -q --user six",
-        "pip uninstall -q -y numpy",
-    ):
-        answer = replica.run("sh", "-c", command)
-        assert answer.returncode == 0, (command, answer.stderr)
-    other, place = replica.python(
-        "import joblib; print(joblib.__version__, joblib.__file__)"
-    ).split()
-    assert other != version
-    assert place.startswith(str(replica.root))
-    assert replica.python("import six; print(six.__file__)").startswith(
-        str(replica.root / "python-user")
-    )
-    replica.python("import numpy")
-    assert _fingerprint(_environment(workshop)) == before
 
 
 def test_virtual_environments_can_be_made(replica: Replica) -> None:

@@ -10,9 +10,6 @@ from tests.e2e.running import Service, common_place
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.whole import configure, service_on
 
-SPOT = "n1-highmem-2"
-"""A machine type whose jobs go where those of others take their nodes."""
-
 
 @pytest.fixture(scope="session")
 def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
@@ -28,7 +25,6 @@ def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
 def slurm_service(slurm_lab: SlurmLab) -> Iterator[Service]:
     """Configured as the local one of the failure rows."""
     limits = f"grace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
-    way = f"[[engines.slurm.machines]]\ntypes = ['{SPOT}']\npartition = 'spot'\n"
-    directory = configure(slurm_lab, "shared", limits + rows.QUICK_RULES, way)
+    directory = configure(slurm_lab, "shared", limits + rows.QUICK_RULES)
     with service_on(slurm_lab, directory) as started:
         yield started

@@ -10,8 +10,19 @@ import pytest
 from tests.e2e.conftest import commons, gate
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, pools, story_of, until
+from tests.e2e.stories import (
+    BEGUN,
+    PRIMARY,
+    WORKER,
+    Story,
+    Verdict,
+    at,
+    pools,
+    story_of,
+    until,
+)
 from tests.slurm.lab import SlurmLab
+from tests.slurm.nodes import until as asked_until
 from tests.slurm.whole import configure, service_on
 
 __all__ = ["commons", "gate"]
@@ -163,3 +174,25 @@ def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     assert left["details"]["signal"] == signal.SIGTERM
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
     assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
+
+
+def test_an_agent_that_is_killed_is_started_again(
+    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
+) -> None:
+    """spec/failures#losses-on-a-cluster: without another allocation."""
+    job_id = submit(slurm_service, pools(at(gate), machine="n1-standard-4"))
+    log = slurm_service.follow(job_id, PRIMARY)
+    until(log, BEGUN)
+    lines = slurm_lab.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%i %j").splitlines()
+    [number] = [line.split()[0] for line in lines if f"-{job_id}-" in line]
+    slurm_lab.slurm("scancel", "--signal=KILL", f"{number}.0")
+    until(log, BEGUN)
+    gate.write_text("")
+    story = story_of(slurm_service, job_id)
+    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 2}
+    assert story.verdicts == [Verdict("agent_lost", "replica_restarts", budget="1/5")]
+    [lost] = story.of_kind("replica_lost")
+    assert "its agent on node" in lost["message"]
+    for _ in asked_until("the end of its allocation"):
+        if f"-{job_id}-" not in slurm_lab.slurm("squeue", "-h", "-o", "%j"):
+            break
