@@ -149,6 +149,13 @@ def address_of(process: "subprocess.Popen[str]") -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """The address of another emulator."""
+    with emulating(tmp_path_factory.mktemp("elsewhere")) as process:
+        yield address_of(process)
+
+
 def create(address: str, body: Any, **headers: str) -> tuple[int, Any]:
     """Create a job without credentials; the answer's status and JSON."""
     request = urllib.request.Request(address + JOBS, json.dumps(body).encode(), headers)
@@ -164,6 +171,7 @@ def job(*program: str, name: str = "j") -> dict[str, Any]:
     return custom_job(worker_pool(containerSpec=container), name=name)
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: Path) -> None:
     """Beside another emulator; without a password; the job without a rule really runs."""
     (tmp_path / "plan.json").write_text('[{"job": "never"}]')
@@ -172,8 +180,7 @@ def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: P
         """curl -s $TRAINSHED_ENDPOINT/v2/entries:list -d '{"resourceNames": ["projects/p"]}'; exit 7"""
     )
     words = ("--plan", "plan.json", "--capture", "sent.jsonl", "--", "sh", "-c", script)
-    with emulating(tmp_path) as other, emulating(tmp_path, *words) as process:
-        address_of(other)
+    with emulating(tmp_path, *words) as process:
         printed, errors = process.communicate(timeout=60)
         assert (process.returncode, printed) == (7, "{}{}"), errors
     sent, log_read = map(json.loads, (tmp_path / "sent.jsonl").read_text().splitlines())
@@ -198,13 +205,11 @@ def test_a_request_that_cannot_be_written_down_is_refused(tmp_path: Path) -> Non
     assert "--capture /dev/full: No space left on device." in answer["error"]["message"]
 
 
-def test_a_strangers_page_has_no_program_run(tmp_path: Path) -> None:
-    with emulating(tmp_path) as process:
-        address = address_of(process)
-        for origin in ("https://example.org", "null", "http://localhost:9"):
-            assert create(address, job("true"), Origin=origin)[0] == 403
-        assert create(address, job("true"), Host="example.org")[0] == 421
-        assert create(address, job("true"), Authorization="Bearer of-google")[0] == 200
+def test_a_strangers_page_has_no_program_run(elsewhere: str) -> None:
+    for origin in ("https://example.org", "null", "http://localhost:9"):
+        assert create(elsewhere, job("true"), Origin=origin)[0] == 403
+    assert create(elsewhere, job("true"), Host="example.org")[0] == 421
+    assert create(elsewhere, job("true"), Authorization="Bearer of-google")[0] == 200
 
 
 @pytest.mark.parametrize("victim", ["command", "service"])

@@ -186,16 +186,9 @@ class TestSimulated(Conformance):
 
 
 @as_root_only
-@pytest.mark.parametrize(
-    # Without namespaces there is nothing that root could do and he cannot.
-    ("suite", "which"),
-    [
-        ("TestLocal", " or ".join(TestLocalWithoutNamespaces.in_short)),
-        pytest.param("TestLocal", "", marks=pytest.mark.soak),
-        pytest.param("TestLocalWithoutNamespaces", "", marks=pytest.mark.soak),
-    ],
-)
-def test_the_suite_on_the_local_engine_as_an_ordinary_user(suite: str, which: str) -> None:
-    """spec/program#isolation: root or not."""
-    chosen = f"({which}) and " if which else ""
-    run_as_nobody(*(f"{__file__}::{suite}", "-m", "", "-k", f"{chosen}not killed_at_any_step"))
+def test_the_suite_on_the_local_engine_as_an_ordinary_user() -> None:
+    """spec/program#isolation: root or not. Without namespaces there is nothing that root could do and he
+    cannot."""
+    which = " or ".join(TestLocalWithoutNamespaces.in_short)
+    chosen = f"({which}) and not killed_at_any_step"
+    run_as_nobody(f"{__file__}::TestLocal", "-m", "", "-k", chosen)

@@ -287,14 +287,6 @@ def test_what_is_killed_before_its_answer_is_done_or_not(service: Mortal, name: 
     assert killed_at(service, deed, name, after, sorted({*spread, *last})) >= KILLS // 2
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", DEEDS)
-def test_a_kill_before_any_step(service: Mortal, name: str) -> None:
-    deed = deed_of(name, service)
-    steps, after = measured(service, deed, f"all-{name}")
-    killed_at(service, deed, f"all-{name}", after, range(1, steps + 3))
-
-
 def measured(service: Mortal, deed: Deed, name: str) -> tuple[int, Any]:
     """How many steps the request has, and what is seen after it, also after a kill."""
     key = f"{name}-whole"
