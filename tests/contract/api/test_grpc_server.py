@@ -13,6 +13,7 @@ from tests.contract.api.house import House
 from tests.ports import free_ports
 from trainshed.access import strangers
 from trainshed.api.grpc import GrpcServer, Identity
+from trainshed.replica.system.listening import hold_tcp
 from trainshed.serve import certificates
 
 grpc: Any = importlib.import_module("grpc")
@@ -44,6 +45,16 @@ async def serving(house: House, tmp_path: Path) -> AsyncGenerator[Serving]:
     await made.server.start()
     yield made
     await made.server.stop(1)
+
+
+async def test_it_listens_at_a_port_that_a_child_still_holds(serving: Serving) -> None:
+    """One that was forked before the service has let go of it, and has not begun its program yet."""
+    with hold_tcp("127.0.0.1", 0) as held:
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        serving.server.listen(address)
+        with pytest.raises(OSError, match="in use"):
+            hold_tcp("127.0.0.1", held.getsockname()[1])
+        assert await serving.call(grpc.aio.insecure_channel(address)) == b""
 
 
 async def test_who_guesses_tokens_is_known_by_the_address(

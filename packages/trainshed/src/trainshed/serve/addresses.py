@@ -30,7 +30,7 @@ class GrpcPorts(Struct, frozen=True):
 
     plain: tuple[str, int]
     secure: tuple[str, int]
-    #: Hold the ports until it does: it binds sockets of its own.
+    #: Hold the ports until it does (`hold_tcp`): it binds sockets of its own.
     held: tuple[socket.socket, ...] = ()
 
 

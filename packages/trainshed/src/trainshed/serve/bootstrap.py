@@ -21,7 +21,7 @@ from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketSetup
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
-from trainshed.replica.system.listening import listen_tcp
+from trainshed.replica.system.listening import hold_tcp, listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import (
     GrpcPorts,
@@ -83,7 +83,8 @@ class Bootstrap:
                 "Mend that, or choose another one with --data or $TRAINSHED_DATA."
             ) from failure
         #: The listening socket of REST.
-        self.listener = _listen(settings.host, settings.port, "--port")
+        self.listener = _open(listen_tcp, settings.host, settings.port, "--port")
+        self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
         #: The Unix sockets on which replicas call the APIs.
         with _explained(f"Programs cannot be listened to in {settings.data}"):
@@ -236,12 +237,12 @@ def _grpc_ports(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcPorts:
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         beside = 0 if port else _beside(settings, distance, host)
         try:
-            sockets[option] = _listen(host, port or beside, option)
+            sockets[option] = _open(hold_tcp, host, port or beside, option)
         except StartFailed:
             if not beside:
                 raise
             # Another process took it just now; it is only the default, so any port will do.
-            sockets[option] = _listen(host, 0, option)
+            sockets[option] = _open(hold_tcp, host, 0, option)
         cleanup.callback(sockets[option].close)
     plain, secure = sockets["--grpc-port"], sockets["--grpc-tls-port"]
     return GrpcPorts(plain.getsockname()[:2], secure.getsockname()[:2], (plain, secure))
@@ -260,9 +261,11 @@ def _beside(settings: Settings, distance: int, host: str) -> int:
     return port
 
 
-def _listen(host: str, port: int, option: str) -> socket.socket:
+def _open(
+    opened: Callable[[str, int], socket.socket], host: str, port: int, option: str
+) -> socket.socket:
     try:
-        listener = listen_tcp(host, port)
+        return opened(host, port)
     except OSError as failure:
         advice = (
             f"Stop what uses it, or choose another port with {option} (0 = any free one)."
@@ -271,8 +274,6 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
         )
         cause = str(failure.strerror).partition(" (while")[0]
         raise StartFailed(f"{host}:{port} cannot be listened on: {cause}. {advice}") from failure
-    listener.setblocking(False)
-    return listener
 
 
 def owner_token(data: Path) -> str:

@@ -28,6 +28,22 @@ def listen_unix(path: Path) -> socket.socket:
     return listener
 
 
+def hold_tcp(host: str, port: int) -> socket.socket:
+    """Return a socket that holds a TCP port, 0 = any, for another one that will listen. It does not listen
+    itself: a child that is just being forked has it open, too, and would keep the port. Raises OSError."""
+    is_v6 = ":" in host
+    held = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_v6 and socket.has_dualstack_ipv6():
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
 def listen_tcp(host: str, port: int) -> socket.socket:
     """Return a listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
     is_v6 = ":" in host
