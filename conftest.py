@@ -12,6 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis.strategies import none
 from tests.soaks import SOAKS
 
 # With one thread, as the service computes: several wait for each other where tests run side by side.
@@ -110,7 +112,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.nodeid))
 
 
+def _draw_nothing(_: None) -> None:
+    pass
+
+
 def pytest_collection_finish() -> None:
+    # On Python 3.14 it warns of its random numbers if what holds them was frozen before they began.
+    given(none())(_draw_nothing)()
     gc.freeze()
     gc.enable()
 

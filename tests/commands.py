@@ -1,6 +1,8 @@
-"""Commands that tests run to their end."""
+"""Commands that tests run."""
 
+import contextlib
 import subprocess
+from collections.abc import Generator
 from os import PathLike
 from typing import Any
 
@@ -13,3 +15,13 @@ def execute(
     return subprocess.run(
         words, check=check, timeout=timeout, capture_output=True, text=True, **options
     )
+
+
+@contextlib.contextmanager
+def running(*words: str | PathLike[str], **options: Any) -> Generator[subprocess.Popen[Any]]:
+    """One that a test talks to. Killed at the end, which a test that has failed would wait for otherwise."""
+    with subprocess.Popen(words, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

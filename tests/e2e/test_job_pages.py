@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
+from tests.commands import running
 from tests.e2e.browsing import WITH_CHROMIUM
 from tests.e2e.running import (
     CUSTOM_JOBS,
@@ -198,12 +199,11 @@ def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None
     here = free_port()
     words = ("jobs", "forward", job, f"{here}:{PORT}", "--data", str(service.data))
     variables = {**os.environ, **environment(service.data)}
-    with subprocess.Popen(command(*words), env=variables, stderr=subprocess.PIPE) as forwarding:
+    with running(*command(*words), env=variables, stderr=subprocess.PIPE) as forwarding:
         assert forwarding.stderr is not None
         assert b"leads to" in forwarding.stderr.readline()
         for _ in range(3):
             with urllib.request.urlopen(f"http://127.0.0.1:{here}/x", timeout=30) as answer:
                 assert json.load(answer)["first"] == "GET /x HTTP/1.1"
-        forwarding.terminate()
     timeline = service.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
     assert sum(f"opened port {PORT}" in entry["message"] for entry in timeline) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.commands import running
 from tests.e2e.browsing import WITH_CHROMIUM, sign_in
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import (
@@ -155,8 +156,8 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     log = eve.follow(job)
     assert next(log) == "talks"
     known = {"TRAINSHED_ENDPOINT": service.rest, "TRAINSHED_TOKEN": eve.token}
-    with subprocess.Popen(
-        command("jobs", "shell", job, "-c", "echo in; sleep 1000"),
+    with running(
+        *command("jobs", "shell", job, "-c", "echo in; sleep 1000"),
         env=environment(service.data) | known,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

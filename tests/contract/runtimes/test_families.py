@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import running
 from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
 from trainshed.core import reduction
 from trainshed.core.runtime import RuntimeChoice
@@ -108,15 +109,14 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     finally:
         runtimes.close()
     environ = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
-    with subprocess.Popen(
-        [f"{prepared.template}/bin/python3", *reduction.PROGRAM[1:]],
+    with running(
+        *(f"{prepared.template}/bin/python3", *reduction.PROGRAM[1:]),
         env=environ,
         stdout=subprocess.PIPE,
         text=True,
     ) as reducer:
         assert reducer.stdout is not None
         assert reducer.stdout.readline().startswith("listening on 127.0.0.1:")
-        reducer.terminate()
         assert reducer.wait(30) == 0
 
 

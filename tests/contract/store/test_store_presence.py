@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import running
 from tests.contract.store.store_samples import make_job
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.names import JobUid
@@ -96,15 +97,14 @@ asyncio.run(main())
 @contextlib.contextmanager
 def child_with_a_job(directory: Path, uid: int) -> Generator["subprocess.Popen[str]"]:
     """A process that has stored a job, and tries another when a line comes; killed at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(directory), str(uid)],
+    with running(
+        *(sys.executable, "-c", _CHILD, str(directory), str(uid)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
         assert child.stdout and child.stdout.readline() == "stored\n"
         yield child
-        child.kill()
 
 
 @pytest.mark.parametrize("lives", [1, 2])

@@ -587,11 +587,11 @@ class KubernetesCluster:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _until(self, look: Callable[[], T | None]) -> T:
-        """Wait until `found` returns something, and return that."""
+    async def _until(self, check: Callable[[], T | None]) -> T:
+        """Wait until `check` returns something, and return that."""
         while True:
             changed = self._changed
-            if (result := look()) is not None:
+            if (result := check()) is not None:
                 return result
             await changed.wait()
 
