@@ -47,14 +47,18 @@ async def serving(house: House, tmp_path: Path) -> AsyncGenerator[Serving]:
     await made.server.stop(1)
 
 
-async def test_it_listens_at_a_port_that_a_child_still_holds(serving: Serving) -> None:
+async def test_it_listens_at_a_port_that_a_child_still_holds(house: House) -> None:
     """One that was forked before the service has let go of it, and has not begun its program yet."""
+    server = GrpcServer(house.services, house.signing_in.authenticate)
     with hold_tcp("127.0.0.1", 0) as held:
-        address = f"127.0.0.1:{held.getsockname()[1]}"
-        serving.server.listen(address)
+        port = held.getsockname()[1]
+        server.listen(f"127.0.0.1:{port}")
+        await server.start()
+        with socket.create_connection(("127.0.0.1", port), timeout=60):
+            pass
         with pytest.raises(OSError, match="in use"):
-            hold_tcp("127.0.0.1", held.getsockname()[1])
-        assert await serving.call(grpc.aio.insecure_channel(address)) == b""
+            hold_tcp("127.0.0.1", port)
+    await server.stop(1)
 
 
 async def test_who_guesses_tokens_is_known_by_the_address(
