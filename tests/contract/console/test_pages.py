@@ -13,8 +13,8 @@ from tests.contract.api.test_curves import logged
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
 from tests.contract.console.test_submit import fault
-from trainshed.core.lifecycle.events import JobAdmitted
-from trainshed.core.names import JobUid
+from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
+from trainshed.core.names import JobUid, ReplicaId
 
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -149,9 +149,15 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     uid = await submit(house)
-    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    primary = ReplicaId(0, 0)
+    lost, again = ReplicaLost(1, primary, 1, ""), ReplicaStarted(1, primary, 2, START + SECOND)
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.run(name)
+    house.clock += SECOND
+    await house.happen(name, lost, again)
     lines = [f"epoch {n}/9 lr 0.1 loss: {1 / n} - val_loss: {2 / n}" for n in (1, 2)]
-    house.write_log(int(uid), "workerpool0-0", *((START + n, line) for n, line in enumerate(lines)))
+    at = enumerate(lines)
+    house.write_log(int(uid), "workerpool0-0", *((START + n * SECOND, line) for n, line in at))
     page = await browser.get(f"/jobs/{uid}")
     drawn = [
         json.loads(unescape(data))
@@ -159,8 +165,8 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
     ]
     both = [["train", [1, 0.5]], ["validation", [2, 1]]]
     assert drawn == [
-        {"at": [1, 2], "lines": both, "label": "Epoch"},
-        {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch"},
+        {"at": [1, 2], "lines": both, "label": "Epoch", "marks": [2]},
+        {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch", "marks": [2]},
     ]
     assert "loss train 0.5 , 0.5 to 1 validation 1 , 1 to 2" in text_of(page)
 

@@ -285,13 +285,17 @@ def spark(values: Sequence[float | str]) -> str:
     return " ".join(f"{at * step:.1f},{19 - 18 * place:.1f}" for at, place in enumerate(places))
 
 
-def curve_data(lines: Mapping[str, Mapping[float, float | str]], label: str) -> str:
+def curve_data(
+    lines: Mapping[str, Mapping[float, float | str]], label: str, marks: Sequence[float] = ()
+) -> str:
     """Return what `charts.js` draws, as JSON: the values of each line by their places. A value that is no
-    finite number is a gap. `label`: what the places count."""
+    finite number is a gap. `label`: what the places count; `marks`: those that get a vertical line."""
     at = sorted({place for values in lines.values() for place in values})
     columns = {name: [values.get(place) for place in at] for name, values in lines.items()}
     drawn = [[name, [None if isinstance(v, str) else v for v in c]] for name, c in columns.items()]
-    return json.dumps({"at": at, "lines": drawn, "label": label})
+    return json.dumps(
+        {"at": at, "lines": drawn, "label": label} | ({"marks": marks} if marks else {})
+    )
 
 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")

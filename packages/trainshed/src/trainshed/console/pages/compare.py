@@ -65,7 +65,7 @@ async def page(visit: Visit) -> View:
             "query": visit.request.raw_query,
         },
         parts={
-            "curves": Part("_job_curves.html", {"charts": _charts(jobs)}),
+            "curves": Part("_job_curves.html", {"charts": _charts(jobs), "restarts": ()}),
             "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         },
         place="jobs",

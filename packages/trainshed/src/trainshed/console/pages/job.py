@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from bisect import bisect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
@@ -48,6 +49,8 @@ _GIVEN: Final = (
 _POINTS: Final = 400
 """Most points of a line."""
 _CHARTS: Final = 8
+_RESTARTS: Final = 50
+"""Most restarts that are marked."""
 
 
 async def describe(visit: Visit, job: str = "") -> JobDescription:
@@ -87,9 +90,9 @@ async def overview(visit: Visit) -> View:
     runs_timeline = timeline
     if runs is not job:
         runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
-    tail, charts = LogPage(), ()
+    tail, charts, restarts = LogPage(), (), _restarts(runs_timeline)
     if runs.replicas is not UNSET:
-        charts = await _curve_charts(visit, runs.uid)
+        charts = await _curve_charts(visit, runs.uid, restarts)
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
     wanted = requested(job.resource or {})
     is_live = job.state not in FINAL
@@ -100,7 +103,7 @@ async def overview(visit: Visit) -> View:
         "head": head(visit, job, "overview"),
         "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
-        "curves": Part("_job_curves.html", {"charts": charts}),
+        "curves": Part("_job_curves.html", {"charts": charts, "restarts": restarts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
@@ -171,7 +174,20 @@ async def measured(visit: Visit, uid: str, points: int, charts: int) -> Sequence
     return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
 
 
-async def _curve_charts(visit: Visit, uid: str) -> tuple[Chart, ...]:
+def _restarts(timeline: Timeline) -> list[float]:
+    """Return when the first replica's program was started again, in seconds since 1970; the last few."""
+    starts = [
+        incarnation.start_time
+        for attempt in timeline.attempts
+        for incarnation in (attempt.replicas[0].incarnations if attempt.replicas else ())
+        if incarnation.start_time
+    ]
+    return [epoch(start) for start in starts[1:][-_RESTARTS:]]
+
+
+async def _curve_charts(
+    visit: Visit, uid: str, restarts: Sequence[float] = ()
+) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last."""
     lines: dict[str, dict[str, JobCurve]] = {}
     for curve in await measured(visit, uid, _POINTS, _CHARTS):
@@ -179,10 +195,10 @@ async def _curve_charts(visit: Visit, uid: str) -> tuple[Chart, ...]:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             lines.setdefault(measure or curve.tag, {})[where] = curve
-    return tuple([_curve_chart(name, lines[name]) for name in sorted(lines, key=rank)])
+    return tuple([_curve_chart(name, lines[name], restarts) for name in sorted(lines, key=rank)])
 
 
-def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
+def _curve_chart(name: str, lines: Mapping[str, JobCurve], restarts: Sequence[float]) -> Chart:
     units = {curve.unit or "step" for curve in lines.values()}
     # What one line counts in epochs and another one in steps has only the time in common.
     by_time = len(units) > 1
@@ -199,7 +215,12 @@ def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
         (where, curve.value, [n for n in drawn[where].values() if isinstance(n, float)])
         for where, curve in lines.items()
     )
-    return Chart(name, curve_data(drawn, "Seconds" if by_time else units.pop().title()), latest)
+    # A restart is marked at the first point that came after it.
+    points = sorted((epoch(at.at), place(at)) for curve in lines.values() for at in curve.points)
+    first = [bisect(points, (start,)) for start in restarts]
+    marks = [points[index][1] for index in first if index < len(points)]
+    label = "Seconds" if by_time else units.pop().title()
+    return Chart(name, curve_data(drawn, label, marks), latest)
 
 
 async def usage(visit: Visit) -> View:

@@ -14,7 +14,7 @@ const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 // One chart of several lines over common places. `lines`: [name, values].
 const POWERS = [...Array(50).keys()].map((n) => 2 ** n);
-const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, log = false, together = "", across } = {}) => {
+const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, marks = [], log = false, together = "", across } = {}) => {
   const colours = palette();
   const called = (v) => (across?.names ? across.names[v] ?? "" : plain(v));
   const range = together && zoomed.get(together);
@@ -23,7 +23,7 @@ const draw = (box, at, lines, { value = plain, time = true, points = false, labe
   box.uplot = new uPlot({
     width: Math.max(box.clientWidth, 200), height: 160,
     cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together } } : {}), ...(together || across ? { dataIdx: nearest } : {}) },
-    hooks: together ? { setSelect: [(u) => { const { left, width } = u.select; if (width) zoom(together, u.posToVal(left, "x"), u.posToVal(left + width, "x")); }] } : {},
+    hooks: { draw: [(u) => dashes(u, marks)], ...(together ? { setSelect: [(u) => { const { left, width } = u.select; if (width) zoom(together, u.posToVal(left, "x"), u.posToVal(left + width, "x")); }] } : {}) },
     legend: { live: true },
     bands: across ? [{ series: [3, 2], fill: `color-mix(in oklab, ${colours[0]}, transparent 85%)` }] : [],
     scales: { x: { time, ...(across ? { distr: across.isLog ? 3 : 1, range: (u, low, high) => (across.isLog ? [low / 1.1, high * 1.1] : [low - (high - low) / 40, high + (high - low) / 40]) } : {}) }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
@@ -33,6 +33,18 @@ const draw = (box, at, lines, { value = plain, time = true, points = false, labe
   }, [at, ...lines.map(([, values]) => values)], box);
   if (range) box.uplot.setScale("x", { min: range[0], max: range[1] });
   if (together) box.uplot.over.addEventListener("dblclick", () => zoom(together));
+};
+// Where a program was started again.
+const dashes = ({ ctx, bbox, valToPos }, marks) => {
+  ctx.save();
+  ctx.strokeStyle = ink("--soft");
+  ctx.setLineDash([4, 4]);
+  for (const mark of marks) {
+    const left = Math.round(valToPos(mark, "x", true)) + 0.5;
+    if (left < bbox.left || left > bbox.left + bbox.width) continue;
+    ctx.beginPath(); ctx.moveTo(left, bbox.top); ctx.lineTo(left, bbox.top + bbox.height); ctx.stroke();
+  }
+  ctx.restore();
 };
 // Lines have values at places of their own: the cursor shows the nearest of each.
 const nearest = (u, series, at) => {
@@ -107,11 +119,11 @@ const smoothed = (values) => {
 const drawn = { smooth: false, log: false };
 const curves = () => {
   for (const box of document.querySelectorAll("[data-curves]")) {
-    const { at, lines, points, label, log: far } = JSON.parse(box.dataset.curves);
+    const { at, lines, points, label, log: far, marks } = JSON.parse(box.dataset.curves);
     const shown = drawn.smooth && !points ? lines.map(([name, values]) => [name, smoothed(values)]) : lines;
     const log = (drawn.log || far) && lines.every(([, values]) => values.every((v) => v == null || v > 0));
     // The cursor is in all charts at once that count the same.
-    draw(box, at, shown, { time: false, points, label, log, together: points ? "" : label || "Step" });
+    draw(box, at, shown, { time: false, points, label, log, marks, together: points ? "" : label || "Step" });
   }
   for (const button of document.querySelectorAll("[data-drawn]")) button.ariaPressed = drawn[button.dataset.drawn];
 };
