@@ -30,9 +30,9 @@ SPEC: dict[str, Any] = {
 
 OWN: dict[str, Any] = {
     "parameters": [
-        {"parameterId": "rate", "value": 0.5},
         {"parameterId": "layers", "value": 2},
         {"parameterId": "model", "value": "deep"},
+        {"parameterId": "rate", "value": 0.5},
     ]
 }
 """A trial of a client's own."""

@@ -65,9 +65,9 @@ async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(
     assert trial["name"] == path.removeprefix("/v1/") + "/trials/1"
     assert (trial["id"], trial["state"], trial["clientId"]) == ("1", "ACTIVE", "a")
     assert trial["parameters"] == [
-        {"parameterId": "rate", "value": 0.001},
         {"parameterId": "layers", "value": 2},
         {"parameterId": "model", "value": "deep"},
+        {"parameterId": "rate", "value": 0.001},
     ]
     assert await house.result("GET", f"/ui/{operation['name']}") == operation
     assert await house.result("GET", f"/v1/{trial['name']}") == trial

@@ -63,9 +63,9 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
         "id": "1",
         "state": "SUCCEEDED",
         "parameters": [
-            {"parameterId": "x", "value": 0.25},
             {"parameterId": "n", "value": 3},
             {"parameterId": "opt", "value": "a"},
+            {"parameterId": "x", "value": 0.25},
         ],
         "finalMeasurement": measured,
         "measurements": [

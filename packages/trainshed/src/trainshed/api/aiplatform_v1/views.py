@@ -174,7 +174,7 @@ def set_trial(
     view.name = study_name.trial(record.number)
     view.id = str(record.number)
     view.state = record.state.value
-    for parameter, value in record.parameters:
+    for parameter, value in sorted(record.parameters):  # Clients read them by their place.
         _set_value(view.parameters.add(parameter_id=parameter).value, value)
     if record.final is not None:
         _set_measurement(view.final_measurement, record.final)
