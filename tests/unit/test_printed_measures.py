@@ -2,6 +2,7 @@
 
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,13 @@ async def test_few_long_lines_are_much(count: int, is_aside: bool) -> None:
     book, logs = LogBook(made, 1), Logs()
     known = await book.look(logs, job())  # pyright: ignore[reportArgumentType]
     assert (threading.main_thread().name not in known.taker.names) == is_aside
+
+
+def test_a_long_curve_is_as_dense_in_its_beginning_as_in_its_end() -> None:
+    measures = Measures(most=16)
+    for number in range(1, 1001):
+        measures.feed(number, f"epoch {number}/1000 loss: 0.5")
+    (series,) = measures.series
+    steps = [point.step for point in series.points]
+    assert (steps[0], steps[-1]) == (1, 1000) and len(steps) > 7
+    assert max(after - before for before, after in pairwise(steps)) <= 1000 / 7

@@ -61,11 +61,15 @@ class Series(Struct):
     #: What `step` counts: "epoch", "step", or "line" if the program says neither.
     unit: str
     points: list[Point] = field(default_factory=list[Point])
+    #: Of so many points one is kept, and how many came since the last that stays.
+    every: int = 1
+    since: int = 0
 
 
 class Measures:
     """Takes the lines of a program in their order. Its memory is bounded: 16 series of `most` points each;
-    with more, every other point is forgotten. `was_restarted`: the program was started again on the way."""
+    with more, every other point is forgotten, now and from then on. `was_restarted`: the program was started
+    again on the way."""
 
     def __init__(self, *, most: int = 400, was_restarted: bool = False) -> None:
         self._most = most
@@ -117,10 +121,12 @@ class Measures:
         points = series.points
         if points and unit == series.unit != "line" and point.step == points[-1].step:
             # A bar is printed once more when it is full.
-            points.pop()
+            points[-1] = point
+            return
         goes_back = bool(points) and point.step < points[-1].step
         if goes_back and self._was_restarted and unit != "line":
             # It goes on from a checkpoint, and measures some steps again: what it says last counts.
+            series.since = 0
             while points and points[-1].step >= point.step:
                 points.pop()
         elif unit == "line" or unit != series.unit or goes_back:
@@ -128,9 +134,13 @@ class Measures:
                 series.unit = "line"
                 points[:] = [replace(known, step=number) for number, known in enumerate(points)]
             point = replace(point, step=points[-1].step + 1 if points else 0)
+        if series.since:
+            points.pop()  # The newest is always there.
         points.append(point)
+        series.since = (series.since + 1) % series.every
         if len(points) > self._most:
             del points[1:-1:2]
+            series.every *= 2
 
 
 def rank(measure: str) -> tuple[bool, bool, str]:
