@@ -74,6 +74,8 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     is revoked in the middle of her work, and the audit tells of it all."""
     admin = Gcloud(service, tmp_path / "admin")
     admin.run("projects", "create", PROJECT, "--name=Vision")
+    admin.run("projects", "update", PROJECT, "--name=Vision lab")
+    assert "name: Vision lab" in admin.run("projects", "describe", PROJECT).stdout
     within = f"--project={PROJECT}"
 
     def give(member: str, role: str, project: str = PROJECT) -> None:

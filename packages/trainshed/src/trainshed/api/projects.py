@@ -38,6 +38,7 @@ _V3: Final = "google.cloud.resourcemanager.v3.Projects"
 _GET: Final = f"{_V3}.GetProject"
 _LIST: Final = f"{_V3}.ListProjects"
 _CREATE: Final = f"{_V3}.CreateProject"
+_UPDATE: Final = f"{_V3}.UpdateProject"
 _DELETE: Final = f"{_V3}.DeleteProject"
 _SET: Final = f"{_V3}.SetIamPolicy"
 CREATING: Final = "cp."
@@ -182,7 +183,7 @@ HANDLERS: Final[Handlers] = {
     _LIST: list_projects,
     f"{_V3}.SearchProjects": list_projects,
     _CREATE: create_project,
-    f"{_V3}.UpdateProject": update_project,
+    _UPDATE: update_project,
     _DELETE: delete_project,
     f"{_V3}.GetIamPolicy": get_policy,
     _SET: set_policy,
@@ -210,14 +211,34 @@ async def create_by_v1(call: HandCall) -> dict[str, Any]:
     """Make the project of a v1 request, and return an operation that is done. Raises PermissionDenied,
     InvalidRequest, AlreadyExists."""
     authorize(call.principal, _CREATE, ())
-    texts = [str(call.body.get(field) or "") for field in ("projectId", "name")]
-    try:
-        labels = msgspec.convert(call.body.get("labels") or {}, dict[str, str])
-    except msgspec.ValidationError as error:
-        raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
-    making = create(call.services, texts[0], texts[1], labels)
+    name = str(call.body.get("projectId") or "")
+    making = create(call.services, name, str(call.body.get("name") or ""), _labels(call))
     made = await audited(making, call.services, call.principal, _CREATE)
     return _creation(call.services.access.book, made)
+
+
+def _labels(call: HandCall) -> dict[str, str]:
+    try:
+        return msgspec.convert(call.body.get("labels") or {}, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
+
+
+async def update_by_v1(call: HandCall) -> dict[str, Any]:
+    """Replace a project's display name and labels. Raises PermissionDenied, InvalidRequest."""
+    project = call.names["project"]
+    authorize(call.principal, _UPDATE, (project,))
+    name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
+    ids = ids_by_number((*call.principal.rights.projects, call.services.settings.project))
+    name = ids.get(name, name)
+    known = call.services.access.book.projects.get(name) or Project(name, call.services.now())
+    display_name = str(call.body.get("name") or "")
+    changed = replace(known, display_name=display_name, labels=_labels(call))
+    changing = call.services.access.change(
+        lambda book: book.with_project(changed), name, f"projects/{name}"
+    )
+    await audited(changing, call.services, call.principal, _UPDATE)
+    return _view_of_v1(call.services.access.book, name)
 
 
 async def delete_by_v1(call: HandCall) -> dict[str, Any]:
@@ -254,6 +275,7 @@ METHODS: Final[HandMethods] = {
     ("GET", "/v1/projects/{project}"): (_GET, get_by_v1),
     ("GET", "/v1/projects"): (_LIST, list_by_v1),
     ("POST", "/v1/projects"): (_CREATE, create_by_v1),
+    ("PUT", "/v1/projects/{project}"): (_UPDATE, update_by_v1),
     ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_by_v1),
     ("GET", "/v1/operations/{operation}"): (_GET, creation_by_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
