@@ -20,6 +20,7 @@ KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_
 OF_GCLOUD = {
     ("GET", "/v1/projects"),
     ("GET", "/v1/projects/x"),
+    ("PUT", "/v1/projects/x"),
     ("DELETE", "/v1/projects/x"),
     ("POST", "/v1/projects"),
     ("POST", "/v1/projects/x:getIamPolicy"),
