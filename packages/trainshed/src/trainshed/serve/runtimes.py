@@ -68,7 +68,7 @@ def list_(
 @command.command(short_help="Build runtimes ahead of their first jobs.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
 @click.option(
-    "--python", default="", metavar="X.Y", help="Python version. Default: the one that jobs get."
+    "--python", default="", metavar="X.Y", help="Python version. Default: the newest it runs on."
 )
 @_takes_cache
 def build(
