@@ -37,13 +37,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 700,
-    "modules that one machine needs": 599,
-    "lines": 132_860,
-    "lines that one machine needs": 112_920,
-    "lines of code": 93_940,
-    "lines of code on the way of a start": 10_980,
-    "lines of tests": 104_160,
+    "modules": 694,
+    "modules that one machine needs": 594,
+    "lines": 131_100,
+    "lines that one machine needs": 111_500,
+    "lines of code": 92_700,
+    "lines of code on the way of a start": 10_840,
+    "lines of tests": 102_900,
     "settings of the service": 50,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
@@ -51,8 +51,8 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_180,
-    "words of documents": 81_910,
+    "words of decision records": 14_140,
+    "words of documents": 81_640,
 }
 
 
