@@ -26,7 +26,8 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
     assert record["CLOUDSDK_AUTH_ACCESS_TOKEN"] == TOKEN
     assert record["CLOUDSDK_CORE_PROJECT"] == "a'b"
     assert record["CLOUDSDK_AI_REGION"] == "us-central1"
-    assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_ML"] == "http://127.0.0.1:7/"
+    for api in ("ML", "ARTIFACTREGISTRY"):
+        assert record[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] == "http://127.0.0.1:7/"
     assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
     # With a key in it: google-cloud-storage sends no token to an address of this variable.
     assert record["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)

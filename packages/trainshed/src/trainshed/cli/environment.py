@@ -34,6 +34,9 @@ _GCLOUD_APIS = (
     "IAM",
     "IAMCREDENTIALS",
     "SERVICEUSAGE",
+    # Not served: refused here at once, and Google gets no token of this service.
+    "ARTIFACTREGISTRY",
+    "CLOUDBUILD",
 )
 
 _TRUST = (
