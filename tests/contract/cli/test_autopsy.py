@@ -88,10 +88,27 @@ def test_files_are_copied_but_none_leads_out(
     assert "not empty" in again.output
 
 
+def test_no_chain_of_links_leads_out(packed: list[Any], trainshed: Invoke, tmp_path: Path) -> None:
+    """The end of one that is longer than any path is no link for Python before 3.13.4."""
+    deep, steps = "d" * 240, "abcdefghijklmnop"
+    links = [("/".join((deep,) * depth + (at,)), f"->{deep}") for depth, at in enumerate(steps)]
+    far = "/".join((*steps, "l" * 254))
+    file, up = "/".join((deep,) * 16 + ("file",)), (far, "->" + "../" * 16)
+    out = (("out", f"->{far}/../outside"), ("out/file", ""))
+    packed[0] = archive((file, "kept"), *links, up, *out)
+    (tmp_path / "outside").mkdir()
+    trainshed("jobs", "autopsy", "7", "--copy", str(tmp_path / "copied"))
+    assert not any((tmp_path / "outside").iterdir())
+    assert (tmp_path / "copied" / file).read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "bytes_", [archive(("result", "x" * 5000))[:2000], archive(("a", ""), ("a/b", ""))]
+)
 def test_a_copy_that_broke_off_says_so(
-    packed: list[Any], trainshed: Invoke, tmp_path: Path
+    bytes_: bytes, packed: list[Any], trainshed: Invoke, tmp_path: Path
 ) -> None:
-    packed[0] = archive(("result", "x" * 5000))[:2000]
+    packed[0] = bytes_
     done = trainshed("jobs", "autopsy", "7", "--copy", str(tmp_path / "copied"))
     assert done.exit_code == 1
     assert "broke off" in done.output

@@ -348,7 +348,7 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
         try:
             with open(reader, "rb") as parts, tarfile.open(fileobj=parts, mode="r|") as archive:  # noqa: PTH123
                 count, left_out = _extract(archive, target)
-        except tarfile.ReadError as failure:
+        except (tarfile.TarError, OSError, LookupError, ArithmeticError) as failure:
             status.result()
             raise click.ClickException(
                 f"The copy broke off ({failure}); what is in {target} is not all of it. Try again."
@@ -369,6 +369,12 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
         nonlocal count
         try:
             kept = tarfile.data_filter(member, path)
+            for name in (kept.name, kept.linkname if kept.islnk() else ""):
+                # Python before 3.13.4 does not see where a chain of links leads that is long enough.
+                parts = Path(name).parts
+                ways = (Path(path, *parts[:end]) for end in range(1, len(parts) + 1))
+                if ".." in parts or any(way.is_symlink() for way in ways):
+                    raise tarfile.FilterError("a link is on the way to it")
         except tarfile.FilterError as wrong:
             left_out.append((member.name, str(wrong)))
             return None
