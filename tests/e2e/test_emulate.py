@@ -175,11 +175,12 @@ def job(*program: str, name: str = "j") -> dict[str, Any]:
 def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: Path) -> None:
     """Beside another emulator; without a password; the job without a rule really runs."""
     (tmp_path / "plan.json").write_text('[{"job": "never"}]')
-    script = (
-        f"curl -s $TRAINSHED_ENDPOINT{JOBS}?page_size=9; "
-        """curl -s $TRAINSHED_ENDPOINT/v2/entries:list -d '{"resourceNames": ["projects/p"]}'; exit 7"""
-    )
-    words = ("--plan", "plan.json", "--capture", "sent.jsonl", "--", "sh", "-c", script)
+    script = f"""import os, urllib.request as client
+listing, reading = "{JOBS}?page_size=9", "/v2/entries:list"
+for path, body in ((listing, None), (reading, b'{{"resourceNames": ["projects/p"]}}')):
+    print(client.urlopen(os.environ["TRAINSHED_ENDPOINT"] + path, body).read().decode(), end="")
+raise SystemExit(7)"""
+    words = ("--plan", "plan.json", "--capture", "sent.jsonl", "--", sys.executable, "-c", script)
     with emulating(tmp_path, *words) as process:
         printed, errors = process.communicate(timeout=60)
         assert (process.returncode, printed) == (7, "{}{}"), errors
