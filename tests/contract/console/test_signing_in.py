@@ -30,7 +30,9 @@ from trainshed.access.account_tokens import SKEW
 from trainshed.access.issuers import read_issuers
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.tokens import digest_of
+from trainshed.core.errors import Unauthenticated
 from trainshed.serve.signing_in import LIFETIME, SigningIn
+from trainshed.store.audit import SOURCE
 
 ANA = "ana@corp.example"
 NOW = START // 10**9
@@ -466,25 +468,35 @@ async def test_an_access_token_that_proves_nothing_here_is_refused(
     await refused(house, issuer.access_token(NOW, **changes), why)
 
 
-async def test_of_what_one_source_shows_the_issuer_is_asked_once_and_one_by_one(
-    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(
+    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of them the issuer is asked once and one by one, and what is known of others is not forgotten."""
+    known, new = issuer.access_token(NOW), issuer.access_token(NOW)
     questions = Counter[str]()
 
     async def asked(address: str, *_: object) -> tuple[int, bytes]:
-        questions.update(["in all", "now"])
+        questions.update([token := address.rpartition("=")[2]])
+        questions["now"] += (told := issuer.access.get(token)) is None
         await asyncio.sleep(0)
-        assert questions["now"] == 1
-        questions["now"] -= 1
-        return 400, b""
+        assert told or questions.pop("now") == 1
+        return 200 if told else 400, json.dumps(told).encode()
+
+    async def show(token: str, source: str) -> None:
+        SOURCE.set(source)
+        await house.signing_in.authenticate(f"Bearer {token}")
 
     monkeypatch.setattr("trainshed.serve.signing_in._asked", asked)
-    monkeypatch.setattr("trainshed.access.strangers._DELAY", 0)
-    shown = [house.call("GET", WHO, token=f"ya29.{number % 20}") for number in range(60)]
-    answers = await asyncio.gather(*shown)
-    assert {answer.status for answer in answers} == {401}
-    assert "knows no such access token" in answers[0].error["message"]
-    assert questions["in all"] == 20
+    monkeypatch.setattr("trainshed.serve.signing_in._MOST_KNOWN", 22)
+    await show(known, "")
+    flood = [asyncio.create_task(show(f"ya29.{at % 20}", f"2001:db8::{at}")) for at in range(60)]
+    await asyncio.gather(*(asyncio.create_task(show(new, f"192.0.2.{at}")) for at in range(20)))
+    assert not all(task.done() for task in flood)
+    flood += [asyncio.create_task(show("ya29.x", "2001:db8::"))]
+    refusals = await asyncio.gather(*flood, return_exceptions=True)
+    assert {type(refusal) for refusal in refusals} == {Unauthenticated}
+    await show(known, "")
+    assert [questions[token] for token in (known, "ya29.7")] == [1, 1]
 
 
 async def refused(house: ConsoleHouse, token: str, why: str) -> None:

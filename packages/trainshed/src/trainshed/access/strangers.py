@@ -22,6 +22,11 @@ _MOST: Final = 10_000
 """Addresses that are remembered; the oldest are forgotten first."""
 
 
+def network_of(source: str) -> str:
+    """Return what one caller has: an address, or of version 6 all addresses of its network."""
+    return ip_address(source).exploded[:19] if ":" in source and "." not in source else source
+
+
 class Strangers:
     """The refusals of one port. `tell`: called with an address that has to wait from now on, and why."""
 
@@ -32,10 +37,7 @@ class Strangers:
 
     def count(self, source: str) -> int:
         """Count a refusal, and return how many there are of this address within the span."""
-        now = time.monotonic()
-        if ":" in source and "." not in source:
-            # Who has one of these has all of its network.
-            source = ip_address(source).exploded[:19]
+        now, source = time.monotonic(), network_of(source)
         began, count = self._refusals.pop(source, (now, 0))
         if now - began >= _SPAN:
             began, count = now, 0

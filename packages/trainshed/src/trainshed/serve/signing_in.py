@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,6 +40,7 @@ from trainshed.access.issuers import (
     verified,
 )
 from trainshed.access.principals import Bearer, Principal
+from trainshed.access.strangers import network_of
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
@@ -119,8 +121,9 @@ class SigningIn:
         self._teller = next(tellers, None)
         #: By their digests, until when it is believed (monotonic clock), and for whom they speak, or why not.
         self._answers: dict[str, tuple[float, Bearer | Unauthenticated | Unavailable]] = {}
-        #: Questions for one source wait for each other.
-        self._asking = tuple(asyncio.Lock() for _ in range(_MOST_ASKED))
+        #: Questions for one source wait for each other, so each has one place in the queue for the room.
+        self._asking = WeakValueDictionary[str, asyncio.Lock]()
+        self._room = asyncio.Semaphore(_MOST_ASKED)
         self.names = tuple(self._issuers)
         self.marks = frozenset(
             mark for known in issuers for mark in (known.mark, *map(known.mark_of, known.accounts))
@@ -225,10 +228,14 @@ class SigningIn:
 
     async def _holder(self, token: str, issuer: Issuer) -> Bearer:
         """Return for whom an access token speaks: its issuer is asked, unless it was lately."""
-        digest, own = digest_of(token), self._asking[hash(SOURCE.get()) % _MOST_ASKED]
+        digest = digest_of(token)
         if not self._is_answered(digest):
+            # Who was known before does not wait for strangers who have the same address.
+            is_known = digest in self._answers and isinstance(self._answers[digest][1], Bearer)
+            whose = digest if is_known else network_of(SOURCE.get())
+            own = self._asking.setdefault(whose, asyncio.Lock())
             try:
-                async with asyncio.timeout(2 * _TIMEOUT), own:
+                async with asyncio.timeout(2 * _TIMEOUT), own, self._room:
                     if not self._is_answered(digest):
                         await self._ask(token, digest, issuer)
             except TimeoutError:
@@ -250,10 +257,10 @@ class SigningIn:
         except (Unauthenticated, Unavailable) as error:
             # Its traceback would hold the token.
             span, holder = _ANEW, type(error)(str(error))
-        self._answers.pop(digest, None)
+        if len(self._answers) >= _MOST_KNOWN:
+            # Refusals end soonest, so a flood of them drives out nobody who is known.
+            del self._answers[min(self._answers, key=lambda known: self._answers[known][0])]
         self._answers[digest] = time.monotonic() + span, holder
-        if len(self._answers) > _MOST_KNOWN:
-            del self._answers[next(iter(self._answers))]
 
     async def _by_keys(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
         """Return what is read with the keys of an issuer, which has new ones now and then."""
