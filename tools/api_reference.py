@@ -10,6 +10,7 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from trainshed.access.permissions import PERMISSIONS
+from trainshed.api.calls.http import NDJSON
 from trainshed.api.trainshed_v1.transport import METHODS, Method
 from trainshed.wire.trainshed_v1 import (
     access,
@@ -79,7 +80,7 @@ def _method(verb: str, path: str, method: Method) -> str:
         answer = get_type_hints(method.answer)["return"]
         lines.append("\n- Answer: `{}`." if answer is Nothing else f"\n- Answer: {_link(answer)}.")
     else:
-        lines.append(f"\n- Answer: a stream, `{method.kind.decode()}`.")
+        lines.append(f"\n- Answer: a stream, `{NDJSON.decode()}`.")
     lines.append(f"\n- Permission: `{PERMISSIONS[method.name]}`.\n")
     return "".join(lines)
 

@@ -155,20 +155,11 @@ RUNNING: Final = (
         tests(_TRANSPORT + "test_hub.py"),
     ),
     Mutant(
-        "a torn tunnel passes for its end",
-        _REMOTE + "tunnel.py",
-        "        if exc is None and not self._has_heard_all and not self.stream.is_ended_here:\n"
-        '            exc = ConnectionResetError("The connection was cut.")\n',
-        "",
-        "A program takes half of an object for the whole of it.",
-        tests(_TRANSPORT + "test_tunnels.py"),
-    ),
-    Mutant(
         "silence goes unheard",
-        _REMOTE + "channel.py",
-        "        if self._missed > _SIGNS:\n",
-        "        if self._missed > 1000 * _SIGNS:\n",
-        "A node whose cable is cut counts as connected for a quarter of an hour.",
-        tests(_TRANSPORT + "test_channel.py"),
+        _REMOTE + "lease.py",
+        "return len(self._said) >= _UNANSWERED",
+        "return False",
+        "An agent whose cable was cut waits for an answer for a quarter of an hour.",
+        tests(_TRANSPORT + "unit/test_lease.py"),
     ),
 )

@@ -117,6 +117,7 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     ) as reducer:
         assert reducer.stdout is not None
         assert reducer.stdout.readline().startswith("listening on 127.0.0.1:")
+        reducer.terminate()
         assert reducer.wait(30) == 0
 
 
