@@ -20,8 +20,6 @@ def execute(
 @contextlib.contextmanager
 def running(*words: str | PathLike[str], **options: Any) -> Generator[subprocess.Popen[Any]]:
     """One that a test talks to. Killed at the end, which a test that has failed would wait for otherwise."""
-    with subprocess.Popen(words, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with subprocess.Popen(words, **options) as process, contextlib.ExitStack() as at_end:
+        at_end.callback(process.kill)
+        yield process

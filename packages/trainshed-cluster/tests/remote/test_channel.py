@@ -41,6 +41,9 @@ class Line(asyncio.Transport):
 
     closed = 0
 
+    def pause_reading(self) -> None:
+        self.is_held = True
+
     def close(self) -> None:
         self.closed += 1
 
@@ -187,6 +190,13 @@ async def test_who_does_not_listen_holds_the_sender_and_little_memory(place: Pla
         await place.channels[0].receive()
     assert sent > before
     task.cancel()
+
+
+async def test_messages_of_nothing_are_held_back_too() -> None:
+    channel: Channel[Message, Message] = Channel(Message)
+    channel.connection_made(line := Line())
+    channel.data_received(bytes(2 << 20))
+    assert line.is_held
 
 
 async def test_many_senders_take_turns(place: Place) -> None:

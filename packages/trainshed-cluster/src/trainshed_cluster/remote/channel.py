@@ -110,7 +110,7 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             self._arrived.clear()
             await self._arrived.wait()
         frame = self._frames.popleft()
-        self._waiting -= len(frame)
+        self._waiting -= _HEAD + len(frame)
         if self._is_held and self._waiting <= _ENOUGH // 2:
             self._is_held = False
             if self._transport is not None and not self._transport.is_closing():
@@ -152,7 +152,7 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
                 if longest > LONGEST or end > size:
                     break
                 self._frames.append(bytes(view[begin + _HEAD : end]))
-                self._waiting += longest
+                self._waiting += _HEAD + longest
                 begin = end
         del self._coming[:begin]
         if longest > LONGEST:

@@ -330,6 +330,8 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
     # Notices a client whose machine is gone; gRPC's default is two hours.
     ("grpc.keepalive_time_ms", 300_000),
+    # A crowd that asks for nothing keeps nobody out for longer; clients connect again by themselves.
+    ("grpc.max_connection_idle_ms", 60_000),
     # By default two services share a port, and each gets some of the calls.
     ("grpc.so_reuseport", 0),
 )
