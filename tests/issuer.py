@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -42,8 +42,8 @@ class ScriptedIssuer:
 
     def settings(self, **fields: Any) -> Issuer:
         """The table `[[oidc]]` for it."""
-        asked, tokeninfo = (GCLOUD,), f"{self.address}/tokeninfo"
-        issuer = Issuer("Corp", self.address, CLIENT, audiences=asked, tokeninfo=tokeninfo)
+        taken, tokeninfo = (GCLOUD,), f"{self.address}/tokeninfo"
+        issuer = Issuer("Corp", self.address, CLIENT, audiences=taken, tokeninfo=tokeninfo)
         return replace(issuer, **fields)
 
     def published(self) -> dict[str, Any]:
@@ -69,10 +69,10 @@ class ScriptedIssuer:
     def access_token(self, now: float, **changes: str) -> str:
         """One of gcloud's own user, of which the issuer tells what Google does."""
         token, end = f"ya29.a0-{len(self.access)}", int(now) + 3599
-        told = {"azp": GCLOUD, "aud": GCLOUD, "sub": "7", "scope": "openid email"}
-        told |= {"exp": str(end), "expires_in": "3599", "access_type": "offline"}
-        told |= {"email": "ana@corp.example", "email_verified": "true"}
-        self.access[token] = told | changes
+        claims = {"azp": GCLOUD, "aud": GCLOUD, "sub": "7", "scope": "openid email"}
+        claims |= {"exp": str(end), "expires_in": "3599", "access_type": "offline"}
+        claims |= {"email": "ana@corp.example", "email_verified": "true"}
+        self.access[token] = claims | changes
         return token
 
     def id_token(
@@ -113,8 +113,8 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
                     is_known = self.headers["authorization"] == "Bearer x"
                     self._answer(200 if is_known else 401, issuer.userinfo or {})
                 case "/tokeninfo":
-                    told = issuer.access.get(parse_qs(urlsplit(self.path).query)["access_token"][0])
-                    self._answer(200 if told else 400, told or {"error": "invalid_token"})
+                    known = issuer.access.get(self.path.rpartition("access_token=")[2])
+                    self._answer(200 if known else 400, known or {"error": "invalid_token"})
                 case "/authorize":
                     code = issuer.signs_in(self.path)
                     begun = issuer.begun[code]

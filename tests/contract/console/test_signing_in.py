@@ -477,10 +477,10 @@ async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(
 
     async def asked(address: str, *_: object) -> tuple[int, bytes]:
         questions.update([token := address.rpartition("=")[2]])
-        questions["now"] += (told := issuer.access.get(token)) is None
+        questions["now"] += (claims := issuer.access.get(token)) is None
         await asyncio.sleep(0)
-        assert told or questions.pop("now") == 1
-        return 200 if told else 400, json.dumps(told).encode()
+        assert claims or questions.pop("now") == 1
+        return 200 if claims else 400, json.dumps(claims).encode()
 
     async def show(token: str, source: str) -> None:
         SOURCE.set(source)
@@ -707,9 +707,9 @@ async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
         async with asyncio.timeout(60):
             answer = await Browser(house).get("/login/with?issuer=Corp")
             await left.wait()
-            told = (await house.call("GET", WHO, token="ya29.x")).error["message"]
+            refusal = (await house.call("GET", WHO, token="ya29.x")).error["message"]
     assert answer.status == 503 and "no whole answer within 0.2 s" in text_of(answer)
-    assert "no whole answer within 0.2 s" in told
+    assert "no whole answer within 0.2 s" in refusal
     house.close()
 
 

@@ -31,15 +31,15 @@ from trainshed_cluster.remote.content.manifest import Manifest, Unit
 
 async def main():
     root, limit, door, manifest = sys.argv[1:]
-    given = json.loads(manifest)
-    units = tuple(Unit(**{**u, "parents": tuple(map(tuple, u["parents"]))}) for u in given["units"])
+    content = json.loads(manifest)
+    units = tuple(Unit(**{**u, "parents": tuple(map(tuple, u["parents"]))}) for u in content["units"])
     cache = NodeCache(Path(root), limit=int(limit), node="node3")
     async def fetch(path):
         reader, writer = await asyncio.open_unix_connection(door)
         writer.write(path.encode() + b"\\n")
         return reader, writer
     try:
-        await cache.have(Manifest(units, tuple(given["outside"])), fetch)
+        await cache.have(Manifest(units, tuple(content["outside"])), fetch)
     except Exception as failure:
         print(type(failure).__name__, failure, flush=True)
     else:
