@@ -1,7 +1,6 @@
 """The conformance suite on every engine there is."""
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -23,41 +22,9 @@ from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
-from trainshed.replica import protocol
 from trainshed.replica.protocol import LEVEL_SESSION
-from trainshed.replica.supervisor import journal
-
-Shims = list[tuple[int, int]]
-"""(process, when it started) of each."""
-
-
-def cut_off(data: Path, node: str) -> Shims:
-    """Stop the shims of a node, and return them."""
-    layout = Layout(data)
-    stopped: Shims = []
-    for attempt in layout.attempts():
-        for slot in layout.read(*attempt):
-            shim = journal.Entries(str(layout.attempt(*attempt) / str(slot.replica))).shim
-            if slot.node == node and _signal(shim, signal.SIGSTOP):
-                stopped.append(shim)
-    return stopped
-
-
-def rejoin(shims: Shims) -> None:
-    """Continue those that still live."""
-    for shim in shims:
-        _signal(shim, signal.SIGCONT)
-
-
-def _signal(shim: tuple[int, int], number: int) -> bool:
-    is_there = bool(shim[1]) and protocol.is_process(*shim)
-    if is_there:
-        os.kill(shim[0], number)
-    return is_there
-
 
 _MOMENT = SECOND // 20
 _TICKS = 10_000
@@ -122,7 +89,7 @@ def script_of(program: Program) -> Script:
 HOUR = 3600 * 10**9
 
 
-class LocalLab(LabWithNodes):
+class LocalLab(Lab):
     """`level`: the isolation that is demanded, "" = the strongest there is."""
 
     def __init__(self, data: Path, level: str) -> None:
@@ -138,12 +105,6 @@ class LocalLab(LabWithNodes):
 
     def elsewhere(self) -> Callable[[], Engine]:
         return partial(LocalEngine, self._data, self._options)
-
-    async def cut_off(self, engine: Engine, node: str) -> None:
-        self._stopped = cut_off(self._data, node)
-
-    async def reconnect(self, engine: Engine, node: str) -> None:
-        rejoin(self._stopped)
 
 
 class TestLocal(Conformance):
@@ -165,7 +126,6 @@ class TestLocalWithoutNamespaces(Conformance):
             "one_replica_is_stopped",
         ),
         *(
-            "lost_node",
             "nothing_is_left",
             "outlive_the_service",
             "process_killed_at_any_step_of_a_stop",

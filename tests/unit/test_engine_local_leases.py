@@ -1,5 +1,4 @@
-"""Leases are counted in questions without an answer, nodes in what is left of them. No clock, no
-processes."""
+"""Leases are counted in questions without an answer. No clock, no processes."""
 
 import asyncio
 import itertools
@@ -9,9 +8,9 @@ from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
-from trainshed.engines.local.reconciler import Leases, Nodes
+from trainshed.engines.local.reconciler import Leases
 from trainshed.engines.local.slot_handle import TABLE, Event, SlotHandle, State
-from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
+from trainshed.engines.port import EngineEvent, Slot
 from trainshed.replica import protocol
 
 
@@ -56,43 +55,12 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
     other.wants_room = True
     over.lose("gone")
-    reported: asyncio.Future[list[list[SlotHandle]]] = asyncio.get_running_loop().create_future()
-
-    def late(*slot_handles: object) -> None:
-        if not reported.done():
-            reported.set_result([list(group) for group in slot_handles])  # pyright: ignore - three lists
-
-    leases = Leases(0.003, lambda: iter([silent, other, over]), late)
+    late: asyncio.Queue[SlotHandle] = asyncio.Queue()
+    leases = Leases(0.003, lambda: iter([silent, other, over]), late.put_nowait)
     leases.watch()
-    assert await asyncio.wait_for(reported, 60) == [[silent], [silent], [silent, other]]
+    assert await asyncio.wait_for(late.get(), 60) is silent
+    assert late.empty()
     leases.close()
-
-
-def changes(*nodes: str) -> tuple[Nodes, list[NodeChanged]]:
-    heard: list[NodeChanged] = []
-    subject = Nodes(heard.append)
-    subject.begin(nodes)
-    return subject, heard
-
-
-def test_a_node_is_gone_when_all_of_it_is_silent_and_back_when_all_of_it_is_cleared() -> None:
-    nodes, heard = changes("a", "b")
-    late, quiet, elsewhere = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
-    given_up = nodes.silent([late], [late, quiet], [late, quiet, elsewhere])
-    assert given_up == {late, quiet}
-    assert [(change.node, change.state) for change in heard] == [("a", NodeState.GONE)]
-    nodes.silent([late], [late, quiet], [late, quiet, elsewhere])
-    nodes.cleared(late)
-    assert len(heard) == 1
-    nodes.cleared(quiet)
-    assert [change.state for change in heard] == [NodeState.GONE, NodeState.UP]
-
-
-def test_the_node_that_the_service_itself_is_on_is_never_gone() -> None:
-    nodes, heard = changes("local")
-    late = slot_handle("local")
-    assert nodes.silent([late], [late], [late]) == {late}
-    assert not heard
 
 
 def test_what_follows_in_each_state_from_each_event_is_a_total_table() -> None:

@@ -29,7 +29,6 @@ from trainshed.engines.port import (
     MetricsWritten,
     NodeChanged,
     NodesChosen,
-    NodeState,
     ReplicaReport,
     Slot,
     SlotRequest,
@@ -219,19 +218,6 @@ class House:
             return any(isinstance(e, LinesWritten) and e.job_uid == uid for e in self.events)
 
         await self.until(lambda: heard() and bool(found()))
-        return found()[0]
-
-    async def changed(self, node: str, state: NodeState) -> int:
-        """Wait until a node is said to be in a state; returns the place among the events."""
-
-        def found() -> list[int]:
-            return [
-                place
-                for place, event in enumerate(self.events)
-                if isinstance(event, NodeChanged) and (event.node, event.state) == (node, state)
-            ]
-
-        await self.until(lambda: bool(found()))
         return found()[0]
 
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:

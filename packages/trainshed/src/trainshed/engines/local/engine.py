@@ -4,12 +4,8 @@ in the slots' files."""
 import asyncio
 import logging
 from collections import deque
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -28,7 +24,7 @@ from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
-from trainshed.engines.local.reconciler import Leases, Nodes, Reconciler
+from trainshed.engines.local.reconciler import Leases, Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle, State
 from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
 from trainshed.engines.local.terminals import Viewer, open_in
@@ -93,17 +89,18 @@ class LocalEngine:
             self._may_not_start,
             self._layout.require_room,
         )
-        self._nodes = Nodes(self._emit)
         self._gangs = Gangs(
             self._layout,
-            self._nodes,
             options.places or identity,
             self._emit,
             self._reconciler.reconcile,
             address=options.address,
         )
-        self._lease = options.lease
-        self._leases = Leases(options.lease, self._gangs.slot_handles, self._give_up)
+        self._leases = Leases(
+            options.lease,
+            self._gangs.slot_handles,
+            partial(self._reconciler.evict, lease=options.lease),
+        )
         self._calling: asyncio.Task[None] | None = None
         self._limits: spawner.FileLimits | None = None
         self._events: deque[EngineEvent] = deque()
@@ -131,7 +128,6 @@ class LocalEngine:
         await self._spawner.ready(self._limits)
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
-        self._nodes.begin(shares)
         self._gangs.begin(
             shares, resolves=self._probe.is_named, own_users=level == protocol.LEVEL_OWN
         )
@@ -195,12 +191,6 @@ class LocalEngine:
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
             for plan in plans
         ]
-        # All or none: those that could start would only wait for the others.
-        self._nodes.require(
-            slot_handle.slot.node
-            for slot_handle, plan in places
-            if plan.incarnation > slot_handle.incarnation
-        )
         starting: list[tuple[SlotHandle, LaunchPlan]] = []
         async for some in in_turns(places, _IN_A_TURN):
             for slot_handle, plan in some:
@@ -347,13 +337,6 @@ class LocalEngine:
     def _emit(self, event: EngineEvent) -> None:
         self._events.append(event)
         self._wake.set()
-
-    def _give_up(
-        self, late: Sequence[SlotHandle], quiet: Sequence[SlotHandle], live: Sequence[SlotHandle]
-    ) -> None:
-        """Evict the slots in `late`, whose leases are over (`Leases`)."""
-        for slot_handle in self._nodes.silent(late, quiet, live):
-            self._reconciler.evict(slot_handle, self._lease, self._nodes.cleared)
 
     async def _documents(
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]

@@ -21,7 +21,6 @@ from trainshed.engines.local import machine, places
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.preloaders import Preloaders
-from trainshed.engines.local.reconciler import Nodes
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
@@ -42,7 +41,6 @@ class Gangs:
     def __init__(
         self,
         layout: Layout,
-        nodes: Nodes,
         identity: str,
         emit: Callable[[EngineEvent], None],
         unclear: Callable[[SlotHandle], None],
@@ -52,7 +50,6 @@ class Gangs:
         """`address`: the machine's, if other machines are to reach replicas; "" = each replica has its own
         loopback address."""
         self._layout = layout
-        self._nodes = nodes
         self._address = address
         #: Tells this service from others on the machine.
         self._identity = identity
@@ -124,7 +121,6 @@ class Gangs:
         return tuple(slot_handle.slot for slot_handle in gang.values())
 
     async def _make(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> Gang:
-        self._nodes.require(request.node for request in requests)
         taken = (slot_handle.slot for slot_handle in self.slot_handles())
         slots = places.new_slots(
             self._identity,
@@ -152,7 +148,6 @@ class Gangs:
         }
         if not moving:
             return
-        self._nodes.require(request.node for request in moving.values())
         if live := [
             str(request.replica) for slot_handle, request in moving.items() if slot_handle.is_live
         ]:

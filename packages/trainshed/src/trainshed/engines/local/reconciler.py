@@ -3,13 +3,13 @@ their leases. It runs one task per such slot."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 from trainshed.engines.local import findings
 from trainshed.engines.local.slot_handle import SlotHandle
-from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState
+from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -34,13 +34,12 @@ class Leases:
         self,
         length: float,
         slot_handles: Callable[[], Iterable[SlotHandle]],
-        over: Callable[[Sequence[SlotHandle], Sequence[SlotHandle], Sequence[SlotHandle]], None],
+        over: Callable[[SlotHandle], None],
     ) -> None:
         #: Seconds between two questions; `length`: seconds that a shim may be silent.
         self._pause = length / _QUESTIONS
         self._slot_handles = slot_handles
-        #: Called with the slots whose leases are over, those that have been silent nearly as long (the former
-        #: included), and all live ones.
+        #: Called with each slot whose lease is over.
         self._over = over
         self._timer: asyncio.TimerHandle | None = None
 
@@ -59,13 +58,9 @@ class Leases:
         if not live:
             return
         self.watch()
-        silence = [(slot_handle, slot_handle.ask()) for slot_handle in live]
-        late = [slot_handle for slot_handle, unanswered in silence if unanswered >= _QUESTIONS]
-        if late:
-            quiet = [
-                slot_handle for slot_handle, unanswered in silence if unanswered >= _QUESTIONS - 1
-            ]
-            self._over(late, quiet, live)
+        for slot_handle in live:
+            if slot_handle.ask() >= _QUESTIONS:
+                self._over(slot_handle)
 
 
 class Reconciler:
@@ -93,15 +88,13 @@ class Reconciler:
             work, f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
         )
 
-    def evict(
-        self, slot_handle: SlotHandle, lease: float, cleared: Callable[[SlotHandle], None]
-    ) -> None:
+    def evict(self, slot_handle: SlotHandle, lease: float) -> None:
         """Kill a shim that has not answered for `lease` seconds and all processes of its replica, then report
-        the loss and call `cleared`. Nothing is reported before all of them are dead."""
+        the loss. Nothing is reported before all of them are dead."""
         if (slot_handle, slot_handle.incarnation) not in self._evicting:
             self._evicting.add((slot_handle, slot_handle.incarnation))
             slot_handle.close()
-            work = partial(self._evict, slot_handle, slot_handle.incarnation, lease, cleared)
+            work = partial(self._evict, slot_handle, slot_handle.incarnation, lease)
             self._tasks.keep(
                 work, f"job {slot_handle.job_uid}: clearing {slot_handle.slot.replica}"
             )
@@ -175,13 +168,7 @@ class Reconciler:
         """Whether an incarnation's end is neither known nor being brought about."""
         return slot_handle.expects(incarnation) and (slot_handle, incarnation) not in self._evicting
 
-    async def _evict(
-        self,
-        slot_handle: SlotHandle,
-        incarnation: int,
-        lease: float,
-        cleared: Callable[[SlotHandle], None],
-    ) -> None:
+    async def _evict(self, slot_handle: SlotHandle, incarnation: int, lease: float) -> None:
         while slot_handle.expects(incarnation):
             try:
                 finding = await asyncio.to_thread(_end, slot_handle.directory, incarnation, lease)
@@ -194,7 +181,6 @@ class Reconciler:
             else:
                 slot_handle.settle(incarnation, finding)
         self._evicting.discard((slot_handle, incarnation))
-        cleared(slot_handle)
 
 
 def _log(slot_handle: SlotHandle) -> logging.LoggerAdapter[logging.Logger]:
@@ -211,50 +197,3 @@ def _end(slot: Path, incarnation: int, lease: float) -> findings.Finding:
         cause = f"no shim came up for it within {lease:g} s"
     dead = journal.expel(str(slot), incarnation, cause)
     return findings.probe_slot(slot, incarnation) if dead else findings.Changing()
-
-
-class Nodes:
-    """The states of the virtual nodes. `emit`: called with every change."""
-
-    def __init__(self, emit: Callable[[NodeChanged], None]) -> None:
-        self._emit = emit
-        self._names: frozenset[str] = frozenset()
-        self._left: dict[str, set[SlotHandle]] = {}
-
-    def begin(self, names: Iterable[str]) -> None:
-        """Called at the start with the nodes' names; all of them are up."""
-        self._names = frozenset(names)
-
-    def require(self, names: Iterable[str]) -> None:
-        """Raise EngineUnavailable if one of these nodes is gone, so that nothing can be started there."""
-        for name in names:
-            if name in self._left:
-                raise EngineUnavailable(
-                    f"node {name} does not answer; name another one, or wait until it is back"
-                )
-
-    def silent(
-        self, late: Sequence[SlotHandle], quiet: Sequence[SlotHandle], live: Sequence[SlotHandle]
-    ) -> set[SlotHandle]:
-        """Note silent shims: of the `live` slots, the leases of `late` are over and those of `quiet` nearly.
-        Returns the slots whose shims are given up: `late`, and all of a node's whose every shim is silent."""
-        given_up = set(late)
-        if len(self._names) > 1:
-            answering = {slot_handle.slot.node for slot_handle in set(live).difference(quiet)}
-            for node in {slot_handle.slot.node for slot_handle in late} & self._names - answering:
-                there = {slot_handle for slot_handle in live if slot_handle.slot.node == node}
-                given_up |= there
-                if node not in self._left:
-                    cause = "none of its replicas' shims answers"
-                    self._emit(NodeChanged(node, NodeState.GONE, cause))
-                self._left.setdefault(node, set()).update(there)
-        return given_up
-
-    def cleared(self, slot_handle: SlotHandle) -> None:
-        """Called once nothing of an evicted replica lives any more."""
-        for node, left in self._left.items():
-            left.discard(slot_handle)
-            if not left:
-                del self._left[node]
-                self._emit(NodeChanged(node, NodeState.UP, ""))
-                return
