@@ -1,7 +1,6 @@
 """A replica's endpoint speaks for its own programs only: whoever else calls is refused
 (spec/program#isolation)."""
 
-import http.client
 import json
 import socket
 import ssl
@@ -29,8 +28,11 @@ def call(address, family=socket.AF_INET, port={PORT}):
     with socket.socket(family) as connection:
         connection.settimeout({PATIENCE})
         connection.connect((address, port))
-        connection.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')
-        return connection.recv(12).decode()
+        try:
+            connection.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')
+            return connection.recv(12).decode() or 'closed'
+        except ConnectionError:
+            return 'closed'
 """
 
 
@@ -146,32 +148,23 @@ def test_another_replica_is_refused(place: Place, other: Place, behind: Behind) 
     users = OTHER_USERS if place.level == protocol.LEVEL_OWN else ()
     stranger = run(other, behind, program, address=OTHER_ADDRESS, users=users)
     assert stranger.record()["exit_code"] == 0, other.texts()
-    assert other.texts() == ["HTTP/1.1 403", "workerpool0-"]
+    assert other.texts() == ["closed", "workerpool0-"]
     stay.unlink()
     assert line.record()["exit_code"] == 0
     assert place.texts() == ["workerpool0-"]
 
 
 def test_a_process_of_the_machine_is_refused(place: Place, behind: Behind) -> None:
-    """Over TLS as well, and is told why."""
+    """Over TLS as well."""
     files = certificates.prepare_interception(place.slot.parents[3] / "service", time.time(), {})
     line, stay = stays(place, behind, certificate=str(files.certificate))
     trust = ssl.create_default_context(cafile=str(files.trust))
-    with socket.create_connection((ADDRESS, PORT + 1), timeout=PATIENCE) as raw:
-        host = "storage.googleapis.com"
-        secure = http.client.HTTPConnection(host)
-        secure.sock = trust.wrap_socket(raw, server_hostname=host)
-        assert "another replica" in refusal(secure)
-    assert "another replica" in refusal(http.client.HTTPConnection(ADDRESS, PORT, timeout=PATIENCE))
+    with (
+        socket.create_connection((ADDRESS, PORT + 1), timeout=PATIENCE) as raw,
+        pytest.raises(OSError),  # The handshake, or what is before it, is cut off.
+    ):
+        trust.wrap_socket(raw, server_hostname="storage.googleapis.com")
+    with socket.create_connection((ADDRESS, PORT), timeout=PATIENCE) as raw:
+        assert raw.recv(1) == b""
     stay.unlink()
     assert line.record()["exit_code"] == 0, place.texts()
-
-
-def refusal(connection: http.client.HTTPConnection) -> str:
-    """What a client with something long to say is told."""
-    connection.request("POST", "/", b"x" * 100_000)
-    answer = connection.getresponse()
-    assert answer.status == 403
-    message = json.loads(answer.read())["error"]["message"]
-    connection.close()
-    return message

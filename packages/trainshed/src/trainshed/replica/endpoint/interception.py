@@ -11,11 +11,7 @@ import socket
 import ssl
 import threading
 
-from trainshed.replica.endpoint import (
-    conversation,
-    google_hosts,
-    messages,
-)
+from trainshed.replica.endpoint import conversation, google_hosts
 
 _HANDSHAKE_SECONDS = 30.0
 
@@ -61,21 +57,12 @@ class TlsFront:
         except RuntimeError:
             connection.close()  # No further thread can be started.
 
-    def refuse(self, connection: socket.socket) -> None:
-        """Tell the client of an accepted connection that it may not use this endpoint."""
-        messages.send_away(connection, self._secured)
-
-    def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Do the TLS handshake. Raises OSError if there is no certificate, or the client does not trust it or
-        speak TLS."""
-        if self._context is None:
-            raise ConnectionError("no certificate")
-        return self._context.wrap_socket(connection, server_side=True)
-
     def _serve(self, connection: socket.socket) -> None:
         try:
+            if self._context is None:
+                raise ConnectionError("no certificate")
             connection.settimeout(_HANDSHAKE_SECONDS)
-            client = self._secured(connection)
+            client = self._context.wrap_socket(connection, server_side=True)
         except OSError:
             connection.close()
             return

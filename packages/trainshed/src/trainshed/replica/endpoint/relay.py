@@ -99,8 +99,6 @@ class Endpoint:
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
-        #: Number of connections from strangers, which were refused.
-        self.refused = 0
         if kernel.LINUX:
             # The relay inherits this. It runs among the program's processes, perhaps as the same user, and
             # sees what the program must not: a process that could trace it could impersonate others and read
@@ -135,36 +133,24 @@ class Endpoint:
                 kernel.help_parent(parent)
                 keep = {0, 1, 2, alive_write, *(listener.fileno() for listener in self._listeners)}
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
-                self._relay(alive_write).run()
+                self._relay().run()
             finally:
                 os._exit(0)
         os.close(alive_write)
         self.process = child
 
         def hear() -> None:
-            refusals = os.read(alive_read, 4096)
-            self.refused += len(refusals)
-            if not refusals:
-                # The relay has died.
-                self._loop.drop(alive_read)
-                os.close(alive_read)
-                processes.end_child(child)
-                self.process = 0
-                self._listen()
+            # The relay has died.
+            self._loop.drop(alive_read)
+            os.close(alive_read)
+            processes.end_child(child)
+            self.process = 0
+            self._listen()
 
         self._loop.add(alive_read, hear)
 
-    def _relay(self, refusals: int) -> "Relay":
-        """Return what the relay process runs, which writes a byte to `refusals` for each connection that it
-        refuses."""
-        os.set_blocking(refusals, False)
-
-        def note_refusal() -> None:
-            try:
-                os.write(refusals, b".")
-            except BlockingIOError:
-                pass  # The pipe is full: the shim knows enough.
-
+    def _relay(self) -> "Relay":
+        """Return what the relay process runs."""
         return Relay(
             self._listeners[0],
             self._target,
@@ -174,7 +160,6 @@ class Endpoint:
             peers=self._peers,
             out=self._way_out,
             service=self._service,
-            refused=note_refusal,
         )
 
     def _way_out(self) -> "google_hosts.GoogleHosts":
@@ -206,7 +191,6 @@ class Relay:
         peers: peers.Peers | None = None,
         out: "Callable[[], google_hosts.GoogleHosts | None]" = lambda: None,
         service: Service = NO_SERVICE,
-        refused: Callable[[], None] = lambda: None,
     ) -> None:
         """`secure`: the listener of TLS connections; None = there is none."""
         self._target = target
@@ -220,8 +204,6 @@ class Relay:
         self._out = out
         #: Answers for the service's APIs.
         self._service = service
-        #: Called for each connection that is refused.
-        self._refused = refused
         self._listeners = {listener.fileno(): listener}
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
@@ -264,19 +246,12 @@ class Relay:
                 self._poll.unregister(listener)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
             return
-        door = self._opened() if handle == self._secure else None
         if self._peers is not None and not self._peers.belongs(connection):
-            self._refused()
-            if door is not None:
-                door.refuse(connection)
-            else:
-                from trainshed.replica.endpoint import messages
-
-                messages.send_away(connection)
+            connection.close()  # It would speak in this replica's name.
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if door is not None:
-            door.enter(connection)
+        if handle == self._secure:
+            self._opened().enter(connection)
         else:
             connection.setblocking(False)
             self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
