@@ -2,7 +2,7 @@
 
 import errno
 import os
-import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +85,12 @@ def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -
     journal.release(lock)
 
 
-def test_a_lock_is_waited_for_by_the_kernel_and_not_for_ever(slot: Path) -> None:
-    before = signal.getsignal(signal.SIGALRM)
+def test_a_claim_waits_for_a_predecessor_that_ends(slot: Path) -> None:
     held = journal.try_lock(".")
-    assert journal.wait_for_lock(".", 0.02) == -1
-    journal.release(held)
-    lock = journal.wait_for_lock(".", 5.0)
-    assert lock >= 0
-    assert journal.try_lock(".") == -1
-    journal.release(lock)
-    assert signal.getsignal(signal.SIGALRM) == before
+    ends = threading.Timer(0.02, journal.release, (held,))
+    ends.start()
+    journal.claim(1, SHIM).release()
+    ends.join()
 
 
 def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:

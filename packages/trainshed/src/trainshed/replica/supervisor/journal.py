@@ -38,34 +38,6 @@ def try_lock(slot: str) -> int:
     return handle
 
 
-class _TooLong(Exception):
-    """The lock could not be taken in time."""
-
-
-def wait_for_lock(slot: str, seconds: float) -> int:
-    """Take the lock as `try_lock` does, as soon as its holder releases it or ends. -1: not within `seconds`.
-    Uses SIGALRM, so that only the main thread may call it."""
-    path = os.path.join(slot, protocol.JOURNAL)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    before = signal.signal(signal.SIGALRM, _give_up)
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    except _TooLong:
-        os.close(handle)
-        return -1
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    return handle
-
-
-def _give_up(number: int, frame: object) -> None:
-    raise _TooLong
-
-
 def release(lock: int) -> None:
     """Release the slot's lock, for all processes that inherited it."""
     fcntl.flock(lock, fcntl.LOCK_UN)
@@ -144,7 +116,8 @@ def _read(path: str) -> list[dict[str, Any]]:
 
 
 _PATIENCE = 2.0
-_LOOK_EVERY = 0.05
+_PAUSE = 0.002
+"""Seconds between two looks at what the kernel tells nobody of."""
 
 
 class Refused(Exception):
@@ -220,11 +193,11 @@ def claim(incarnation: int, shim: Shim, *, outlasts_power: bool = True) -> Claim
     deadline = time.monotonic() + _PATIENCE
     lock = try_lock(".")
     while lock < 0:
-        left = deadline - time.monotonic()
-        if Entries(".").latest >= incarnation or left <= 0:
+        # The predecessor was killed, and the kernel is about to release its lock.
+        if Entries(".").latest >= incarnation or time.monotonic() > deadline:
             raise Refused(protocol.REFUSED_HELD)
-        # The predecessor was killed and is about to be gone: the kernel wakes us when it releases the lock.
-        lock = wait_for_lock(".", min(left, _LOOK_EVERY))
+        time.sleep(_PAUSE)
+        lock = try_lock(".")
     try:
         entries = Entries(".")
         if entries.latest >= incarnation:
@@ -284,7 +257,7 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         if time.monotonic() - begin > _PATIENCE:
             return False
         _kill_shim(entries)
-        time.sleep(0.002)
+        time.sleep(_PAUSE)
         lock = try_lock(slot)
     try:
         entries = Entries(slot)
