@@ -18,7 +18,7 @@ from trainshed.engines.launch.documents import Revealed, revealed
 from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies, Keeping
-from trainshed.engines.local.findings import disown_copies, probe_all
+from trainshed.engines.local.findings import probe_all
 from trainshed.engines.local.gangs import Gangs, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
@@ -123,7 +123,6 @@ class LocalEngine:
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
-        await asyncio.to_thread(disown_copies, self._layout)
         self._limits = spawner.raise_file_limits()
         await self._spawner.ready(self._limits)
         await self._probe.explore(self._spawner, self._layout.probe)

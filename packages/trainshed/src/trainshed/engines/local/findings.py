@@ -1,14 +1,10 @@
 """Finds out from a slot's files how an incarnation stands, whatever was killed since. Blocks.
 
-Slots that were copied with their data directory are disowned: the processes that they name are the
-original's, which may live on. An original is known by the device and inode of its directory of slots; two
-directories that are there at once never share them.
+What a slot that was copied with its data directory says of processes is of the original's, which may live on:
+its incarnation counts as lost (`journal`).
 """
 
 import errno
-import json
-import logging
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +16,7 @@ from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import clients, journal
-from trainshed.replica.system import durable
 
-log = logging.getLogger(__name__)
-
-_PLACE = ".place"
-"""File in the directory of all slots that identifies the directory in which it was written."""
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Why a shim cannot be called that says nothing about the shim."""
 
@@ -98,7 +89,7 @@ def _look(
                 return NeverStarted()
             if not journal.clear(entries):
                 return Changing()
-            record = journal.lost_record(protocol.SHIM_LOST)
+            record = journal.lost_record(_COPIED if entries.is_copied else protocol.SHIM_LOST)
             journal.Claim(incarnation, lock).finish(record)
         return Over(record, tuple(entries.notes(incarnation)))
     finally:
@@ -142,39 +133,3 @@ def _latest(directory: Path, slots: tuple[Slot, ...]) -> Iterator[FoundReplica]:
             except OSError:
                 finding = Changing()  # It is looked into again.
             yield FoundReplica(slot.replica, entries.latest, finding)
-
-
-def disown_copies(layout: Layout) -> None:
-    """Disown the processes that a copied directory of slots names: every incarnation without an end is
-    recorded as lost, and no process is touched. Does nothing if it was not copied. The next call finishes
-    what a crash interrupts. Raises OSError."""
-    status = layout.slots.stat()
-    here = {"device": status.st_dev, "inode": status.st_ino}
-    place = str(layout.slots / _PLACE)
-    before = durable.read_document(place)
-    if before == here:
-        return
-    if before is not None:
-        log.warning(
-            "%s was copied or moved to another file system: what ran in it counts as lost",
-            layout.slots,
-        )
-        for job_uid, attempt in layout.attempts():
-            for slot in layout.read(job_uid, attempt):
-                _disown(layout.attempt(job_uid, attempt) / str(slot.replica))
-    durable.write(place, json.dumps(here))
-
-
-def _disown(slot: Path) -> None:
-    if not slot.is_dir():
-        return
-    lock = journal.try_lock(str(slot))
-    if lock < 0:
-        return  # The slot's lock is held by a shim that serves this very slot.
-    try:
-        entries = journal.Entries(str(slot))
-        if entries.latest and entries.record(entries.latest) is None:
-            journal.append(lock, {"over": entries.latest, "record": journal.lost_record(_COPIED)})
-        os.fsync(lock)
-    finally:
-        journal.release(lock)

@@ -7,7 +7,9 @@ checks that this incarnation may start; `expel` ends one whose shim does not ans
 Only the holder of the lock appends; anybody may read. All entries share one small file, because creating a
 file costs a start more time than anything written into one. An entry is one of
 
-    {"starting": N, "shim": PID, "shim_since": START}  incarnation N ends with this process
+    {"starting": N, "shim": PID, "shim_since": START, "file": INODE}
+                                                   incarnation N ends with this process; what a copy of
+                                                   the file says of processes is another service's
     {"groups": [..]}                               its control groups, which a successor has to clear away
     {"noted": N, "note": {..}}                     a note of N (`notes`)
     {"over": N, "record": {..}}                    the attempt record of N, of which nothing lives any more
@@ -69,18 +71,23 @@ class Entries:
         self.groups: list[str] = []
         #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; 0 = it had none.
         self.shim = (0, 0)
+        #: Whether that incarnation began in another slot, of which this one is a copy; its processes are left
+        #: alone.
+        self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}
-        for entry in _read(os.path.join(slot, protocol.JOURNAL)):
+        inode, entries = _read(os.path.join(slot, protocol.JOURNAL))
+        for entry in entries:
             if "starting" in entry:
                 self.latest = max(self.latest, entry["starting"])
-                self.shim = (entry["shim"], entry["shim_since"])
+                self.is_copied = entry.get("file", inode) != inode
+                self.shim = (0, 0) if self.is_copied else (entry["shim"], entry["shim_since"])
             elif "over" in entry:
                 self._records[entry["over"]] = entry["record"]
             elif "noted" in entry:
                 self._notes.setdefault(entry["noted"], []).append(entry["note"])
             else:
-                self.groups = entry["groups"]
+                self.groups = [] if self.is_copied else entry["groups"]
 
     def record(self, incarnation: int) -> protocol.Message | None:
         """Return the attempt record of an incarnation; None while there is none."""
@@ -91,12 +98,14 @@ class Entries:
         return self._notes.get(incarnation, [])
 
 
-def _read(path: str) -> list[dict[str, Any]]:
+def _read(path: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return the inode of a journal, and its entries."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return []
+        return 0, []
     try:
+        inode = os.fstat(handle).st_ino
         data = b""
         while True:
             chunk = os.read(handle, 65536)
@@ -112,7 +121,7 @@ def _read(path: str) -> list[dict[str, Any]]:
                 entries.append(json.loads(line.decode("utf-8")))
             except ValueError:
                 continue  # Never completely written, so nothing was done because of it.
-    return entries
+    return inode, entries
 
 
 _PATIENCE = 2.0
@@ -216,7 +225,8 @@ def claim(incarnation: int, shim: Shim, *, outlasts_power: bool = True) -> Claim
 
 
 def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:
-    append(lock, {"starting": incarnation, "shim": shim, "shim_since": since})
+    inode = os.fstat(lock).st_ino
+    append(lock, {"starting": incarnation, "shim": shim, "shim_since": since, "file": inode})
 
 
 def clear(entries: Entries, proc: str = "/proc") -> bool:
