@@ -97,8 +97,8 @@ RUNNING: Final = (
     Mutant(
         "lease not renewed",
         _LOCAL + "reconciler.py",
-        "        self.watch()\n        for slot_handle in live:",
-        "        for slot_handle in live:",
+        "        self.watch()\n        is_unborn",
+        "        is_unborn",
         "Shims are asked once, and never again.",
         _LEASES,
     ),

@@ -56,10 +56,12 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     other.wants_room = True
     over.lose("gone")
     late: asyncio.Queue[SlotHandle] = asyncio.Queue()
-    leases = Leases(0.003, lambda: iter([silent, other, over]), late.put_nowait)
+    unborn: list[None] = []
+    handles = [silent, other, over]
+    leases = Leases(0.003, lambda: iter(handles), late.put_nowait, lambda: unborn.append(None))
     leases.watch()
     assert await asyncio.wait_for(late.get(), 60) is silent
-    assert late.empty()
+    assert late.empty() and len(unborn) == 1
     leases.close()
 
 

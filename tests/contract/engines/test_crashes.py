@@ -85,6 +85,15 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     assert not house.ends(before)
 
 
+async def test_a_zygote_that_hangs_is_replaced_when_a_shim_does_not_come_up(house: House) -> None:
+    await house.restart(lease=6.0)
+    hung = house.zygote()
+    os.kill(hung, signal.SIGSTOP)
+    uid = await house.run("echo", "ran")
+    assert (await house.exit(uid)).exit.exit_code == 0
+    assert house.texts(uid) == ["ran"] and house.zygote() != hung
+
+
 async def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

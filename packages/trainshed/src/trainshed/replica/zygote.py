@@ -10,7 +10,6 @@ Requests come over a stream socket pair: JSON lines, each with a file handle.
   "refused": {LEVEL: why not}}, or {"failed": why it is not known}.
 - {"autopsy": true, ...}: open a shell over what a failed replica left (`open_autopsy`).
 - {"pool": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready.
-- {"ping": true}: close the handle, because all earlier requests have been taken up.
 If the zygote dies, the handles of its requests are closed, which the other end sees.
 """
 
@@ -83,8 +82,6 @@ class Zygote:
                 if line.startswith(b'{"pool"'):
                     message = json.loads(line)
                     self._size, self._level = message["pool"], message["level"]
-                elif line.startswith(b'{"ping"'):
-                    pass  # Closing its handle is the answer.
                 elif line.startswith(b'{"slot"'):
                     self._hand_on(line, handle)
                 else:

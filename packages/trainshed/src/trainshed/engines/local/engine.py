@@ -38,7 +38,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.registry import USAGE_EVERY, EngineContext
 from trainshed.engines.streams import FileStreams
-from trainshed.eventloop.background import begin, in_turns, joined
+from trainshed.eventloop.background import Crew, begin, in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
@@ -70,6 +70,7 @@ class LocalEngine:
         self._probe = HostProbe(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
+        self._tasks = Crew()
         shared = self._shared = options.shared(self._layout)
         self._keeping = options.keeping
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
@@ -100,6 +101,7 @@ class LocalEngine:
             options.lease,
             self._gangs.slot_handles,
             partial(self._reconciler.evict, lease=options.lease),
+            lambda: self._tasks.begin(self._spawner.replace_hung(), "replacing the zygote"),
         )
         self._calling: asyncio.Task[None] | None = None
         self._limits: spawner.FileLimits | None = None
@@ -149,6 +151,7 @@ class LocalEngine:
     async def close(self) -> None:
         self._closed = True
         self._leases.close()
+        await self._tasks.close()
         if self._calling is not None:
             await asyncio.wait((self._calling,))
         for slot_handle in self._gangs.slot_handles():

@@ -35,12 +35,15 @@ class Leases:
         length: float,
         slot_handles: Callable[[], Iterable[SlotHandle]],
         over: Callable[[SlotHandle], None],
+        unborn: Callable[[], None],
     ) -> None:
         #: Seconds between two questions; `length`: seconds that a shim may be silent.
         self._pause = length / _QUESTIONS
         self._slot_handles = slot_handles
         #: Called with each slot whose lease is over.
         self._over = over
+        #: Called if a shim that was asked for has not come up since the last question.
+        self._unborn = unborn
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -58,9 +61,14 @@ class Leases:
         if not live:
             return
         self.watch()
+        is_unborn = False
         for slot_handle in live:
-            if slot_handle.ask() >= _QUESTIONS:
+            unanswered = slot_handle.ask()
+            is_unborn |= unanswered == 1 and slot_handle.may_begin
+            if unanswered >= _QUESTIONS:
                 self._over(slot_handle)
+        if is_unborn:
+            self._unborn()
 
 
 class Reconciler:

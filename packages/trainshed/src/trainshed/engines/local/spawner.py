@@ -105,16 +105,6 @@ class ZygoteHandle:
                     self.kill()  # The stream is useless after half a line.
                 raise
 
-    async def ping(self) -> None:
-        """Wait until it has read all requests so far. Raises OSError, as `request` does."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with ours:
-            with theirs:
-                await self.request({"ping": True}, theirs.fileno())
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.get_running_loop().sock_recv(ours, 1)
-
     async def _until_writable(self) -> None:
         loop, number, writable = (
             asyncio.get_running_loop(),
@@ -183,8 +173,6 @@ def start() -> ZygoteHandle:
     return ZygoteHandle(process.pid, ours)
 
 
-_PROVEN_AFTER = 0.1
-"""Seconds after a request until its taking up is looked into."""
 _PROBE_SECONDS = 30.0
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
@@ -202,8 +190,6 @@ class Spawner:
         self._limits: FileLimits | None = None
         self._level = ""
         self._lock = asyncio.Lock()
-        self._proving: asyncio.Task[None] | None = None
-        self._is_unproven = False
 
     @property
     def zygote(self) -> int:
@@ -222,7 +208,6 @@ class Spawner:
             except OSError:
                 await self._replace(handle)
             else:
-                self._prove()
                 return
         raise EngineUnavailable(
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
@@ -237,28 +222,12 @@ class Spawner:
         if self._handle is None:
             await self._replace(None)
 
-    def _prove(self) -> None:
-        """Check in the background whether the zygote reads its requests."""
-        self._is_unproven = True
-        if self._proving is None or self._proving.done():
-            self._proving = begin(self._ping(), "asking the zygote for a sign of life")
-
-    async def _ping(self) -> None:
-        while self._is_unproven:
-            # Not while it forks: the processors are needed for the programs.
-            await asyncio.sleep(_PROVEN_AFTER)
-            self._is_unproven = False
-            if (handle := self._handle) is None:
-                return
-            try:
-                await handle.ping()
-            except TimeoutError:
-                log.warning(
-                    "the zygote (process %d) hangs; it is killed, and another started", handle.pid
-                )
-                await self._replace(handle)
-            except OSError:
-                await self._replace(handle)
+    async def replace_hung(self) -> None:
+        """Replace the zygote, which has not taken up a request in time. What it has begun lives on, and
+        whoever waits for another request asks the new one."""
+        if (handle := self._handle) is not None:
+            log.warning("the zygote (process %d) is replaced: a start takes long", handle.pid)
+            await self._replace(handle)
 
     async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
         """Return the first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" =
@@ -301,8 +270,6 @@ class Spawner:
             os.close(nothing)
 
     async def close(self) -> None:
-        if self._proving is not None:
-            self._proving.cancel()
         if self._handle is not None:
             await self._handle.dismiss()
             self._handle = None
