@@ -1,15 +1,17 @@
-"""The README's first command and what it promises, as a newcomer runs it."""
+"""`./dev demo`, the README's first look, and what it promises."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
-from tests.e2e.running import command, environment, trainshed
+from tests.e2e.running import ROOT, command, environment, trainshed
 
 
 def test_the_demo_trains_a_model_and_says_where_it_lies(tmp_path: Path) -> None:
     done = subprocess.run(
-        command("demo"),
+        command(*_words(), "--data", str(tmp_path)),
+        cwd=ROOT,
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -34,3 +36,11 @@ def test_the_demo_trains_a_model_and_says_where_it_lies(tmp_path: Path) -> None:
     listed = trainshed("jobs", "list", data=tmp_path, status=1)
     assert "No Trainshed service is running" in listed.stdout + listed.stderr
     assert "trainshed up" in listed.stdout + listed.stderr
+
+
+def _words() -> list[str]:
+    """The words with which ./dev runs it, after the command's name."""
+    script = (ROOT / "dev").read_text().replace("\\\n", "")
+    match = re.search(r'/trainshed" (run .*) "\$@"', script)
+    assert match is not None
+    return shlex.split(match[1])

@@ -32,11 +32,6 @@ _COMMANDS = (
         "trainshed.cli.listing:delete",
         "Delete a dataset, model, secret or study; revoke a token.",
     ),
-    (
-        "demo",
-        "trainshed.cli.demo",
-        "Run a small distributed training job from start to end.",
-    ),
     ("describe", "trainshed.cli.listing:describe", "Show everything about one of what is listed."),
     ("down", "trainshed.cli.service:down", "Cancel all jobs and stop the service."),
     (

@@ -24,8 +24,7 @@ _NAME = "trainshed"
 @click.group(
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog='A first look: trainshed demo. Then: trainshed up, eval "$(trainshed env)", gcloud ai custom-jobs '
-    "list.",
+    epilog='A first look: trainshed up, eval "$(trainshed env)", gcloud ai custom-jobs list.',
 )
 @click.version_option(package_name="trainshed", prog_name="trainshed")
 def group() -> None:

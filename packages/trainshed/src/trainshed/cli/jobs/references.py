@@ -28,7 +28,7 @@ EVERY_PROJECT = "-"
 """Stands for all projects."""
 LAST = "@last"
 """Stands for the newest job."""
-_NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
+_NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py"
 
 
 def takes_job(command: Callable[..., R], nargs: int = 1) -> Callable[..., R]:

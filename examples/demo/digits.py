@@ -108,7 +108,7 @@ def work(manager: BaseManager, rank: int, size: int) -> None:
 def load_digits() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Return (images, labels) of 1,437 digits to learn from, and of 360 others. An image is a row of 64
     pixels from 0 to 1, and the constant 1."""
-    from sklearn import datasets  # pyright: ignore[reportMissingTypeStubs] - it ships none
+    from sklearn import datasets
 
     digits = cast(Any, datasets.load_digits())
     images, labels = np.c_[digits.data / 16, np.ones(len(digits.data))], digits.target
@@ -135,7 +135,7 @@ class Folder:
     """The NumPy archives below `gs://bucket/path/`. The client library finds the job's own credentials."""
 
     def __init__(self, uri: str) -> None:
-        from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] - it ships none
+        from google.cloud import storage
 
         bucket, _, self.path = uri.removeprefix("gs://").partition("/")
         self.bucket = cast(Any, storage.Client()).bucket(bucket)
