@@ -410,19 +410,6 @@ def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
         yield service.address(port)
 
 
-def test_links_in_answers_carry_the_key(address: str) -> None:
-    """mediaLink, selfLink and the session of an upload work for the client that got them."""
-    port, key = int(address.split(":")[2].split("/", maxsplit=1)[0]), address.partition("/with/")[2]
-    target = f"/with/{key}/upload/storage/v1/b/bucket-p/o?name=y"
-    _, headers, _ = plain(port, "POST", f"{target}&uploadType=resumable", b"{}")
-    assert headers["location"].startswith(f"{address}/upload/storage/v1/b/bucket-p/o?")
-    session = headers["location"].removeprefix(f"http://127.0.0.1:{port}")
-    made = json.loads(plain(port, "PUT", session, b"content")[2])
-    assert made["selfLink"].startswith(f"{address}/storage/v1/b/bucket-p/o/y")
-    link = made["mediaLink"].removeprefix(f"http://127.0.0.1:{port}")
-    assert plain(port, "GET", link)[2] == b"content"
-
-
 def test_a_client_that_fetches_a_token_at_an_address_with_a_key(address: str) -> None:
     """Google's library in C++, by which PyArrow reads `gs://`, with what `trainshed env` sets."""
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])

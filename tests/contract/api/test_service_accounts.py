@@ -25,6 +25,7 @@ from trainshed.core.errors import Unauthenticated
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 ACCOUNTS = "/v1/projects/p1/serviceAccounts"
 ACCOUNT = f"{ACCOUNTS}/{EMAIL}"
+LENT = f"/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken"
 JOBS = f"{LOCATION}/customJobs"
 NOW = START // 10**9
 LIVES = {"iat": NOW, "exp": NOW + 3_600}
@@ -127,10 +128,12 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     assert await may(house, token)
     await house.call("DELETE", f"{ACCOUNT}/keys/{file['private_key_id']}")
     assert not await may(house, token) and not await may(house, signed(file))
-    other = await key_file(house)
+    other, lent = await key_file(house), (await house.call("POST", LENT, {})).json["accessToken"]
+    house.clock += 10**9
     await house.call("DELETE", ACCOUNT)
     await house.call("POST", ACCOUNTS, {"accountId": "trainer"})
-    assert not await may(house, signed(other))
+    for former in (signed(other), lent):
+        assert (await house.call("GET", JOBS, token=former)).status == 401
     assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
 
 
@@ -210,10 +213,9 @@ async def test_nothing_is_remembered_of_forged_tokens() -> None:
 
 async def test_who_may_speaks_for_an_account(house: House) -> None:
     """`generateAccessToken`: for an hour at most, and no longer than the role lasts; the audit names both."""
-    path = f"/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken"
     creator = "roles/iam.serviceAccountTokenCreator"
     ana = known(house.tokens, "ana@corp.example", creator, "p1")
-    answer = await house.call("POST", path, {"lifetime": "600s", "scope": ["x"]}, token=ana)
+    answer = await house.call("POST", LENT, {"lifetime": "600s", "scope": ["x"]}, token=ana)
     token = answer.json["accessToken"]
     assert await may(house, token) and not await may(house, ana)
     await house.result("POST", JOBS, custom_job(), token=token)
@@ -221,10 +223,27 @@ async def test_who_may_speaks_for_an_account(house: House) -> None:
     assert (made["who"], made["resource"].rpartition("/")[2]) == ("ana@corp.example", EMAIL)
     assert (job["who"], job["actingAs"]) == ("ana@corp.example", EMAIL)
     for wrong in ({"lifetime": "7200s"}, {"lifetime": "soon"}, {"delegates": ["x"]}):
-        assert (await house.call("POST", path, wrong, token=ana)).status == 400
+        assert (await house.call("POST", LENT, wrong, token=ana)).status == 400
     body = {"role": creator, "member": "user:ana@corp.example", "project": "p1", "remove": True}
     await house.call("POST", "/trainshed/v1/access:change", body)
     assert not await may(house, token)
+
+
+async def test_what_was_lent_ends_with_who_borrowed_it(house: House) -> None:
+    """Tokens that somebody has obtained for an account: when theirs are revoked, and when they are an account
+    that is disabled, of which no token of its own is taken either."""
+    helper = "helper@p1.iam.gserviceaccount.com"
+    await house.result("POST", ACCOUNTS, {"accountId": "helper"})
+    for borrower, verb, path in (
+        ("ana@corp.example", "DELETE", "/trainshed/v1/tokens/ana@corp.example"),
+        (helper, "POST", f"{ACCOUNTS}/{helper}:disable"),
+    ):
+        own = known(house.tokens, borrower, "roles/iam.serviceAccountTokenCreator", "p1")
+        lent = (await house.call("POST", LENT, {}, token=own)).json["accessToken"]
+        assert await may(house, lent)
+        assert (await house.call(verb, path, {})).status == 200
+        for token in (own, lent):
+            assert (await house.call("GET", JOBS, token=token)).status == 401
 
 
 @pytest.mark.parametrize(

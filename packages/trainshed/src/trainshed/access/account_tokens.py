@@ -83,7 +83,8 @@ def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
         return _self_signed(token, header, book, now)
     claims = _claims(token, secret, "HS256")
     check_claims(claims, now, 0)
-    return Bearer(claims["sub"], claims["key"], claims["by"], claims["exp"])
+    sub, key, by, exp, iat = (claims[name] for name in ("sub", "key", "by", "exp", "iat"))
+    return Bearer(sub, key, by, exp, issued=iat)
 
 
 def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
@@ -95,25 +96,27 @@ def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
 
 def check(bearer: Bearer, book: AccessBook) -> None:
     """Raise Unauthenticated if the book does not hold any more what a token was made by."""
-    out = book.signed_out.get(bearer.email)
-    if bearer.issuer and out is not None and bearer.issued <= out.at / 1e9 + SKEW:
+    is_lent = bool(bearer.by) and not bearer.issuer
+    out = book.signed_out.get(bearer.by.lower() if is_lent else bearer.email)
+    wait = 1 if is_lent else SKEW
+    if (is_lent or bearer.issuer) and out is not None and bearer.issued <= out.at / 1e9 + wait:
         raise Unauthenticated(
-            f"The tokens of {bearer.email} were revoked after this one was issued: get a new one, "
-            f"{SKEW} s after that at the earliest."
+            f"The tokens of {out.email} were revoked after this one was issued: get a new one, "
+            f"{wait} s after that at the earliest."
         )
     if bearer.issuer and not bearer.by:
         return
-    account = book.accounts.get(bearer.email)
-    if account is None or account.disabled:
-        state = "was deleted" if account is None else "is disabled"
-        raise Unauthenticated(f"The service account {bearer.email} {state}.")
+    account, speaker = book.accounts.get(bearer.email), book.accounts.get(bearer.by)
+    is_former = is_lent and account is not None and bearer.issued < account.created // 10**9
+    if account is None or account.disabled or is_former:
+        raise Unauthenticated(f"The service account {bearer.email} was deleted, or is disabled.")
     if bearer.key and bearer.key not in book.keys:
         raise Unauthenticated(
             f"The key of {bearer.email} by which this token was obtained was deleted."
         )
     rights = book.policy.rights(bearer.by).within(account.project)
-    is_impersonated = bearer.by not in ("", OWNER_EMAIL) and not bearer.issuer
-    if is_impersonated and GET_ACCESS_TOKEN not in rights:
+    may_speak = GET_ACCESS_TOKEN in rights and not (speaker is not None and speaker.disabled)
+    if is_lent and bearer.by != OWNER_EMAIL and not may_speak:
         raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
 
 

@@ -84,6 +84,8 @@ class TokenAuthority:
         token = self.book.tokens.get(digest)
         if token is None or (token.expires is not None and token.expires <= self._now()):
             return None
+        if (account := self.book.accounts.get(token.email)) is not None and account.disabled:
+            return None
         self.used(digest)
         return Principal(token.email, self.book.policy.rights(token.email, token.groups), digest)
 
