@@ -91,6 +91,7 @@ class Overview:
                 self.log(text, now)
 
 
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 _END_SECONDS = 5.0
 """Seconds for the threads to end."""
 
@@ -182,8 +183,9 @@ class Process:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: self._tell("end", 0))
+        # A handler would run in this thread, which may begin to wait just after it has looked for signals.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        threading.Thread(target=self._await_signal, daemon=True).start()
         threads = [
             threading.Thread(target=self._serve, args=pair, daemon=True)
             for pair in enumerate(self._servers)
@@ -205,6 +207,10 @@ class Process:
 
     def _tell(self, what: str, value: object) -> None:
         self._news.put((what, value))
+
+    def _await_signal(self) -> None:
+        signal.sigwait(_ENDING)
+        self._tell("end", 0)
 
     def _serve(self, number: int, server: Server) -> None:
         try:
