@@ -39,12 +39,14 @@ def _built(
     uv.write_text(_UV)
     uv.chmod(0o755)
     program.write_text(smoke)
-    sheet = Sheet("family", "Family", (release,), ("common",), program, ((3, 10), (3, 13)))
+    sheet = Sheet("family", "Family", (release,), ("common",), tmp_path, ((3, 10), (3, 13)))
     known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     installer = Installer(tmp_path / "uv-cache", {**known, **environ}, str(uv))
     lines: list[str] = []
     environments = Environments(tmp_path / "cache", installer, time.monotonic_ns)
-    prefix = environments.build(sheet, release, running_interpreter(), lines.append)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trainshed.runtimes.environments.SMOKE_TESTS", program)
+        prefix = environments.build(sheet, release, running_interpreter(), lines.append)
     return prefix.root, lines
 
 

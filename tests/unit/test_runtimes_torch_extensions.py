@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.pytorch.extensions import take_out_unusable
+from trainshed.runtimes.torch_extensions import take_out_unusable
 
 
 def _site(root: Path, *, torch: str = "", needs: bytes = b"libtorch_cuda.so") -> Path:

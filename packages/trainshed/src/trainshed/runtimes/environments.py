@@ -18,11 +18,12 @@ from trainshed.runtimes.prefix import (
     write_command,
     write_template,
 )
-from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
+from trainshed.runtimes.torch_extensions import take_out_unusable
 from trainshed.runtimes.trees import let_read, size_of
 
+SMOKE_TESTS = Path(__file__).with_name("smoke.py")
 _LAYOUT = "4"
 """Raised whenever the layout of an environment changes, so that older ones are not used."""
 
@@ -169,9 +170,9 @@ class Environments:
             install(*pinned)
 
     def _prove(self, sheet: Sheet, prefix: Prefix, progress: Callable[[str], None]) -> None:
-        """Run the sheet's smoke test in the environment as a job's program would see it. Raises
+        """Run the family's smoke test in the environment as a job's program would see it. Raises
         InstallFailed."""
-        command = [str(prefix.executable), "-I", str(sheet.smoke)]
+        command = [str(prefix.executable), "-I", str(SMOKE_TESTS), sheet.folder.name]
         self._installer.run(command, prefix.root, progress, "proving the runtime")
 
 

@@ -23,9 +23,8 @@ from trainshed.runtimes.sheet import (
 from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
 
 
-def _smoke_test(family: str) -> Path:
-    """Return the path of the program that tests an environment; the locks lie beside it."""
-    return Path(__file__).parent / family / "smoke.py"
+def _folder(name: str) -> Path:
+    return Path(__file__).parent / name
 
 
 # Plain Python.
@@ -36,7 +35,7 @@ PYTHON = Sheet(
     releases=(Release(version="", pythons=((3, 7), (3, 14))),),
     requirements=FOUNDATION,
     sources=SOURCES,
-    smoke=_smoke_test("python"),
+    folder=_folder("python"),
     preferred_pythons=((3, 10), (3, 13)),
 )
 
@@ -125,7 +124,7 @@ SCIKIT_LEARN = Sheet(
     requirements=(*FOUNDATION, *LEARNING),
     sources=(*SOURCES, *LEARNING_SOURCES),
     left_out=LEARNING_LEFT_OUT,
-    smoke=_smoke_test("scikit_learn"),
+    folder=_folder("scikit_learn"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="scikit-learn",
     # The last of them loads what most programs use: linear models, selection, metrics, pipelines.
@@ -188,7 +187,7 @@ XGBOOST = Sheet(
     requirements=(*FOUNDATION, *LEARNING),
     sources=(*SOURCES, *LEARNING_SOURCES),
     left_out=LEARNING_LEFT_OUT,
-    smoke=_smoke_test("xgboost"),
+    folder=_folder("xgboost"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="xgboost",
     preloads=("numpy", "sklearn", "xgboost"),
@@ -234,7 +233,7 @@ PYTORCH = Sheet(
         LeftOut("cloud-tpu-client", "no TPU is served here", device="tpu"),
         LeftOut("tpu-info", "no TPU is served here", device="tpu"),
     ),
-    smoke=_smoke_test("pytorch"),
+    folder=_folder("pytorch"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="pytorch",
     usual_python=True,
@@ -258,7 +257,7 @@ REDUCTION_SERVER = Sheet(
     title="Reduction Server",
     releases=(Release(version="", pythons=((3, 8), (3, 14))),),
     requirements=("numpy>=1.17",),
-    smoke=_smoke_test("reduction_server"),
+    folder=_folder("reduction_server"),
     preferred_pythons=((3, 10), (3, 13)),
 )
 
@@ -278,7 +277,7 @@ TENSORBOARD = Sheet(
         ),
     ),
     requirements=(),
-    smoke=_smoke_test("tensorboard"),
+    folder=_folder("tensorboard"),
     preferred_pythons=((3, 10), (3, 13)),
     usual_python=True,
 )
@@ -310,10 +309,10 @@ GSUTIL = Sheet(
         ),
     ),
     requirements=(),
-    smoke=_smoke_test("gsutil"),
+    folder=_folder("gsutil"),
     preferred_pythons=((3, 11), (3, 13)),
     usual_python=True,
-    command=Path(__file__).parent / "gsutil" / "command.py",
+    command=_folder("gsutil") / "command.py",
 )
 
 

@@ -25,9 +25,9 @@ from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.prefix import Prefix, derive_prefix, take_scripts, write_template
-from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.shelf import Shelf, held, waiting_for
 from trainshed.runtimes.stop import Stop
+from trainshed.runtimes.torch_extensions import take_out_unusable
 from trainshed.runtimes.trees import is_file, let_read, read_small, remove_tree
 
 _LAYOUT = "5"

@@ -98,8 +98,8 @@ class Sheet(Struct, frozen=True):
     releases: tuple[Release, ...]
     #: Requirements of every release that is not slim; `sources` and `left_out` hold for the same releases.
     requirements: tuple[str, ...]
-    #: A program that tests an environment by using what the family is for. The locks lie beside it.
-    smoke: Path
+    #: The folder of its locks; `smoke.py` has a test of the folder's name.
+    folder: Path
     #: Lowest and highest preferred Python, if nobody asked for one.
     preferred_pythons: tuple[Minor, Minor]
     sources: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class Sheet(Struct, frozen=True):
         """Return the path of the lock: the pins of everything that the release holds, with markers where they
         depend on the Python (`./dev lock`)."""
         name = (release.version or "plain").replace("+", "-")
-        return self.smoke.with_name(f"{name}.lock")
+        return self.folder / f"{name}.lock"
 
     def asks_for(self, release: Release) -> tuple[str, ...]:
         """Return the version ranges that the release's lock is made from."""

@@ -1,7 +1,7 @@
 """Stands in for the compiled operators of torchvision where they do not load.
 
 It is copied into torchvision if its extensions are for GPUs and PyTorch is for CPUs
-(`runtimes.pytorch.extensions`), and imported by torchvision's module `extension`. When torchvision is
+(`runtimes.torch_extensions`), and imported by torchvision's module `extension`. When torchvision is
 imported, it registers derived forms of some operators by name, which fails if nobody has defined them. Pillow
 reads the images; other operators fail with an error that names them.
 """

@@ -327,7 +327,7 @@ SHEET = Sheet(
     ),
     requirements=FOUNDATION,
     sources=SOURCES,
-    smoke=Path(__file__).with_name("smoke.py"),
+    folder=Path(__file__).parent,
     preferred_pythons=((3, 10), (3, 13)),
     framework="tensorflow",
     preloads=("numpy", "tensorflow"),

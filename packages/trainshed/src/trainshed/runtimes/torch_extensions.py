@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainshed.runtimes.trees import is_file, read_small
 
-_STAND_IN = Path(__file__).with_name("absent_operators.py")
+_STAND_IN = Path(__file__).parent / "pytorch" / "absent_operators.py"
 _EXTENSIONS = ("torchvision/*.so", "torchaudio/lib/*.so")
 _NEEDS_GPU = b"libtorch_cuda.so"
 _PIECE = 1 << 20
