@@ -5,12 +5,10 @@ locks. Nothing slow happens on the loop: units are unpacked in threads.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -150,12 +148,6 @@ class NodeCache:
             raise
         took = time.monotonic() - begun
         log.info("%s is here: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
-        # Until it is synced to disk need not be waited for.
-        threading.Thread(target=self._settle, args=(unit.path,), daemon=True).start()
-
-    def _settle(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # It is fetched anew after a power cut.
-            self._shelf.settle(path)
 
 
 class _Stream:

@@ -3,8 +3,8 @@ removed.
 
 All agents of a node share it. Each fetched unit has a record; a unit without one was put there by others (a
 service on the node, a shared file system) and is used as it is, if it is finished, but never replaced or
-removed. A unit is trusted if it is known to be synced to disk, or was fetched since this boot. It also runs
-in child processes: standard library only.
+removed. A fetched unit is on disk before it has a record. It also runs in child processes: standard library
+only.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainshed.core.units import Bytes
@@ -37,8 +37,6 @@ class Record:
     path: str
     digest: str
     bytes: Bytes
-    #: The boot in which it was fetched; "" = it is known to be synced to disk.
-    boot: str
 
 
 class NodeShelf:
@@ -50,13 +48,12 @@ class NodeShelf:
         self._boot = _boot()
 
     def record(self, path: str) -> Record | None:
-        """Return a unit's record; None if it was not fetched, or may have lost data when the machine went
-        down."""
+        """Return a unit's record; None if it was not fetched."""
         try:
             known = Record(**json.loads(self.record_of(path).read_text()))
         except (OSError, ValueError, TypeError):
             return None
-        return known if known.path == path and known.boot in ("", self._boot) else None
+        return known if known.path == path else None
 
     def is_finished(self, unit: Unit) -> bool:
         """Whether others have put the unit there, and completely."""
@@ -126,26 +123,16 @@ class NodeShelf:
         return place.parent / f".{place.name}.{secrets.token_hex(4)}.fetching"
 
     def place(self, draft: Path, unit: Unit, size: int) -> None:
-        """Move an unpacked unit to its path, atomically. Raises OSError."""
+        """Sync an unpacked unit to disk, and move it to its path, atomically. Blocks for as long as the disk
+        takes. Raises OSError."""
         bits = stat.S_IMODE(draft.stat().st_mode)
         draft.chmod(bits | stat.S_IWUSR)
-        (draft / BUILT).write_text(self._boot)
-        (draft / BUILT).chmod(0o444)
+        (draft / BUILT).touch(0o444)
         draft.chmod(bits)
-        record = Record(unit.path, unit.digest, size, self._boot)
-        if not self._boot:
-            sync(draft)
+        sync(draft)
         # The record comes first: a unit without one would count as put there by others.
-        self._write(record)
+        self._write(Record(unit.path, unit.digest, size))
         draft.rename(unit.path)
-
-    def settle(self, path: str) -> None:
-        """Sync a unit to disk, so that it outlives this boot. Blocks for as long as the disk takes. Raises
-        OSError."""
-        record = self.record(path)
-        if record is not None and record.boot:
-            sync(Path(path))
-            self._write(replace(record, boot=""))
 
     def take_away(self, path: str) -> bool:
         """Remove a fetched unit. Returns False if it is in use, or others have put it there (and may use it
