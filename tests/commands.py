@@ -1,10 +1,17 @@
 """Commands that tests run."""
 
 import contextlib
+import shutil
 import subprocess
 from collections.abc import Generator
 from os import PathLike
 from typing import Any
+
+import pytest
+
+needs_compiler = pytest.mark.skipif(
+    not shutil.which("cc"), reason="the reducers' part in C needs a compiler: NOT tested"
+)
 
 
 def execute(

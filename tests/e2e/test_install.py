@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tools import release
 
-from tests.commands import execute
+from tests.commands import execute, needs_compiler
 from tests.e2e.running import ROOT, SKLEARN, Service, environment
 from trainshed.runtimes.indexes import index_environment
 from trainshed.runtimes.interpreters import Interpreters
@@ -36,7 +36,7 @@ def test_a_release_names_what_it_is_made_of(wheels: Path) -> None:
     assert all(item["hashes"] for item in by_name.values())
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="the part in C needs a compiler: NOT tested")
+@needs_compiler
 def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Path) -> None:
     """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker.
     The guide installs what fits the machine, with the wheels of others beside it."""

@@ -3,20 +3,16 @@ no PyTorch."""
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
-import pytest
-
+from tests.commands import needs_compiler
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit, worker_pool
 from tests.e2e.stories import PRIMARY, REDUCER, Story, Verdict, story_of, until
 from trainshed.core import reduction
 
-pytestmark = pytest.mark.skipif(
-    not shutil.which("cc"), reason="reducers need a compiler: NOT tested"
-)
+pytestmark = needs_compiler
 IMAGE = "europe-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 UNDER_WAY = "under way"
 _SUMS = f"""

@@ -4,14 +4,13 @@ test-runtimes`."""
 import asyncio
 import os
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.commands import running
+from tests.commands import needs_compiler, running
 from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
 from trainshed.core import reduction
 from trainshed.core.runtime import RuntimeChoice
@@ -94,7 +93,7 @@ def _content(prepared: PreparedRuntime) -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="the part in C needs a compiler: NOT tested")
+@needs_compiler
 def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     """spec/reduction#exactness: Python 3.8 and newer, and NumPy of its day; the package lies on the path,
     read-only, whatever the Python."""
