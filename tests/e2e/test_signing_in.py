@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,13 +19,17 @@ from tests.e2e.browsing import WITH_CHROMIUM
 from tests.e2e.conftest import NODE
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import (
+    CUSTOM_JOBS,
     PROJECT,
     Service,
+    container_job,
     environment,
     running,
+    submit,
     trainshed,
 )
 from tests.issuer import CLIENT, GCLOUD, ScriptedIssuer, issuing
+from trainshed.access.account_tokens import SKEW
 
 pytestmark = pytest.mark.e2e
 ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
@@ -143,11 +148,21 @@ def test_a_certified_provider_signs_a_person_in(
 def test_gcloud_shows_an_id_token_as_it_is(
     service: Service, issuer: ScriptedIssuer, tmp_path: Path
 ) -> None:
-    """At the port of the buckets, too, whose process asks the service."""
+    """At the port of the buckets, too, whose process asks the service. What goes on by it ends with it."""
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
-    gcloud = Gcloud(replace(service, token=issuer.id_token()), tmp_path)
+
+    def hers(seconds: int) -> Service:
+        token = issuer.id_token(exp=int(time.time()) + seconds - SKEW)
+        return replace(service, token=token)
+
+    gcloud = Gcloud(hers(600), tmp_path)
     assert gcloud.run("storage", "ls").stdout == "gs://trainshed/\n"
     gcloud.run("ai", "custom-jobs", "list")
+    job = submit(service, container_job("import time; time.sleep(600)"))
+    began = time.monotonic()
+    assert not [view for view in hers(3).watch(job) if "SUCCEEDED" in view["state"]]
+    assert time.monotonic() - began < 60
+    service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel")
 
 
 @pytest.mark.gcloud

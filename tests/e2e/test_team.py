@@ -176,14 +176,19 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     read = ("logging", "read", 'logName:"cloudaudit.googleapis.com"', within, "--format=json")
     entries = [entry["protoPayload"] for entry in json.loads(admin.run(*read).stdout)]
     done = {
-        (entry["authenticationInfo"]["principalEmail"], entry["methodName"].rpartition(".")[2])
+        (
+            entry["authenticationInfo"]["principalEmail"],
+            entry["methodName"].rpartition(".")[2],
+            entry["status"].get("code", 0),
+        )
         for entry in entries
     }
     assert done >= {
-        ("ana@corp.example", "CreateCustomJob"),
-        (ROBOT, "CreateCustomJob"),
-        ("eve@corp.example", "Shell"),
-        ("owner@trainshed.local", "SetIamPolicy"),
+        ("ana@corp.example", "CreateCustomJob", 0),
+        (ROBOT, "CreateCustomJob", 0),
+        ("bo@corp.example", "CancelCustomJob", 7),
+        ("eve@corp.example", "Shell", 0),
+        ("owner@trainshed.local", "SetIamPolicy", 0),
     }
     usage = trainshed("usage", "--project", PROJECT, "--format", "csv", data=service.data).stdout
     assert {"ana@corp.example", "dee@corp.example"} < {

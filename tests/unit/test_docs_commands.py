@@ -16,6 +16,7 @@ from trainshed.cli.commands import verb_first
 ROOT = Path(__file__).parents[2]
 _BY_WORDS = dict(commands())
 _INLINE = re.compile(r"`((?:\./dev|trainshed) [^`]+)`")
+_SHARED = {"--data", "--url", "--token", "--ca", "--format", "--project", "--region"}
 
 
 def test_blocks_that_are_run_are_there() -> None:
@@ -56,6 +57,8 @@ def test_a_command_that_a_page_names_has_these_options() -> None:
         words = _words(line)
         path: tuple[str, ...] = ()
         rest = words[1:]
+        while rest and rest[0] in _SHARED:
+            rest = rest[2:]
         rest = verb_first(rest, {path[0] for path in _BY_WORDS if path})
         while rest and (*path, rest[0]) in _BY_WORDS:
             path, rest = (*path, rest[0]), rest[1:]

@@ -11,10 +11,11 @@ import pytest
 from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.refusals import violations
 from tests.contract.api.shelling import Shelled
-from tests.unit.specs_requests import custom_job
+from tests.unit.specs_requests import custom_job, package
 from trainshed.access import strangers
 from trainshed.access.account_tokens import GRANT
 from trainshed.api.calls.call import tell_of_stranger
+from trainshed.core.names import project_number
 from trainshed.store.audit import chained
 
 HOUSE = Shelled
@@ -60,7 +61,9 @@ async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
     assert (await house.call("GET", jobs, token=made["token"])).status == 403
     assert not house.tokens.book.accounts
     assert (await house.call("GET", jobs)).json["customJobs"], "what it holds stays"
-    [deletion] = [row for row in await audit(house) if row["method"].endswith("DeleteProject")]
+    refused, deletion = [row for row in await audit(house) if "DeleteProject" in row["method"]]
+    assert (refused["who"], refused["project"]) == (ANA, "vision")
+    assert [row["answer"] for row in (refused, deletion)] == ["PERMISSION_DENIED", "OK"]
     assert deletion["detail"] == {"removed": [f"roles/aiplatform.user user:{ANA}"]}
     assert (await house.call("DELETE", project)).status == 404
 
@@ -111,9 +114,12 @@ async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, 
 
 
 async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shelled) -> None:
-    """Jobs, quotas, secrets, shells and rights; looks at them are not told, nor what failed."""
+    """Jobs with their secrets, quotas, shells and rights; looks are not told, nor what was no request."""
     made = await token_of(house)
-    name = (await house.result("POST", JOBS, custom_job(), token=made["token"]))["name"]
+    secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
+    await house.call("POST", f"{OURS}/secrets", secret)
+    job = custom_job(package(env=[{"name": "KEY", "value": "$(secret:key)"}]))
+    name = (await house.result("POST", JOBS, job, token=made["token"]))["name"]
     await house.run(name)
     await house.call("GET", f"/v1/{name}", token=made["token"])
     await house.call("POST", JOBS, {}, token=made["token"])
@@ -121,8 +127,6 @@ async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shell
     await house.call("POST", f"/v1/{name}:cancel", {}, token=made["token"])
     quota = {"metric": "cpus_n1_e2", "limit": 8, "project": "p1"}
     await house.call("POST", f"{OURS}/quotas:set", {**quota, "region": "us-central1"})
-    secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
-    await house.call("POST", f"{OURS}/secrets", secret)
     changes = [
         (row["who"], row["method"].rpartition(".")[2], row["resource"])
         for row in await audit(house)
@@ -130,16 +134,47 @@ async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shell
     owner = "owner@trainshed.local"
     assert changes == [
         (owner, "Create", ANA),
+        (owner, "Set", "key"),
         (ANA, "CreateCustomJob", name),
         (ANA, "Shell", name),
         (ANA, "CancelCustomJob", name),
         (owner, "Set", "quota of cpus_n1_e2 in us-central1"),
-        (owner, "Set", "key"),
     ]
     rows = await audit(house, "?project=p1")
-    assert [row["resource"] for row in rows][:1] == [name]
-    assert rows[-2]["detail"] == {"before": "unlimited", "after": 8.0}
+    assert [(row["resource"], row["detail"]) for row in rows][1:2] == [(name, {"secrets": "key"})]
+    assert rows[-1]["detail"] == {"before": "unlimited", "after": 8.0}
     assert "c2VjcmV0" not in json.dumps(rows)
+
+
+@pytest.mark.parametrize("project", ["p1", str(project_number("p1"))])
+async def test_who_tries_to_change_what_they_may_not_is_told_of_but_fills_no_disk(
+    house: Shelled, project: str
+) -> None:
+    """In the audit of the project, whichever way it is named; looks are not told of."""
+    await token_of(house)
+    bo = (await token_of(house, "bo@corp.example", project="p2"))["token"]
+    jobs, long = JOBS.replace("p1", project), "n" * 9000
+    for method, path, body in (
+        ("POST", jobs, custom_job()),
+        ("DELETE", f"{jobs}/{long}", None),
+        ("PUT", f"/v1/projects/{project}", {"name": "mine"}),
+        ("POST", f"{OURS}/secrets", {"name": "key", "value": "c2VjcmV0", "project": project}),
+        ("GET", jobs, None),
+    ):
+        assert (await house.call(method, path, body, token=bo)).status == 403
+    rows = await audit(house, "?project=p1")
+    assert [row["method"].rpartition(".")[2] for row in rows] == [
+        *("CreateCustomJob", "DeleteCustomJob", "UpdateProject", "Set")
+    ]
+    assert {(row["who"], row["answer"]) for row in rows} == {
+        ("bo@corp.example", "PERMISSION_DENIED")
+    }
+    assert max(len(house_content(house, row["seq"])) for row in rows) <= 368
+    for _ in range(60):
+        await house.call("POST", jobs, custom_job(), token=bo)
+    rows = await audit(house, "?project=p1")
+    assert len(rows) == 50 and rows[-1]["detail"] == {"refusals": 50, "seconds": 86400.0}
+    assert not rows[-2]["detail"] and "c2VjcmV0" not in json.dumps(rows)
 
 
 async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -> None:

@@ -198,6 +198,7 @@ async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(hou
     assert entry["logName"] == "projects/p1/logs/cloudaudit.googleapis.com%2Factivity"
     assert entry["protoPayload"]["@type"] == "type.googleapis.com/google.cloud.audit.AuditLog"
     assert entry["protoPayload"]["serviceName"] == "aiplatform.googleapis.com"
+    assert (entry["severity"], entry["protoPayload"]["status"]) == ("NOTICE", {})
     who = 'protoPayload.authenticationInfo.principalEmail="{}"'
     for email, count in (("owner@trainshed.local", 3), ("ana@corp.example", 0)):
         answer = await entries(house, f"{AUDIT} AND {who.format(email)}")
@@ -208,6 +209,11 @@ async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(hou
     body = {"resourceNames": ["projects/p1"], "filter": AUDIT}
     refused = await house.call("POST", "/v2/entries:list", body, token=ana)
     assert refused.status == 403 and "trainshed.audit.list" in refused.error["message"]
+    await house.call("POST", "/v3/projects", {"projectId": "more"}, token=ana)
+    await house.call("DELETE", "/v3/projects/p1", token=ana)
+    [denied] = (await entries(house, f"{AUDIT} AND protoPayload.status.code=7")).json["entries"]
+    assert denied["protoPayload"]["status"] == {"code": 7, "message": "PERMISSION_DENIED"}
+    assert denied["severity"] == "ERROR"
 
 
 @pytest.mark.parametrize(

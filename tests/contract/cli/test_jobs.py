@@ -2,6 +2,7 @@
 test_job_actions.py."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,12 +292,19 @@ def test_yaml_is_what_json_is(trainshed: Invoke, service: FakeService) -> None:
     assert "not one of table, json, yaml." in trainshed("jobs", "list", "--format", "xml").stderr
 
 
-@pytest.mark.parametrize("verb", [(), ("list",)])
-def test_a_kind_alone_is_its_list(
-    trainshed: Invoke, service: FakeService, verb: tuple[str, ...]
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nodes", "--format", "json"),
+        ("--data", "DATA", "nodes", "--format=json"),
+        ("nodes", "--data", "DATA", "list", "--format", "json"),
+    ],
+)
+def test_shared_options_may_stand_anywhere(
+    trainshed: Invoke, service: FakeService, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     service.on("GET", "/trainshed/v1/nodes", {"nodes": []})
-    result = trainshed("nodes", *verb, "--format", "json")
+    result = trainshed(*(word.replace("DATA", str(tmp_path)) for word in words))
     assert (result.exit_code, result.stdout) == (0, "[]\n"), result.stderr
 
 

@@ -5,7 +5,6 @@ import os
 import ssl
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -116,24 +115,15 @@ async def test_a_hub_that_is_not_ours_is_told_nothing(place: Place, tmp_path: Pa
     assert not any(heard)
 
 
-async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(place: Place) -> None:
     with pytest.raises(OSError):
         await place.dialer(place.credential(seconds=-1)).dial()
-    clock = Mock(wraps=asyncio.get_running_loop(), call_later=Mock())
-    monkeypatch.setattr(
-        hub, "asyncio", Mock(wraps=asyncio, get_running_loop=lambda: clock, Server=asyncio.Server)
-    )
-    dialer = place.dialer(place.credential(seconds=60))
+    # Time enough to dial on a busy machine.
+    dialer = place.dialer(place.credential(seconds=3))
     channel = await dialer.dial()
     expected = place.hub.expect(NAME, "s", Message)
     held = await dialer.converse("s", Message)
     stream = await expected
-    for timer in clock.call_later.call_args_list:
-        left, end = timer.args
-        assert 0 < left <= 60
-        end()
     for cut in (channel, held, stream):
         with pytest.raises(ChannelClosed):
             await cut.receive()

@@ -19,7 +19,7 @@ _SPAN: Final = 60.0
 _DELAY: Final = 1.0
 """Seconds that each further one takes."""
 _MOST: Final = 10_000
-"""Addresses that are remembered; the oldest are forgotten first."""
+"""Callers that are remembered; the oldest are forgotten first."""
 
 
 def network_of(source: str) -> str:
@@ -27,24 +27,36 @@ def network_of(source: str) -> str:
     return ip_address(source).exploded[:19] if ":" in source and "." not in source else source
 
 
-class Strangers:
+class Refusals:
+    """How often each caller was refused within a span, in seconds."""
+
+    def __init__(self, span: float) -> None:
+        self._span = span
+        #: When the span of a caller began, and the refusals since.
+        self._counts: dict[str, tuple[float, int]] = {}
+
+    def count(self, caller: str) -> int:
+        """Count a refusal, and return how many there are of this caller within the span."""
+        now = time.monotonic()
+        began, count = self._counts.pop(caller, (now, 0))
+        if now - began >= self._span:
+            began, count = now, 0
+        self._counts[caller] = began, count + 1
+        if len(self._counts) > _MOST:
+            del self._counts[next(iter(self._counts))]
+        return count + 1
+
+
+class Strangers(Refusals):
     """The refusals of one port. `tell`: called with an address that has to wait from now on, and why."""
 
     def __init__(self, tell: Callable[[str, Mapping[str, object]], Awaitable[None]]) -> None:
+        super().__init__(_SPAN)
         self._tell = tell
-        #: When the span of an address began, and its refusals since.
-        self._refusals: dict[str, tuple[float, int]] = {}
 
-    def count(self, source: str) -> int:
-        """Count a refusal, and return how many there are of this address within the span."""
-        now, source = time.monotonic(), network_of(source)
-        began, count = self._refusals.pop(source, (now, 0))
-        if now - began >= _SPAN:
-            began, count = now, 0
-        self._refusals[source] = began, count + 1
-        if len(self._refusals) > _MOST:
-            del self._refusals[next(iter(self._refusals))]
-        return count + 1
+    def count(self, caller: str) -> int:
+        """Count a refusal of an address."""
+        return super().count(network_of(caller))
 
     def slows(self, source: str, send: Send) -> Send:
         """Return `send` for answers to an address: those with the status 401 may wait."""

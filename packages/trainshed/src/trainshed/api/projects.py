@@ -18,7 +18,7 @@ from trainshed.access.book import AccessBook, Project
 from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, audited
+from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
@@ -212,9 +212,8 @@ async def create_by_v1(call: HandCall) -> dict[str, Any]:
     InvalidRequest, AlreadyExists."""
     authorize(call.principal, _CREATE, ())
     name = str(call.body.get("projectId") or "")
-    making = create(call.services, name, str(call.body.get("name") or ""), _labels(call))
-    made = await audited(making, call.services, call.principal, _CREATE)
-    return _creation(call.services.access.book, made)
+    await create(call.services, name, str(call.body.get("name") or ""), _labels(call))
+    return _creation(call.services.access.book, name)
 
 
 def _labels(call: HandCall) -> dict[str, str]:
@@ -234,10 +233,9 @@ async def update_by_v1(call: HandCall) -> dict[str, Any]:
     known = call.services.access.book.projects.get(name) or Project(name, call.services.now())
     display_name = str(call.body.get("name") or "")
     changed = replace(known, display_name=display_name, labels=_labels(call))
-    changing = call.services.access.change(
+    await call.services.access.change(
         lambda book: book.with_project(changed), name, f"projects/{name}"
     )
-    await audited(changing, call.services, call.principal, _UPDATE)
     return _view_of_v1(call.services.access.book, name)
 
 
@@ -246,7 +244,7 @@ async def delete_by_v1(call: HandCall) -> dict[str, Any]:
     project = call.names["project"]
     authorize(call.principal, _DELETE, (project,))
     name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
-    await audited(_forget(call.services, name), call.services, call.principal, _DELETE)
+    await _forget(call.services, name)
     return {}
 
 

@@ -25,7 +25,14 @@ from msgspec.structs import replace
 from trainshed.access.principals import Principal
 from trainshed.access.strangers import Strangers
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.call import Call, HandCall, HandHandler, permitted, tell_of_stranger
+from trainshed.api.calls.call import (
+    Call,
+    HandCall,
+    HandHandler,
+    audited,
+    permitted,
+    tell_of_stranger,
+)
 from trainshed.api.calls.checks import completed
 from trainshed.api.calls.http import (
     LARGE,
@@ -195,7 +202,10 @@ class ApiApplication:
         principal = await self._authenticate(request.headers.get("authorization"))
         body, root = await _fields(request), _root_url(request)
         call = HandCall(principal, self._services, method[0], names, body, root)
-        return json_answer(wire_json.encode_text(await handler(call)))
+        project = names.get("project", "").removeprefix("-")
+        who = self._services, principal, method[0]
+        answer = await audited(handler(call), *who, project=project, resource=request.path)
+        return json_answer(wire_json.encode_text(answer))
 
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
         form = await request.decoded_body(SMALL_BODY)

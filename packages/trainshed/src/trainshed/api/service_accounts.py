@@ -24,7 +24,7 @@ from trainshed.access.account_tokens import GRANT, LIFETIME
 from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.principals import Bearer
-from trainshed.api.calls.call import HandCall, HandHandler, HandMethods, audited
+from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.errors import (
@@ -272,8 +272,7 @@ async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
                 "there is no such service account."
             ) from None
         raise
-    answer = handler(replace(call, names={**call.names, "project": project}))
-    return await audited(answer, call.services, call.principal, call.method, project=project)
+    return await handler(replace(call, names={**call.names, "project": project}))
 
 
 METHODS: Final[HandMethods] = {

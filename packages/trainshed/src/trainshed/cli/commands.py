@@ -2,8 +2,9 @@
 
 Owns their names and one-line descriptions, so that `trainshed --help` imports no command's module.
 
-`trainshed models list` means `trainshed list models`, as does `trainshed models`. If a user leaves out the
-group of a command, the error names the group.
+Groups accept shared options before the command's name: `trainshed --data D jobs list` means `trainshed jobs
+list --data D`; `trainshed models list` means `trainshed list models`, as does `trainshed models`. If a user
+leaves out the group of a command, the error names the group.
 """
 
 import importlib
@@ -124,24 +125,29 @@ class LazyCommand(click.Command):
         return command
 
 
+_SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
+"""Options that most commands have; each takes a value."""
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
 """Commands that take a kind of thing."""
 
 
 class Group(click.Group):
-    """A group that may run a command if none is named, and that knows in which group a misplaced one is."""
+    """A group whose shared options may stand before the command's name."""
 
     #: The command that is run if none is named; "" = none.
     default = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the verb before the kind, and name the command that is meant if none is typed."""
+        """Move shared options behind the command's name, where click expects them."""
         # While a shell completes words, the command may not have been typed yet.
         is_typed = not ctx.resilient_parsing
         if ctx.parent is None:
+            args = in_order(args, {*self.commands, *KINDS})
             args = verb_first(args, self.commands, default="list" if is_typed else "")
-        return super().parse_args(ctx, _with_command(args, self.default if is_typed else ""))
+        return super().parse_args(
+            ctx, in_order(args, self.commands, self.default if is_typed else "")
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -184,7 +190,7 @@ def verb_first(
     if not args or args[0] not in KINDS:
         return [*args]
     kind, *rest = args
-    rest = _with_command(rest, default)
+    rest = in_order(rest, VERBS, default)
     if rest and rest[0] in VERBS:
         return [rest[0], kind, *rest[1:]]
     if kind in commands or not rest:
@@ -194,8 +200,21 @@ def verb_first(
     raise click.UsageError(f"There is no `{kind} {rest[0]}`: {kind} have {', '.join(VERBS)}.")
 
 
-def _with_command(args: Sequence[str], default: str) -> list[str]:
-    """Return the words with `default` before them if they name no command; "" = there is none."""
-    if default and (not args or (args[0].startswith("-") and args[0] not in _HELP)):
+def in_order(args: Sequence[str], commands: Container[str], default: str = "") -> list[str]:
+    """Return the words with the command before shared options; unchanged if no command can be found.
+    `default`: the command if none is named; "" = none."""
+    end = 0
+    while end < len(args):
+        word = args[end]
+        if word in _SHARED:
+            end += 2
+        elif word.partition("=")[0] in _SHARED:
+            end += 1
+        else:
+            break
+    shared, rest = [*args[:end]], [*args[end:]]
+    if rest and rest[0] in commands:
+        return [rest[0], *shared, *rest[1:]]
+    if default and (not rest or (rest[0].startswith("-") and rest[0] not in _HELP)):
         return [default, *args]
     return [*args]

@@ -316,6 +316,7 @@ KINDS: Final = {
                 Field("AS", "actingAs"),
                 Field("METHOD", "method", _verb),
                 Field("RESOURCE", "resource"),
+                Field("ANSWER", "answer"),
                 Field("WHAT", "detail", _detail, flexible=True),
             ),
             id="seq",

@@ -10,17 +10,24 @@ import msgspec
 
 from trainshed.access.book import FILE, AccessBook, AccessFile, Documents, changes
 from trainshed.access.principals import Principal
+from trainshed.access.strangers import Refusals
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.store import audit
 from trainshed.store.sqlite.access import Access
+from trainshed.wire.status import StatusCode
 
 log = logging.getLogger(__name__)
 
 _USES_EVERY = 60.0
 """Seconds between two writes of when tokens were last shown."""
+_DAY = 24 * 3600.0
+REFUSALS = 50
+"""Refused calls of somebody that are recorded in a day, so that a flood of them fills no disk."""
+_SHOWN = 120
+"""Characters of what a refused call names: it may be anything."""
 
 
 class AccessKeeper:
@@ -50,6 +57,7 @@ class AccessKeeper:
         #: When tokens were last shown, by their digests.
         self.uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
+        self._refusals = Refusals(_DAY)
         self._changed = asyncio.Event()
         authority.used = self._note_use
 
@@ -114,6 +122,19 @@ class AccessKeeper:
         """Store the record of the call under way, which has changed nothing. Raises Unavailable."""
         if audit.under_way() is not None:
             await self._store.change({}, ())
+
+    async def record_refusal(self) -> None:
+        """Store that whoever makes the call under way had no right to it. Their last one of a day says that
+        no more follow."""
+        if (call := audit.under_way()) is None:
+            return
+        count = self._refusals.count(call.record.who)
+        if count <= REFUSALS:
+            call.project, call.record.resource = call.project[:63], call.record.resource[:_SHOWN]
+            call.record.detail = {"refusals": count, "seconds": _DAY} if count == REFUSALS else {}
+            call.record.status = StatusCode.PERMISSION_DENIED.number
+            with contextlib.suppress(Unavailable):
+                await self.record()
 
     async def write_uses(self) -> None:
         """Write from time to time when tokens were last shown. Runs until it is cancelled."""

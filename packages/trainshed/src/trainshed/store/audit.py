@@ -30,6 +30,8 @@ class AuditRecord(Struct, omit_defaults=True):
     source: str = ""
     #: What was changed and how; no secrets.
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
+    #: The number of the answer's google.rpc code; 0 = it was done.
+    status: int = 0
 
 
 class AuditRow(Struct, frozen=True):

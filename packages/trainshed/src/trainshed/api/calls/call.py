@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.access.authorization import authorize
-from trainshed.access.permissions import PERMISSIONS, is_recorded
+from trainshed.access.permissions import is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services
@@ -24,10 +24,11 @@ from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
 from trainshed.core.errors import InvalidRequest, PermissionDenied, Unavailable, Violation
 from trainshed.core.names import ids_by_number
-from trainshed.store.audit import AuditRecord, RecordedCall, recording
+from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.routes import KnownMethod
+from trainshed.wire.status import StatusCode
 
 _CREATING: Final = frozenset(
     {
@@ -95,8 +96,9 @@ def sent(call: Call, request: Any, name: str) -> dict[str, Any]:
     return call.public.setdefault(camel(name), {})
 
 
+Answer = Message | wire_json.Resource
 # The request's fields are those of the method's request message, which only the descriptors know.
-Handler = Callable[[Call, Any], Awaitable[Message | wire_json.Resource]]
+Handler = Callable[[Call, Any], Awaitable[Answer]]
 """Takes the request message and returns the response message; raises the errors of `api.calls.errors`."""
 
 Handlers = Mapping[str, Handler]
@@ -112,20 +114,22 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     handler = handlers.get(method)
     if handler is None:
         raise not_served(routes.by_name(method) or KnownMethod(method, ""), handlers)
-    authorize(principal, method)
-    permission = PERMISSIONS[method]
 
-    async def within(call: Call, request: Any) -> Message | wire_json.Resource:
-        name_by_id(request, (*principal.rights.projects, call.services.settings.project))
-        projects = tuple(projects_of(request))
-        if permission not in principal.rights.everywhere:
-            authorize(principal, method, projects)
+    async def answer(call: Call, request: Any, projects: Sequence[str]) -> Answer:
+        authorize(principal, method, projects)
         if method in _CREATING:
             call = replace(call, public=wire_json.to_public(request))
-            refuse_more(principal, call.public)
+            texts = list(_texts(call.public))
+            refuse_more(principal, texts)
+            has_secrets(texts)
         call.services.sent(method, request)
+        return await handler(call, request)
+
+    async def within(call: Call, request: Any) -> Answer:
+        name_by_id(request, (*principal.rights.projects, call.services.settings.project))
+        projects = tuple(projects_of(request))
         return await audited(
-            handler(call, request),
+            answer(call, request, projects),
             call.services,
             principal,
             method,
@@ -190,8 +194,15 @@ def _renamed(name: str, numbers: Mapping[str, str]) -> str:
     return name
 
 
-def refuse_more(principal: Principal, public: object) -> None:
-    """Refuse a job with more rights than whoever creates it. `public`: the request in public JSON.
+def has_secrets(texts: Iterable[tuple[str, str]]) -> None:
+    """Have the record of the call under way name the secrets that the programs of its job are given."""
+    refs = (ref for _, text in texts for ref in secrets.references(text))
+    if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := under_way()):
+        call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
+
+
+def refuse_more(principal: Principal, texts: Sequence[tuple[str, str]]) -> None:
+    """Refuse a job with more rights than whoever creates it. `texts`: those of the request.
 
     A job runs as the account that its request names: a person needs the permission to act as one
     (`iam.serviceAccounts.actAs`) in the account's own project; a program must not gain another account by
@@ -199,12 +210,12 @@ def refuse_more(principal: Principal, public: object) -> None:
 
     Raises PermissionDenied, which names everything that the job would have and its creator lacks.
     """
-    accounts = dict.fromkeys(text for name, text in _texts(public) if name in _ACCOUNT)
+    accounts = dict.fromkeys(text for name, text in texts if name in _ACCOUNT)
     for own in ("", principal.email):
         accounts.pop(own, None)
     if principal.program is not None:
         beyond = [f"the service account {account}" for account in accounts]
-        refs = (ref for _, text in _texts(public) for ref in secrets.references(text))
+        refs = (ref for _, text in texts for ref in secrets.references(text))
         beyond += dict.fromkeys(f"the secret {ref.name!r}" for ref in refs)
         if beyond:
             raise PermissionDenied(
@@ -339,16 +350,23 @@ async def audited(
     project: str = "",
     resource: str = "",
 ) -> T:
-    """Return the answer, with the call recorded with its first write, or after it if it has written nothing.
-    `project` and `resource`: what it is about, as far as the request says so. What programs of jobs do is
-    told by the timelines of their jobs."""
+    """Return the answer, with the call recorded with its first write; or after it, if it has written nothing
+    or lacks a right. `project` and `resource`: what it is about, as far as the request says so. What programs
+    of jobs do is told by the timelines of their jobs."""
     if principal.program is not None or not is_recorded(method):
         return await answer
     by = principal.shown.by if isinstance(principal.shown, Bearer) else ""
     acting_as = principal.email if by else ""
     record = AuditRecord(by or principal.email, method, resource, acting_as)
-    with recording(RecordedCall(services.now(), record, project)):
-        answered = await answer
+    with recording(call := RecordedCall(services.now(), record, project)):
+        try:
+            answered = await answer
+        except PermissionDenied:
+            book = services.access.book
+            known = (services.settings.project, *book.projects, *book.policy.projects())
+            call.project = ids_by_number(known).get(call.project, call.project)
+            await services.access.record_refusal()
+            raise
         await services.access.record()
     return answered
 
@@ -356,6 +374,7 @@ async def audited(
 async def tell_of_stranger(services: Services, source: str, detail: Mapping[str, object]) -> None:
     """Have it recorded that an address has shown unknown credentials again and again."""
     method = "trainshed.v1.Tokens.Refused"
-    record = AuditRecord("", method, source, source=source, detail=detail)
+    status = StatusCode.UNAUTHENTICATED.number
+    record = AuditRecord("", method, source, source=source, detail=detail, status=status)
     with recording(RecordedCall(services.now(), record)), contextlib.suppress(Unavailable):
         await services.access.record()

@@ -37,10 +37,12 @@ from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.audit import AuditRow
+from trainshed.store.logs.lines import Severity
 from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
+from trainshed.wire.status import StatusCode
 
 _SERVICE: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
@@ -291,12 +293,17 @@ def entry_of(row: AuditRow) -> AuditEntry:
         "authenticationInfo": by,
         "requestMetadata": {"callerIp": record.source},
         "metadata": dict(record.detail),
+        "status": {},
     }
+    severity = Severity.NOTICE
+    if record.status:
+        severity, name = Severity.ERROR, StatusCode.of(record.status).name
+        payload["status"] = {"code": record.status, "message": name}
     if record.acting_as:
         first = {"firstPartyPrincipal": {"principalEmail": record.who}}
         payload["authenticationInfo"] = {**by, "serviceAccountDelegationInfo": [first]}
     text = f"{record.who} {record.method} {record.resource}"
-    return AuditEntry(row.project, row.at, f"{row.seq:020d}", text, payload)
+    return AuditEntry(row.project, row.at, f"{row.seq:020d}", text, payload, severity)
 
 
 async def audit_entries(

@@ -123,7 +123,7 @@ class AuditEntry(Struct, frozen=True):
     text: str
     #: The AuditLog message in its public form.
     payload: dict[str, Any]
-    severity: Severity = Severity.NOTICE
+    severity: Severity
 
     @property
     def position(self) -> tuple[int, str]:

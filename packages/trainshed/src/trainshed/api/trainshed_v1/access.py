@@ -13,6 +13,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.store.audit import AuditRow
+from trainshed.wire.status import StatusCode
 from trainshed.wire.trainshed_v1 import access as records
 from trainshed.wire.trainshed_v1.record import Nothing
 
@@ -261,5 +262,6 @@ def _entry(row: AuditRow) -> records.AuditEntry:
         resource=row.record.resource,
         source=row.record.source,
         detail=row.record.detail,
+        answer=StatusCode.of(row.record.status).name,
         hash=row.hash.hex(),
     )

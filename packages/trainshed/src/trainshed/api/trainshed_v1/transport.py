@@ -49,6 +49,7 @@ from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.names import ids_by_number
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
+from trainshed.store.audit import concerns
 from trainshed.telemetry.lines import METHOD
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
@@ -177,12 +178,10 @@ class TrainshedSurface:
         if method.stream is None:
             request.scope[METHOD] = method.name
         principal = await self._authenticate(request.headers.get("authorization"))
-        authorize(principal, method.name)
-        body = await _body(request, method.most)
-        call = await self._call(principal, matched, request.values, body)
+        call = self._call(principal, matched, request.values, await _body(request, method.most))
         if method.stream is not None:
             lapse = partial(self._services.access.lapse, principal)
-            parts = await method.stream(call)
+            parts = await method.stream(await _authorized(call, method.name))
             return Streamed(parts, self._services.closing, NDJSON, lapse)
         return json_answer(encode_text(plain(await _answer(method, call))))
 
@@ -196,7 +195,7 @@ class TrainshedSurface:
     ) -> Record:
         """Return the answer to a caller who is known already. `path`: encoded, below the prefix."""
         matched = _known(verb, path)
-        return await _answer(matched[0], await self._call(principal, matched, query, body))
+        return await _answer(matched[0], self._call(principal, matched, query, body))
 
     async def lines(
         self, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
@@ -205,9 +204,10 @@ class TrainshedSurface:
         matched = _known("GET", path)
         stream = matched[0].stream
         assert stream is not None, f"{path} is no stream"
-        return await stream(await self._call(principal, matched, query, {}))
+        call = self._call(principal, matched, query, {})
+        return await stream(await _authorized(call, matched[0].name))
 
-    async def _call(
+    def _call(
         self,
         principal: Principal,
         matched: tuple[Method, dict[str, str]],
@@ -215,10 +215,8 @@ class TrainshedSurface:
         body: Mapping[str, Any],
     ) -> JsonCall:
         method, variables = matched
-        authorize(principal, method.name)
         target = next(iter(variables.values()), "")
-        call = JsonCall(principal, self._services, target, query, body, method.body)
-        return await _authorized(call, method.name)
+        return JsonCall(principal, self._services, target, query, body, method.body)
 
 
 def _known(verb: str, path: str) -> tuple[Method, dict[str, str]]:
@@ -229,19 +227,27 @@ def _known(verb: str, path: str) -> tuple[Method, dict[str, str]]:
 
 
 async def _answer(method: Method, call: JsonCall) -> Record:
-    if method.answer is None:
-        return Nothing()
-    project = next(iter(_projects(call, method.name)), "")
-    resource = call.target or str(call.body.get("name") or "")
-    answer = method.answer(call)
+    async def answer() -> Record:
+        allowed = await _authorized(call, method.name)
+        concerns(*_about(allowed, method.name))
+        return Nothing() if method.answer is None else await method.answer(allowed)
+
+    project, resource = _about(call, method.name)
     who = call.services, call.principal
-    return await audited(answer, *who, method.name, project=project, resource=resource)
+    return await audited(answer(), *who, method.name, project=project, resource=resource)
+
+
+def _about(call: JsonCall, method: str) -> tuple[str, str]:
+    """Return the project and the name of what a call is about, as far as it says so."""
+    project = next(iter(_projects(call, method)), "")
+    return project, call.target or str(call.body.get("name") or "")
 
 
 async def _authorized(call: JsonCall, method: str) -> JsonCall:
     """Return the call if its principal may make it in the project that it is about. Somebody with the
     permission in one project means that one if none is named, or all are. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
+    authorize(principal, method)
     if method in _IN_PROJECTS:
         call = _by_id(call)
     if permission in principal.rights.everywhere:

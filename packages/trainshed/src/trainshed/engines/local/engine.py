@@ -188,6 +188,7 @@ class LocalEngine:
     ) -> None:
         """Launch as `launch` does. `reveal`: puts the secrets into plans, and returns each with the texts
         that must not get into its log."""
+        self._sweeper.wait()
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
             for plan in plans

@@ -294,22 +294,36 @@ class Spawner:
             return self._handle
 
 
-_PAUSE = 5.0
-"""Seconds for which discarded trees are gathered."""
+_QUIET = 1.0
+_LONGEST = 30.0
 
 
 class Sweeper:
-    """Empties a directory a few seconds after the first call of `later`."""
+    """Empties a directory a moment after the last call of `later`, or half a minute after the first."""
 
     def __init__(self, trash: Path) -> None:
         self._trash = trash
         self._timer: asyncio.TimerHandle | None = None
+        self._latest = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def later(self) -> None:
         """Note that there is something to delete."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._begin)
+            self._latest = asyncio.get_running_loop().time() + _LONGEST
+            self._set()
+        else:
+            self.wait()
+
+    def wait(self) -> None:
+        """Postpone deleting, because programs are being started."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._set()
+
+    def _set(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(min(loop.time() + _QUIET, self._latest), self._begin)
 
     def _begin(self) -> None:
         self._timer = None
