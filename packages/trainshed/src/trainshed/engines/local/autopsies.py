@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,9 +29,6 @@ from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import durable
 from trainshed.telemetry.lines import about
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

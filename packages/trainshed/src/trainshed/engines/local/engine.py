@@ -104,7 +104,6 @@ class LocalEngine:
             lambda: self._tasks.begin(self._spawner.replace_hung(), "replacing the zygote"),
         )
         self._calling: asyncio.Task[None] | None = None
-        self._limits: spawner.FileLimits | None = None
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
         self._closed = False
@@ -125,8 +124,7 @@ class LocalEngine:
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
-        self._limits = spawner.raise_file_limits()
-        await self._spawner.ready(self._limits)
+        await self._spawner.ready(spawner.raise_file_limits())
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
         self._gangs.begin(
@@ -161,9 +159,6 @@ class LocalEngine:
         await self._sweeper.close()
         await self._preloaders.close()
         await self._spawner.close()
-        if self._limits is not None:
-            spawner.restore_file_limits(self._limits)
-            self._limits = None
         self._wake.set()
 
     async def capacity(self) -> tuple[Node, ...]:

@@ -47,12 +47,6 @@ def raise_file_limits() -> FileLimits:
     return before
 
 
-def restore_file_limits(limits: FileLimits) -> None:
-    """Restore this process's former limits."""
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 def set_file_limits(process: int, limits: FileLimits) -> None:
     """Set the limits of another process and its future children, if the system supports that."""
     if hasattr(resource, "prlimit"):
