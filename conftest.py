@@ -77,7 +77,6 @@ TOGETHER = {
         "e2e/test_gcloud_vertex.py",
         "e2e/test_grpc_clients.py",
         "e2e/test_job_curves.py",
-        "e2e/test_models_sdk.py",
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
         "e2e/test_team.py",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import Service, running, trainshed
+from tests.e2e.running import Service, running
 
 grpc: Any = importlib.import_module("grpc")
 
@@ -59,12 +59,3 @@ def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(plain[1])), 5).close()
         assert ask(service, service.extra["grpc_tls"], roots=service.extra["ca"]) == b""
-
-
-def up(data: Path, *args: str) -> str:
-    """What `trainshed up` says when it cannot start."""
-    words = ("up", "--port", "0", "--data", str(data), *args)
-    done = trainshed(*words, data=data, status=None)
-    assert done.returncode not in (0, None)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stderr

@@ -19,7 +19,7 @@ from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.names import JobName, JobUid, ReplicaId
+from trainshed.core.names import JobName, JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
@@ -27,7 +27,6 @@ from trainshed.core.tuning.trial_jobs import begin
 from trainshed.store.port import NewWork
 
 OURS = "/trainshed/v1/jobs"
-PRIMARY = ReplicaId(0, 0)
 
 
 async def created(house: House, **changes: Any) -> str:
