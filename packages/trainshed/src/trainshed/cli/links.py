@@ -12,12 +12,7 @@ from trainshed.wire.trainshed_v1.record import read
 
 
 @click.command(short_help="Open TensorBoard for what jobs wrote.")
-@click.argument(
-    "jobs",
-    metavar="JOB [JOB]...",
-    nargs=-1,
-    required=True,
-)
+@click.argument("jobs", metavar="JOB [JOB]...", nargs=-1, required=True)
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 @takes_endpoint
 def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool) -> None:
@@ -31,9 +26,7 @@ def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool) -> No
     link = read(client.post(job_path(first, ":tensorboard"), {"others": others}), ViewLink)
     if not link.has_files:
         click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)
-    click.echo(link.uri)
-    if opens and not webbrowser.open(link.uri):
-        raise Refused(0, "No browser was found on this machine; open the link above in one.")
+    _show(link.uri, opens=opens)
 
 
 @click.command(short_help="Print a link that opens the web console.")
@@ -44,7 +37,10 @@ def console(endpoint: Endpoint, *, opens: bool) -> None:
 
     The link is good once, for 15 minutes, with the rights of the token that this command uses.
     """
-    uri = str(endpoint.client().post("/login/link", {})["uri"])
+    _show(str(endpoint.client().post("/login/link", {})["uri"]), opens=opens)
+
+
+def _show(uri: str, *, opens: bool) -> None:
     click.echo(uri)
     if opens and not webbrowser.open(uri):
         raise Refused(0, "No browser was found on this machine; open the link above in one.")

@@ -45,7 +45,7 @@ def command() -> None:
 add_lazily(
     command,
     (
-        ("logs", "trainshed.cli.jobs.logs", "Print the log lines of a job in order of time."),
+        ("logs", "trainshed.cli.jobs.watch:logs", "Print the log lines of a job in order of time."),
         ("retry", "trainshed.cli.jobs.retry", "Submit a job that is over once more."),
         ("shell", "trainshed.cli.jobs.shell", "Open a shell in a running replica."),
         ("forward", "trainshed.cli.jobs.shell:forward", "Reach a port of a running replica from here."),
