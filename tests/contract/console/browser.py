@@ -18,7 +18,7 @@ from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.visits import FIRST_SEGMENTS, Facts
-from trainshed.serve.console import GatewayBuckets
+from trainshed.serve.bucket_adapters import GatewayBuckets
 
 ADDRESS = "http://trainshed.example"
 HTML = ("accept", "text/html,*/*;q=0.8")

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.sessions import Sessions
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import Authenticate
 from trainshed.api.grpc import GrpcServer, Identity
+from trainshed.api.inside import InsideCaller
 from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
@@ -23,7 +25,7 @@ from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted, duration
 from trainshed.console.application import ConsoleApplication
-from trainshed.console.visits import FIRST_SEGMENTS
+from trainshed.console.visits import FIRST_SEGMENTS, Facts
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import DEFAULT_BUCKET, JobUid
@@ -40,6 +42,7 @@ from trainshed.serve import clock
 from trainshed.serve.addresses import (
     SERVICE_FILE,
     address_of,
+    browsers_address,
     own_hosts,
     secure_addresses,
     web_address,
@@ -48,8 +51,8 @@ from trainshed.serve.addresses import (
 )
 from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
+from trainshed.serve.bucket_adapters import GatewayBuckets
 from trainshed.serve.children import settle
-from trainshed.serve.console import build_console
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
@@ -143,7 +146,7 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
-        self._console = build_console(self._bootstrap, self._app.services, self._stopping)
+        self._console = self._build_console()
         mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
         mounts["mcp"] = Front(McpSurface(self._app.services, authenticate))
         application = ApiApplication(
@@ -178,6 +181,30 @@ class Service:
                 f"{len(live)} {'jobs keep' if many else 'job keeps'} running; the next `trainshed up` "
                 f"on this data directory takes {'them' if many else 'it'} over."
             )
+
+    def _build_console(self) -> ConsoleApplication:
+        bootstrap = self._bootstrap
+        settings = bootstrap.settings
+        return ConsoleApplication(
+            Sessions(
+                settings.data / "sessions.json",
+                bootstrap.signing_in.authenticate,
+                bootstrap.tokens.known,
+                clock.now,
+            ),
+            InsideCaller(self._app.services),
+            GatewayBuckets(bootstrap.gateway_socket),
+            signing_in=bootstrap.signing_in,
+            facts=Facts(
+                version=self._app.services.settings.version,
+                project=settings.project,
+                region=settings.region,
+                bucket=DEFAULT_BUCKET,
+                address=browsers_address(settings, bootstrap.listener.getsockname()[1]).rstrip("/"),
+            ),
+            now=clock.now,
+            closing=self._stopping,
+        )
 
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
         """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed
