@@ -72,10 +72,16 @@ async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: Con
     viewer = await visitor(house, "roles/aiplatform.viewer")
     page = (await viewer.get(f"/jobs/{uid}")).body.decode()
     assert "Queued" in page
-    for action in ("Cancel the job", ">Shell<", ">Drill<", ">Retry<", 'href="/submit"', "/nodes"):
+    for action in ("Cancel the job", ">Shell<", ">Drill<", ">Retry<", 'href="/submit', "/nodes"):
         assert action not in page, action
-    assert "Set a quota" not in text_of(await viewer.get("/queue"))
+    needs = "you need roles/ml.jobOwner in p1, which its owners give."
+    assert f"To cancel, drill or open a shell {needs}" in page
+    assert "To retry or clone you need roles/aiplatform.user in p1" in page
+    assert "Inject the fault" not in text_of(await viewer.get(f"/jobs/{uid}/drills"))
+    queue = text_of(await viewer.get("/queue?project=p1"))
+    assert "Set a quota" not in queue and "you need roles/owner in p1" in queue
     team = text_of(await viewer.get("/team"))
+    assert "you need roles/owner in all projects, which an owner of the service gives" in team
     for action in ("Give a role", "Make a token", "Audit", "audit"):
         assert action not in team, action
     answer = await viewer.post("/team/tokens", email=ANA)

@@ -75,6 +75,21 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
         )
 
 
+def needed(method: str, project: str) -> str:
+    """Return which role a method needs, and who gives it. `project`: "-" = any."""
+    permission = PERMISSIONS[method]
+    if permission.startswith(OF_THE_SERVICE):
+        return f"{_least(permission)} in all projects, which an owner of the service gives"
+    where = "a project" if project == "-" else project
+    return f"{_least(permission)} in {where}, which its owners give"
+
+
+def _least(permission: str) -> str:
+    """Return the role with the permission that has the fewest others: owners hold all there are."""
+    roles = [role for role, held in ROLES.items() if permission in held]
+    return min(roles, key=lambda role: len(ROLES[role]))
+
+
 def _within(principal: Principal, project: str) -> frozenset[str]:
     """Return what is held in a project by its id or number."""
     held = principal.rights.projects
@@ -87,10 +102,7 @@ def _advice(principal: Principal, permission: str, project: str) -> str:
     """Return who can give the permission, and how. `project`: "" = it concerns the whole service."""
     if principal.program is not None:
         return "Have a person do that."
-    roles = [role for role, held in ROLES.items() if permission in held]
-    if not roles:
-        return "Nobody can be given that."
-    least = min(roles, key=lambda role: len(ROLES[role]))
+    least = _least(permission)
     if not project:
         return (
             "An owner of the service can give it: trainshed iam "

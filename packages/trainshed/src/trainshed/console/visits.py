@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
+from trainshed.access.authorization import needed
 from trainshed.access.issuers import SignedIn
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
@@ -209,6 +210,10 @@ class Visit(Struct, frozen=True):
     def may_everywhere(self, method: str) -> bool:
         """Whether the visitor may call a method on what belongs to no project."""
         return PERMISSIONS[method] in self.principal.rights.everywhere
+
+    def needs(self, method: str, project: str = "") -> str:
+        """Return which role the visitor lacks for an action that is not shown therefore, and who gives it."""
+        return needed(method, project or self.project)
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:
         """Call a method of `/trainshed/v1` that changes something. Raises Refused."""

@@ -69,8 +69,8 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "title": job.display_name or job.job_id,
             "is_over": job.state in FINAL,
             "project": project,
-            "may_retry": job.state in FINAL - {"SUCCEEDED"}
-            and visit.may(_CREATING[job.api], project),
+            "creating": _CREATING[job.api],
+            "may_retry": job.state in FINAL - {"SUCCEEDED"},
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),
