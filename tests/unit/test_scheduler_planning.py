@@ -4,10 +4,8 @@ import pytest
 
 from tests.unit.clusters import NOW, REGION, SECOND, STRICT, T4, V100, World, gang, node
 from trainshed.core.capacity import NodeCondition, QuotaKey
-from trainshed.core.catalog.quotas import GLOBAL, SHARE
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
-from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -34,51 +32,6 @@ def mixed(uid: int, *pools: tuple[int, Demand]) -> Gang:
 
 
 # Order
-
-
-def test_priority_comes_first_then_age() -> None:
-    """spec/queue#order."""
-    world = World([node("a", 2)])
-    world.wait(gang(1), gang(2), gang(3, priority=5))
-    assert world.admitted() == [3, 1]
-
-
-def test_the_project_that_uses_least_comes_first_and_shares_change_meanwhile() -> None:
-    """spec/queue#order: fair share between projects."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 2, project="busy"), "a")
-    world.wait(*(gang(uid, 1, project="busy") for uid in (2, 3, 4)))
-    world.wait(*(gang(uid, 1, project="idle") for uid in (5, 6, 7, 8, 9)))
-    assert world.admitted() == [5, 6, 2, 7, 3, 8]
-
-
-def test_within_a_project_the_person_who_uses_least_comes_first() -> None:
-    """spec/queue#order: whoever submits a hundred jobs does not keep the others of a project waiting. What a
-    person uses elsewhere does not count."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 1, project="q", person="bo"), "a")
-    world.wait(*(gang(uid, 1, person="ana") for uid in range(2, 9)))
-    world.wait(*(gang(uid, 1, person="bo") for uid in (9, 10)), gang(11, 1, project="q"))
-    assert world.admitted() == [2, 9, 11, 3, 10, 4, 5]
-    assert [position(world.snapshot, JobUid(uid)) for uid in (2, 9, 10, 8)] == [1, 2, 5, 10]
-
-
-def test_who_is_due_more_uses_more_before_others_have_their_turn() -> None:
-    """spec/queue#order: as projects, and as people in one."""
-    due = {QuotaKey("vision", GLOBAL, SHARE): 3.0, QuotaKey("nlp", GLOBAL, SHARE, "ana"): 2.0}
-    world = World([node("a", 8)], quotas=due)
-    world.wait(*(gang(uid, 1, project="speech", created=1) for uid in range(1, 9)))
-    world.wait(*(gang(uid, 1, project="vision", created=2) for uid in range(11, 19)))
-    assert sum(uid > 10 for uid in world.admitted()) == 6
-    world = World([node("a", 6)], quotas=due)
-    world.wait(*(gang(uid, 1, project="nlp", person="bo", created=1) for uid in range(1, 9)))
-    assert position(world.snapshot, JobUid(5)) == 5
-    world.wait(*(gang(uid, 1, project="nlp", person="ana", created=2) for uid in range(11, 19)))
-    order = world.admitted()
-    assert order == [1, 11, 12, 2, 13, 14]
-    assert [position(world.snapshot, JobUid(uid)) for uid in order] == [1, 2, 3, 4, 5, 6]
-    world.snapshot.set_quotas({})
-    assert [position(world.snapshot, JobUid(uid)) for uid in order] == [1, 2, 4, 3, 6, 8]
 
 
 def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:
@@ -178,12 +131,11 @@ def test_a_job_is_overtaken_until_its_patience_is_over() -> None:
 
 def test_what_an_impatient_job_does_not_need_is_free_for_others() -> None:
     """spec/queue#order."""
-    world = World([node("a", 8), node("b", 4)])
-    world.run(gang(1, 8), "a", until=NOW + 3600 * SECOND)
-    world.wait(gang(2, 6), gang(3, 4, longest=9999), gang(4, 1, longest=9999))
-    assert world.admitted(NOW + PATIENT) == [3]
-    world.run(gang(1, 4), "a", until=NOW + 3600 * SECOND)
-    assert world.admitted(NOW + PATIENT) == [3, 4]  # two CPUs of a are spare beside job 2
+    for used, starts in (8, [3]), (4, [3, 4]):  # two CPUs of a are spare beside job 2
+        world = World([node("a", 8), node("b", 4)])
+        world.run(gang(1, used), "a", until=NOW + 3600 * SECOND)
+        world.wait(gang(2, 6), gang(3, 4, longest=9999), gang(4, 1, longest=9999))
+        assert world.admitted(NOW + PATIENT) == starts
 
 
 def test_nothing_is_certain_of_jobs_whose_end_is_not_known() -> None:

@@ -1,7 +1,9 @@
 """Safety and liveness of plans over generated clusters and queues (spec/queue#order)."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -11,9 +13,12 @@ from msgspec.structs import replace
 from tests.soaks import SOAKS
 from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
+from trainshed.core.catalog.quotas import GLOBAL, SHARE
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.usage import HOUR, MachineTime
 from trainshed.scheduler import explaining
 from trainshed.scheduler.deciding import state_after, still_holds
+from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -243,7 +248,7 @@ def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: Wor
 @GENERATED
 @given(worlds())
 def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
-    """However it came about, the same state gives the same plan."""
+    """However it came about, and in whatever order, the same state gives the same plan."""
     anew = World(reversed(list(world.nodes.values())), world.policy, world.quotas)
     for state in sorted(world.states.values(), key=lambda s: -s.gang.uid):
         anew.put(state)
@@ -360,12 +365,22 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     st.lists(st.integers(1, 4), min_size=10, max_size=10),
     st.lists(st.sampled_from(["p", "q", "r"]), min_size=10, max_size=10),
     st.sampled_from([0, 30, 1000]),
+    st.integers(0, 100),
 )
 def test_a_stream_of_small_jobs_never_starves_a_big_one(
-    policy: Policy, size: int, spans: Sequence[int], projects: Sequence[str], longest: int
+    policy: Policy,
+    size: int,
+    spans: Sequence[int],
+    projects: Sequence[str],
+    longest: int,
+    past: int,
 ) -> None:
-    """spec/queue#order: however small, short-lived and well-entitled the others are."""
+    """spec/queue#order: however small, short-lived and well-entitled the others are, and whatever its person
+    used before."""
     world = World([node("a", 4), node("b", 4)], policy)
+    used = MachineTime("p", "ana", (), "", "", machine_hours=8 * past, cpu_hours=8 * past)
+    world.snapshot.past.add(used, NOW - past * HOUR, NOW)
+    world.snapshot.past.set_time(NOW)
     ends: dict[int, int] = {}
     now, uid = NOW, 100
     for at in range(400):
@@ -389,12 +404,70 @@ def test_a_stream_of_small_jobs_never_starves_a_big_one(
     raise AssertionError("the big job never started")
 
 
-@given(st.permutations(range(1, 8)))
-def test_a_plan_depends_on_nothing_but_the_state(order: Sequence[int]) -> None:
-    """The order in which jobs came to be known does not matter."""
-    world = World([node("a", 4)])
-    world.wait(*(gang(uid, 1, project="pq"[uid % 2]) for uid in order))
-    assert [d.uid for d in plan(world.snapshot.copy(), NOW).decisions] == [1, 2, 3, 4]
+Account = tuple[str, str | None]
+"""A project, and a person in it ("" = it is not known), or None for all together."""
+people = st.tuples(st.sampled_from(["p", "q", "r"]), st.sampled_from(["", "ana", "bo"]))
+
+
+@GENERATED
+@given(
+    st.lists(st.tuples(people, st.integers(1, 40), st.integers(0, 40)), max_size=4),
+    st.lists(people, max_size=4),
+    st.lists(people, min_size=2, max_size=12),
+    st.sampled_from([[1], [1, 2, 3]]),
+    st.dictionaries(people, st.sampled_from([0.5, 2.0, 3.0])),
+    st.booleans(),
+)
+def test_who_used_least_of_what_they_are_due_goes_first(
+    ran: Sequence[tuple[Account, int, int]],
+    running: Sequence[Account],
+    waiting: Sequence[Account],
+    sizes: Sequence[int],
+    due: dict[Account, float],
+    is_quota_last: bool,
+) -> None:
+    """spec/queue#order: at each start, no project of those that wait has had less, now and lately; nor has
+    anybody of theirs in that project; and what starts is the oldest of whoever it is."""
+    are_equal = len(sizes) == 1
+    policy = Policy(strict=True, half_life=10 * HOUR)
+    world = World([node("a", 9 if are_equal else 99)], policy)
+    had: defaultdict[Account, float] = defaultdict(float)
+
+    def use(account: Account, cpus: float) -> None:
+        project, person = account
+        had[project, None] += cpus / due.get((project, ""), 1)
+        had[account] += cpus / (due.get(account, 1) if person else 1)
+
+    for account, length, ago in ran:  # four CPUs for some hours, some hours ago
+        ended = NOW - ago * HOUR
+        used = MachineTime(account[0], account[1] or "", (), "", "", cpu_hours=4 * length)
+        world.snapshot.past.add(used, ended - length * HOUR, ended)
+        use(account, 4 * (1 - 2 ** (-length / 10)) * 2 ** (-ago / 10))
+    world.snapshot.past.set_time(NOW)
+    left = dict(enumerate(waiting, 1))
+    for uid, (project, person) in left.items():
+        world.wait(gang(uid, sizes[uid % len(sizes)], project=project, person=person or ""))
+    shares = {QuotaKey(who[0], GLOBAL, SHARE, who[1] or ""): due[who] for who in due}
+    world.snapshot.set_quotas(dict.fromkeys(shares, 1.0))
+
+    def run() -> None:
+        for uid, (project, person) in enumerate(running, 100):
+            world.run(gang(uid, 1, project=project, person=person or ""), "a")
+            use((project, person), 1)
+
+    changes = [run, partial(world.snapshot.set_quotas, shares)]
+    for change in changes if is_quota_last else reversed(changes):
+        assert all(position(world.snapshot, JobUid(uid)) for uid in left)
+        change()
+    for turn, uid in enumerate(world.admitted(), 1):
+        project, person = left[uid]
+        for other, account in left.items():
+            assert had[project, None] <= had[account[0], None] + 1e-9
+            if account[0] == project:
+                assert had[project, person] <= had[account] + 1e-9
+            assert uid <= other or account != (project, person)
+        assert position(world.snapshot, JobUid(uid)) == turn or not are_equal
+        use(left.pop(uid), sizes[uid % len(sizes)])
 
 
 @given(worlds(), gangs(99))

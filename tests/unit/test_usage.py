@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tests.unit.clusters import NOW, SECOND, T4, World, gang, node
+from tests.unit.clusters import NOW, SECOND, World, gang, node
 from tests.unit.jobs import Life, job
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker
@@ -13,23 +13,15 @@ from trainshed.core.capacity import EACH, Node, QuotaKey, WaitReason
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
-from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, released, uses
+from trainshed.core.usage import HOUR, Budget, Prices, Use, released, uses
 from trainshed.scheduler.explaining import why
 from trainshed.scheduler.model import Admit, Policy, Preempt
 
-HALF_LIFE = 24 * HOUR
-REMEMBERS = Policy(strict=True, half_life=HALF_LIFE)
 ANA, BO = "ana@corp.example", "bo@corp.example"
 
 
 def moment(year: int, month: int, day: int = 1, hour: int = 0) -> int:
     return calendar.timegm((year, month, day, hour, 0, 0)) * SECOND
-
-
-def used(project: str, hours: float = 0, gpu_hours: float = 0) -> MachineTime:
-    return MachineTime(
-        project, ANA, (), "n1-standard-4", T4, hours, 4 * hours, 15 * hours, gpu_hours
-    )
 
 
 # --- what a job holds ---
@@ -48,31 +40,6 @@ def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
     (use,) = released(running, life.job)
     assert (use.began, use.ended, use.machine) == (placed, life.job.updated, "n1-standard-4")
     assert released(life.job, life.job) == uses(life.job, life.now) == ()
-
-
-# --- the fair share that remembers ---
-
-
-def test_the_memory_fades_until_what_runs_now_weighs_more() -> None:
-    long_ago = NOW - 40 * HALF_LIFE
-    world = World([node("a", 2)], REMEMBERS)
-    world.snapshot.past.add(used("busy", hours=HALF_LIFE // HOUR), long_ago - HALF_LIFE, long_ago)
-    world.run(gang(3, 0.5, project="idle"), "a")
-    world.wait(gang(1, 1.5, project="busy"), gang(2, 1.5, project="idle"))
-    world.snapshot.past.set_time(long_ago)
-    assert world.admitted() == [2]
-    world.snapshot.past.set_time(NOW)
-    assert world.admitted() == [1]
-
-
-def test_half_of_it_counts_after_a_half_life() -> None:
-    world = World([node("a", 8)], REMEMBERS)
-    world.snapshot.past.add(used("p", hours=1), NOW - HOUR, NOW)
-    world.snapshot.past.set_time(NOW)
-    full = world.snapshot.past.beside("p", {})["cpus"]
-    world.snapshot.past.set_time(NOW + HALF_LIFE)
-    assert world.snapshot.past.beside("p", {})["cpus"] == full / 2
-    assert 0 < full < 4000, "an hour counts less than what is used now"
 
 
 # --- limits of a person ---

@@ -68,21 +68,18 @@ class Meter:
 class Project:
     """What a project uses now, for fair share."""
 
-    __slots__ = ("changes", "persons", "running", "used")
+    __slots__ = ("changes", "persons", "used")
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
         #: What each person uses of it.
         self.persons: dict[str, dict[str, int]] = {}
-        #: Its gangs that are placed, oldest first.
-        self.running: list[Age] = []
         #: Counts the changes of what it uses.
         self.changes = 0
 
     def copy(self) -> "Project":
         made = Project()
-        made.used, made.running = self.used.copy(), self.running.copy()
-        made.persons, made.changes = self.persons.copy(), self.changes
+        made.used, made.persons, made.changes = self.used.copy(), self.persons.copy(), self.changes
         return made
 
     def add(self, person: str, takes: Takes, times: int) -> None:

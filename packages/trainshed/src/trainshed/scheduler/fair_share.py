@@ -2,9 +2,6 @@
 
 The project that uses least of what it is due comes first, now and lately; within it the person who does; of
 theirs the oldest.
-
-A job that has waited longer than the policy's patience is not made to pay for younger ones of its project
-that overtook it: they are left out of its project's share.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,8 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from trainshed.core.names import JobUid
-from trainshed.core.units import Nanos
-from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
+from trainshed.scheduler.entries import Entry, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 
@@ -61,7 +57,7 @@ class _PersonCandidates:
 class _ProjectCandidates:
     """One project's candidates on one level, in order."""
 
-    __slots__ = ("_persons", "_project_id", "_share", "_snapshot", "_younger", "_younger_at")
+    __slots__ = ("_persons", "_project_id", "_share", "_snapshot")
 
     def __init__(
         self,
@@ -72,9 +68,7 @@ class _ProjectCandidates:
     ) -> None:
         self._snapshot = snapshot
         self._project_id = project_id
-        self._younger: dict[str, int] = {}
-        self._younger_at = -1
-        #: The project's whole share; None = not known since it was given something.
+        #: The project's share; None = not known since it was given something.
         self._share: float | None = None
         #: The share of each person with their head.
         self._persons: list[tuple[float, Entry, _PersonCandidates]] = []
@@ -110,35 +104,13 @@ class _ProjectCandidates:
         used = snapshot.past.beside(self._project_id, used, person)
         return _weighed(snapshot, used, self._project_id, person)
 
-    def share(self, entry: Entry, now: Nanos) -> float:
-        snapshot = self._snapshot
-        project = snapshot.projects[entry.gang.project_id]
-        used = snapshot.past.beside(entry.gang.project_id, project.used)
-        is_overtaken = bool(project.running) and project.running[-1] > entry.age
-        if is_overtaken and now - entry.eligible_at >= snapshot.policy.patience:
-            self._count_younger(entry, project)
-            used = {what: value - self._younger.get(what, 0) for what, value in used.items()}
-            return _weighed(snapshot, used, self._project_id)
+    @property
+    def share(self) -> float:
         if self._share is None:
-            self._share = _weighed(snapshot, used, self._project_id)
+            snapshot, project_id = self._snapshot, self._project_id
+            used = snapshot.past.beside(project_id, snapshot.projects[project_id].used)
+            self._share = _weighed(snapshot, used, project_id)
         return self._share
-
-    def _count_younger(self, entry: Entry, project: Project) -> None:
-        """Keep the sum of what younger gangs of the project use; candidates only get younger."""
-        running = project.running
-        if self._younger_at < 0:
-            self._younger_at = len(running)
-            start = bisect_left(running, entry.age)
-            while self._younger_at > start:
-                self._younger_at -= 1
-                self._sum(running[self._younger_at], 1)
-        while self._younger_at < len(running) and running[self._younger_at] < entry.age:
-            self._sum(running[self._younger_at], -1)
-            self._younger_at += 1
-
-    def _sum(self, age: Age, times: int) -> None:
-        for what, amount in self._snapshot.entries[age[1]].takes:
-            self._younger[what] = self._younger.get(what, 0) + amount * times
 
 
 class Candidates:
@@ -149,11 +121,8 @@ class Candidates:
         self,
         snapshot: Snapshot,
         groups: dict[str, Group],
-        now: Nanos,
         is_in_vain: Callable[[Entry], bool],
     ) -> None:
-        self._snapshot = snapshot
-        self._now = now
         self._heap: list[tuple[float, Entry, _ProjectCandidates]] = []
         for project_id, group in groups.items():
             turn = _ProjectCandidates(snapshot, project_id, group, is_in_vain)
@@ -174,10 +143,9 @@ class Candidates:
         else:
             heapreplace(self._heap, self._key(turn, turn.head))
 
-    def _key(
-        self, turn: _ProjectCandidates, entry: Entry
-    ) -> tuple[float, Entry, _ProjectCandidates]:
-        return (turn.share(entry, self._now), entry, turn)
+    @staticmethod
+    def _key(turn: _ProjectCandidates, entry: Entry) -> tuple[float, Entry, _ProjectCandidates]:
+        return (turn.share, entry, turn)
 
 
 def position(snapshot: Snapshot, uid: JobUid) -> int:

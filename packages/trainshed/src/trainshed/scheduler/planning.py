@@ -31,7 +31,7 @@ from trainshed.scheduler.resources import (
     find_placements,
     fits,
 )
-from trainshed.scheduler.snapshot import Snapshot, cheapness, level_of
+from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, Table, cheapness, level_of
 from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
@@ -105,7 +105,8 @@ class _Planner:
             while spot and level_of(spot[0]) <= level:
                 self._relocate(spot.popleft())
             groups = self._snapshot.queue.levels[level]
-            candidates = Candidates(self._snapshot, groups, self._now, self._is_pointless)
+            self._consider_reserved(level, groups)
+            candidates = Candidates(self._snapshot, groups, self._is_pointless)
             while (entry := candidates.peek()) is not None:
                 if len(self._admitted) == MAX_ADMISSIONS:
                     self._look_again = self._now  # the next plan goes on here
@@ -113,6 +114,17 @@ class _Planner:
                 candidates.advance(provided=self._consider(entry))
         for entry in spot:
             self._relocate(entry)
+
+    def _consider_reserved(self, level: LevelKey, groups: Table[str, Group]) -> None:
+        """Consider those first for which the last plan has reserved resources: else others, who use less,
+        would take these again and again."""
+        for reservation in self._snapshot.reservations:
+            entry = self._snapshot.entries.get(reservation.uid)
+            if entry is None or not entry.waits or level_of(entry) != level:
+                continue
+            if entry.state.not_before <= self._now:
+                groups.own(entry.gang.project_id).withdraw(entry)
+                self._consider(entry)
 
     # --- gangs that wait ---
 

@@ -298,7 +298,7 @@ class Snapshot:
         self.unplaced: list[tuple[int, Age]] = []
         #: What the shares of projects are parts of.
         self.totals: dict[str, int] = {}
-        #: For whom the plan that is in force reserves resources; explanations read it, plans do not.
+        #: For whom the plan that is in force reserves resources.
         self.reservations: tuple[Reservation, ...] = ()
         #: See `set_exhausted`.
         self.exhausted: Mapping[QuotaKey, str] = {}
@@ -482,9 +482,7 @@ class Snapshot:
             meter = self.meters.own(key)
             meter.used += value
             meter.holders[uid] = value
-        project = self.projects.own(entry.gang.project_id)
-        project.add(entry.gang.person, entry.takes, 1)
-        insort(project.running, entry.age)
+        self.projects.own(entry.gang.project_id).add(entry.gang.person, entry.takes, 1)
         insort(self.releases, (entry.over_at, uid))
         if entry.state.leaving:
             self.leaving[uid] = entry
@@ -508,9 +506,7 @@ class Snapshot:
             meter = self.meters.own(key)
             meter.used -= value
             del meter.holders[uid]
-        project = self.projects.own(entry.gang.project_id)
-        project.add(entry.gang.person, entry.takes, -1)
-        _remove(project.running, entry.age)
+        self.projects.own(entry.gang.project_id).add(entry.gang.person, entry.takes, -1)
         _remove(self.releases, (entry.over_at, uid))
         if entry.state.leaving:
             del self.leaving[uid]
