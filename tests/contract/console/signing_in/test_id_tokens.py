@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import uvicorn
 from joserfc import jws
 
 from tests.contract.api.grpc_house import GrpcHouse
@@ -30,9 +31,11 @@ from tests.contract.console.signing_in.conftest import (
 from tests.contract.console.test_sessions import JOB
 from tests.issuer import GCLOUD, ScriptedIssuer, issuing, new_key
 from trainshed.access.account_tokens import SKEW
+from trainshed.access.strangers import SOURCE
+from trainshed.buckets.authentication import Liveness
 from trainshed.core.errors import Unauthenticated
+from trainshed.replica.system.listening import listen_unix
 from trainshed.serve.signing_in import SigningIn
-from trainshed.store.audit import SOURCE
 
 
 class Clock:
@@ -166,6 +169,34 @@ async def test_an_access_token_that_proves_nothing_here_is_refused(
     house: ConsoleHouse, issuer: ScriptedIssuer, changes: dict[str, str], why: str
 ) -> None:
     await refused(house, issuer.access_token(NOW, **changes), why)
+
+
+async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
+    tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those of all the world would wait for each other, and the bucket process asks for its callers."""
+    sources: list[str] = []
+
+    def network_of(source: str) -> str:
+        sources.append(source)
+        return source
+
+    def peer(_: object) -> str:
+        return "192.0.2.1"
+
+    monkeypatch.setattr("trainshed.serve.signing_in.network_of", network_of)
+    monkeypatch.setattr("trainshed.api.grpc._source", peer)
+    async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
+        await give(house, f"user:{ANA}")
+        request = {"parent": LOCATION[4:]}
+        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", request, token=issuer.access_token(NOW))
+        server = uvicorn.Server(uvicorn.Config(house.app, lifespan="off", log_level="warning"))
+        serving = asyncio.create_task(server.serve([listen_unix(tmp_path / "programs")]))
+        SOURCE.set("192.0.2.2")
+        asked = await Liveness(tmp_path / "programs").holder(f"Bearer {issuer.access_token(NOW)}")
+        server.should_exit = True
+        await serving
+    assert (asked.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2"])
 
 
 async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(

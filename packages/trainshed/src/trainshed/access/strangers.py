@@ -7,11 +7,16 @@ see it. Known credentials never wait: many people may have one address.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from ipaddress import ip_address
 from typing import Final
 
 from trainshed.httpd.messages import Message, Send
 
+SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
+"""The address that the request under way came from."""
+SOURCE_HEADER: Final = "x-trainshed-source"
+"""What the bucket process sends it in, when it asks whose a token is."""
 _FREE: Final = 30
 """Refusals of one address within `_SPAN` that cost it nothing."""
 _SPAN: Final = 60.0

@@ -25,7 +25,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from msgspec import Struct
 
-from trainshed.access.strangers import Strangers
+from trainshed.access.account_tokens import is_access_token
+from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.api.calls.call import Call, permitted, tell_of_stranger
 from trainshed.api.calls.checks import completed
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
@@ -35,7 +36,6 @@ from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.api.registry import CHECKS, handlers
 from trainshed.eventloop.background import joined, outliving
-from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
@@ -100,13 +100,15 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         method = self._methods.get(aliased(path))
         identity, began = identified(_value(metadata, HEADER) or ""), time.perf_counter()
 
-        async def refuse(_: Any, context: Any) -> bytes:
-            # As a stream of which nothing is read, so that no message of an unauthenticated caller is held in
-            # memory.
-            request_id.set(identity)
+        async def look(requests: Any, context: Any) -> bytes:
+            # As a stream of which nothing is read before the caller is known, so that no message of an
+            # unauthenticated one is held in memory.
             SOURCE.set(_source(context))
-            outcome = await self._answer(path, method, metadata, b"")
-            return await self._end(context, path, outcome, identity, began)
+            try:
+                await self._authenticate(header)
+            except Exception:  # `answer` meets it again and tells the caller.
+                return await answer(b"", context)
+            return await answer(await anext(aiter(requests), b""), context)
 
         async def answer(request: bytes, context: Any) -> bytes:
             # A call that its client gives up is still completed: a job that was stored without waking the
@@ -119,11 +121,17 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             outcome = await outliving(task)
             return await self._end(context, path, outcome, identity, began)
 
+        header = _authorization(metadata)
+        # Where an issuer may have to be asked it matters who calls, which is not known here.
+        is_known = not is_access_token((header or "").rpartition(" ")[2])
         try:
-            await self._authenticate(_authorization(metadata))
-        except Exception:  # Whatever it is, `refuse` meets it again and tells the caller.
-            return grpc.stream_unary_rpc_method_handler(refuse)
-        return grpc.unary_unary_rpc_method_handler(answer)
+            if is_known:
+                await self._authenticate(header)
+        except Exception:  # Whatever it is, `look` meets it again.
+            is_known = False
+        if is_known:
+            return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.stream_unary_rpc_method_handler(look)
 
     async def _end(
         self, context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float

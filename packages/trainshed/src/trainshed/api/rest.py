@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.access.strangers import Strangers
+from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
 from trainshed.api.calls.call import (
     Call,
@@ -67,7 +67,6 @@ from trainshed.httpd.messages import (
     sized,
 )
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import METHOD, Logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
@@ -147,6 +146,10 @@ class ApiApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         SOURCE.set(source := (scope.get("client") or ("",))[0])
+        if not source and scope["path"] == "/trainshed/v1/whoami":
+            # Programs could send the header here, too: nothing is recorded of this method.
+            sent = dict(scope["headers"]).get(SOURCE_HEADER.encode(), b"")
+            SOURCE.set(sent.decode("latin-1"))
         if scope["type"] == "http":
             async with Logged(scope, send, self._services.meters) as logged:
                 answered = keeps_credentials(scope, self._strangers.slows(source, logged))

@@ -24,6 +24,7 @@ from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.policy import Grant, rights_of
 from trainshed.access.principals import Principal
+from trainshed.access.strangers import SOURCE, SOURCE_HEADER
 from trainshed.access.tokens import TokenAuthority, token_in
 from trainshed.buckets.callers import (
     UNKNOWN,
@@ -271,7 +272,8 @@ class Liveness:
     async def _ask(self, authorization: str) -> bytes:
         question = (
             f"GET /trainshed/v1/whoami HTTP/1.1\r\nHost: localhost\r\n"
-            f"Authorization: {authorization}\r\nConnection: close\r\n\r\n"
+            f"Authorization: {authorization}\r\n{SOURCE_HEADER}: {SOURCE.get()}\r\n"
+            "Connection: close\r\n\r\n"
         )
         with reachable(str(self._service)) as short:
             reader, writer = await asyncio.open_unix_connection(short)

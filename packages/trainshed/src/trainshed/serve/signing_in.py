@@ -40,14 +40,14 @@ from trainshed.access.issuers import (
     verified,
 )
 from trainshed.access.principals import Bearer, Principal
-from trainshed.access.strangers import network_of
+from trainshed.access.strangers import SOURCE, network_of
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.eventloop.joining import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.store.access_keeper import AccessKeeper
-from trainshed.store.audit import SOURCE, AuditRecord, RecordedCall, recording
+from trainshed.store.audit import AuditRecord, RecordedCall, recording
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from trainshed.access.strangers import SOURCE
 from trainshed.core.units import Nanos
 
 
@@ -55,8 +56,6 @@ class RecordedCall(Struct):
 
 
 _CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
-SOURCE: Final[ContextVar[str]] = ContextVar("source", default="")
-"""The address that the request under way came from."""
 
 
 @contextlib.contextmanager

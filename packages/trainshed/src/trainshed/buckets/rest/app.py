@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from trainshed.access.strangers import Strangers
+from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, Liveness, listener_of
@@ -99,7 +99,8 @@ class BucketsApp:
 
         answered: Send = guarded
         if listener_of(scope.get("state", {})) is Listener.PORT:
-            answered = self._strangers.slows((scope.get("client") or ("",))[0], guarded)
+            SOURCE.set((scope.get("client") or ("",))[0])
+            answered = self._strangers.slows(SOURCE.get(), guarded)
         if fault := self._hosts.fault(scope):
             await refuse(scope, answered, fault)
         else:
