@@ -5,9 +5,12 @@ import shutil
 import subprocess
 from collections.abc import Generator
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainshed.replica.system import kernel
 
 needs_compiler = pytest.mark.skipif(
     not shutil.which("cc"), reason="the reducers' part in C needs a compiler: NOT tested"
@@ -30,3 +33,17 @@ def running(*words: str | PathLike[str], **options: Any) -> Generator[subprocess
     with subprocess.Popen(words, **options) as process, contextlib.ExitStack() as at_end:
         at_end.callback(process.kill)
         yield process
+
+
+@contextlib.contextmanager
+def disk_of(options: str, place: Path) -> Generator[Path]:
+    """A file system of its own at `place`, as small as `options` of tmpfs say."""
+    place.mkdir()
+    try:
+        kernel.mount("tmpfs", str(place), "tmpfs", 0, options)
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    try:
+        yield place
+    finally:
+        execute("umount", "-l", place, check=True)

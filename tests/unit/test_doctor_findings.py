@@ -1,17 +1,16 @@
 """`trainshed doctor`: each fault is told with its cause and what mends it (docs/security.md)."""
 
 import itertools
-import subprocess
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from tests.commands import disk_of
 from trainshed.core.capacity import Node
 from trainshed.engines.port import Capabilities
 from trainshed.engines.registry import Verdict, bad, less
 from trainshed.replica.sandbox import levels
-from trainshed.replica.system import kernel
 from trainshed.serve.doctor import examine, promises
 from trainshed.serve.settings import Settings
 
@@ -72,16 +71,8 @@ def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
     """Once a traceback."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        kernel.mount("tmpfs", str(place), "tmpfs", 0, "nr_inodes=1")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
-    try:
+    with disk_of("nr_inodes=1", tmp_path / "small") as place:
         findings = list(examine(Settings(data=place, cache=tmp_path)))
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
     assert (findings[0].about, findings[0].verdict) == ("data directory", Verdict.BAD)
     assert (
         findings[0].cause == f"{place} is on a disk that takes nothing (No space left on device)."

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.commands import disk_of
 from tests.fake_devices import FakeDevices
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.places import choose_address, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.replica.system import kernel
 
 TWO = FakeDevices("Tesla T4", "Tesla T4").find()
 
@@ -99,18 +99,10 @@ def test_a_job_goes_out_of_sight_with_its_last_attempt(layout: Layout) -> None:
 
 
 def test_nothing_is_started_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=4m")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
-    try:
+    with disk_of("size=4m", tmp_path / "small") as place:
         layout = Layout(place)
         layout.make()
         layout.require_room()
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, timeout=20)
         with pytest.raises(OSError, match="Read-only"):
             layout.require_room()
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import disk_of
 from trainshed.replica.observe import growing_files, segments
 from trainshed.replica.observe.segments import LINE_BYTES, Segments, Stream
-from trainshed.replica.system import kernel
 
 
 def read(directory: Path) -> list[dict[str, object]]:
@@ -163,14 +163,8 @@ def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
 @pytest.fixture
 def two_files(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for two files, the directory being one of them, and for 64 kB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=64k,nr_inodes=2")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
+    with disk_of("size=64k,nr_inodes=2", tmp_path / "small") as place:
+        yield place
 
 
 def test_what_finds_no_room_waits_in_its_order(two_files: Path) -> None:

@@ -5,33 +5,26 @@ import asyncio
 import contextlib
 import logging
 import os
-import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import disk_of
 from tests.contract.engines.conftest import House
 from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
 from tests.contract.engines.test_terminals import shown
 from trainshed.engines.local import layout, reconciler
 from trainshed.replica import protocol
-from trainshed.replica.system import kernel
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A data directory on a file system of 8 MB, of which the engine takes the last byte for room."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    try:
-        kernel.mount("tmpfs", str(disk), "tmpfs", 0, "size=8m,mode=755")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
     monkeypatch.setattr(layout, "_LEAST_BYTES", 0)
     monkeypatch.setattr(reconciler, "_PAUSE", 0.1)
-    yield disk / "data"
-    subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
+    with disk_of("size=8m,mode=755", tmp_path / "disk") as disk:
+        yield disk / "data"
 
 
 @contextlib.contextmanager

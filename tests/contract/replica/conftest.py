@@ -4,20 +4,20 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import disk_of
 from tests.contract.replica.relays import NOW, PATIENCE, Behind
 from tests.isolation import strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users
 from trainshed.replica.supervisor import journal
-from trainshed.replica.system import cgroups, kernel
+from trainshed.replica.system import cgroups
 from trainshed.serve import certificates
 
 PYTHON = sys.executable
@@ -152,14 +152,8 @@ def zygote() -> Iterator[spawner.ZygoteHandle]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    try:
-        kernel.mount("tmpfs", str(disk), "tmpfs", 0, "size=256k,mode=755")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True, timeout=PATIENCE)
+    with disk_of("size=256k,mode=755", tmp_path / "disk") as disk:
+        yield disk
 
 
 WITHOUT_LEVELS = ("test_gpus", "test_reduction", "test_room", "test_stall")
