@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.contract.api.house import House
 from tests.people import known
 from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
+from trainshed.core.catalog.quotas import GPU_HOURS
 from trainshed.core.names import Api
 
 ROOT = Path(__file__).parents[3]
@@ -55,12 +56,20 @@ async def test_what_there_is_to_do_is_told(house: House) -> None:
         endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), None, 3, 0)
         jobs = {(Api.ML, "QUEUED"): 2, (Api.VERTEX, "RUNNING"): 1}
         of_ana = QuotaStatus(QuotaKey(key.project_id, key.region, "cpus", "ana@x.example"), 1, 1, 0)
-        return Load(jobs, 2, (QuotaStatus(key, 8, 4, 16), of_ana, endless))
+        many = {(f"q{number:03}", "RUNNING"): 1 for number in range(120)}
+        used = {("p1", GPU_HOURS): 2.0, ("p1", "cost_per_month"): 9.0, ("q119", GPU_HOURS): 1.0}
+        quotas = (QuotaStatus(key, 8, 4, 16), of_ana, endless)
+        return Load(jobs, 2, quotas, {("p1", "QUEUED"): 2, **many}, used)
 
     house.capacity.load = load
     samples = await read(house)
     assert samples["trainshed_jobs", (("api", "ml"), ("state", "QUEUED"))] == 2
     assert samples["trainshed_jobs_waiting", ()] == 2
+    assert samples["trainshed_project_jobs", (("project", "p1"), ("state", "QUEUED"))] == 2
+    assert samples["trainshed_project_jobs", (("project", ""), ("state", "RUNNING"))] == 21
+    use = (("project", "p1"), ("resource", "gpu"))
+    assert samples["trainshed_project_used_seconds", use] == 7200
+    assert sum(name.startswith("trainshed_project_") for name, _ in samples) == 103
     of_p1 = (("metric", "cpus"), ("project", "p1"), ("region", "us-central1"))
     assert samples["trainshed_quota_limit", of_p1] == 8
     assert samples["trainshed_quota_waiting", of_p1] == 16

@@ -3,7 +3,9 @@
 Most numbers come from `telemetry.meters`.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nlargest
 from itertools import accumulate
 from typing import Final
 
@@ -11,11 +13,15 @@ from trainshed.access.authorization import authorize
 from trainshed.api.calls.http import no_such_method, refusal_answer
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.capacity import Load, NodeStatus
+from trainshed.core.catalog.quotas import CPU_HOURS, GPU_HOURS
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.telemetry.meters import Histogram, Labels, Meters
 
 METHOD: Final = "trainshed.v1.Service.GetMetrics"
+_PROJECTS: Final = 100
+"""Projects with series of their own; all others are one, whose name is ""."""
+_RESOURCES: Final = {CPU_HOURS: "cpu", GPU_HOURS: "gpu"}
 _KIND: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -69,6 +75,7 @@ def _of_load(load: Load) -> Iterable[str]:
     yield from _gauge(
         "trainshed_jobs_waiting", "Jobs that wait for capacity.", (), {(): load.waiting}
     )
+    yield from _of_projects(load)
     # Those of people are not told: there may be ten thousand.
     own = [quota for quota in load.quotas if not quota.key.person]
     quotas = {(quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in own}
@@ -81,6 +88,27 @@ def _of_load(load: Load) -> Iterable[str]:
     yield from _gauge(
         "trainshed_quota_waiting", "How much of a quota waiting jobs ask for.", labels, waiting
     )
+
+
+def _of_projects(load: Load) -> Iterable[str]:
+    """Yield what projects do, by name those with most jobs, then most use: anybody may make up names."""
+    weights: defaultdict[str, float] = defaultdict(float)
+    for (project, _), hours in load.used.items():
+        weights[project] += hours
+    for (project, _), count in load.jobs_of_projects.items():
+        weights[project] += count * 10**9
+    shown = set(nlargest(_PROJECTS, weights, key=lambda project: weights[project]))
+    jobs: Counter[Labels] = Counter()
+    for (project, state), count in load.jobs_of_projects.items():
+        jobs[project if project in shown else "", state] += count
+    used: defaultdict[Labels, float] = defaultdict(float)
+    for (project, metric), hours in load.used.items():
+        if metric in _RESOURCES:
+            used[project if project in shown else "", _RESOURCES[metric]] += hours * 3600
+    text = "Training jobs of a project that are not over."
+    yield from _gauge("trainshed_project_jobs", text, ("project", "state"), jobs)
+    text = "Time of GPUs and CPUs that a project held in this month."
+    yield from _gauge("trainshed_project_used_seconds", text, ("project", "resource"), used)
 
 
 def _of_nodes(there: Sequence[NodeStatus]) -> Iterable[str]:

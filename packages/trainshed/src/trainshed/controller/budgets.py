@@ -84,6 +84,15 @@ class Budgets:
         sums = self._sums(now)
         return lambda key: _of(sums, key)
 
+    def of_projects(self, now: Nanos) -> dict[tuple[str, str], float]:
+        """Return what each project has used this month, by the budgets' metrics."""
+        return {
+            (project, metric): amount
+            for (project, person), used in self._sums(now).items()
+            if not person
+            for metric, amount in used.items()
+        }
+
     def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each, and
         those keys of them whose hard budget is."""

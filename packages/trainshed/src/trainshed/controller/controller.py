@@ -342,9 +342,15 @@ class Controller:
         return self._capacity.quota_statuses(self._now(), project_id)
 
     def load(self) -> Load:
-        jobs = (tracked.live.job for tracked in self._tracked.values())
-        counts = Counter((job.name.api, job.state.value) for job in jobs if not job.state.is_final)
-        return Load(counts, self._capacity.queue_length, self._capacity.quota_statuses(self._now()))
+        tracked, now = (tracked.live.job for tracked in self._tracked.values()), self._now()
+        jobs = [job for job in tracked if not job.state.is_final]
+        return Load(
+            Counter((job.name.api, job.state.value) for job in jobs),
+            self._capacity.queue_length,
+            self._capacity.quota_statuses(now),
+            Counter((job.name.project_id, job.state.value) for job in jobs),
+            self._capacity.budgets.of_projects(now),
+        )
 
     async def readmit(self, node: str) -> None:
         """Have the engine take back a node that it had quarantined. Raises Unavailable."""

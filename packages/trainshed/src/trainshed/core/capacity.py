@@ -273,3 +273,7 @@ class Load(Struct, frozen=True):
     waiting: int
     #: The quotas of all projects that are set, used or waited for.
     quotas: tuple[QuotaStatus, ...]
+    #: Jobs that are not over, by project and state.
+    jobs_of_projects: Mapping[tuple[str, str], int] = {}
+    #: Hours that projects have used this month, by project and metric of its budget.
+    used: Mapping[tuple[str, str], float] = {}
