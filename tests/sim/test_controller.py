@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.sim.parents import CountingAdvisor
 from tests.sim.scripted_world import PRIMARY, World, numbered, world
+from tests.sim.tuning_jobs import tuning
 from tests.unit.jobs import SECOND, exited, job
 from trainshed.controller import carrier, controller
 from trainshed.controller.capacity import CapacityTracker
@@ -23,6 +25,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.datasets.port import DataRefused
 from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest, StartFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.store.port import NewWork
 
 
 async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
@@ -93,6 +96,26 @@ async def test_who_has_enough_jobs_that_wait_or_asks_for_too_much_priority_is_re
             await w.controller.preflight(of(9, "cy"))
         shown = [quota for quota in w.controller.quotas("demo") if quota.key.metric == QUEUED]
         assert {quota.key.person: quota.used for quota in shown} == {"": 3, EACH: 0}
+
+
+async def test_a_tuning_job_without_a_trial_waits_after_a_kill_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec/queue#quotas: limits of a person survive restarts."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CountingAdvisor, "suggest", never)
+    ana = Actor("ana@x.example")
+    async with world(tmp_path) as w:
+        await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, QUEUED, EACH), 1)
+        await w.controller.capacity_changed()
+        await w.controller.create(NewWork(replace(tuning(), creator=ana)))
+        for _ in range(2):
+            with pytest.raises(ResourceExhausted, match=r"^ana@x.example has 1 jobs that wait"):
+                await w.create(replace(job(1), creator=ana))
+            await w.crash()
 
 
 async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:

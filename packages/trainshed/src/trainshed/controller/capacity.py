@@ -350,19 +350,23 @@ class CapacityTracker:
         """Return a job's position in the queue: 1 = next, 0 = it does not wait."""
         return position(self._snapshot, uid)
 
-    def require_admissible(self, work: Job | TuningJob) -> tuple[str, str]:
-        """Return whose a new work is. Raise as `explaining.require_admissible` if it may not be submitted
-        now."""
+    def require_admissible(self, work: Job | TuningJob) -> None:
+        """Raise as `explaining.require_admissible` if a new work may not be submitted now."""
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
-        whose, priority = (work.name.project_id, person_of(work.creator)), spec.scheduling.priority
+        whose, priority = _account(work), spec.scheduling.priority
         explaining.require_admissible(self._snapshot, *whose, priority, self._arriving.values())
-        return whose
 
     def admit(self, work: Work) -> None:
         """Count a new work that is about to be stored: of a burst, each counts for the next. Raises as
         `explaining.require_admissible`."""
         if not isinstance(work, Pipeline):  # Its job is a work of its own.
-            self._arriving[work.uid] = self.require_admissible(work)
+            self.require_admissible(work)
+            self._arriving[work.uid] = _account(work)
+
+    def adopt(self, work: Work) -> None:
+        """Count a stored work that runs through others, if it has made none yet."""
+        if isinstance(work, TuningJob) and not work.begun:
+            self._arriving[work.uid] = _account(work)
 
     async def preflight(self, job: Job, now: Nanos) -> Preflight:
         """Return whether a job like this would be admitted now. Raises what `refuse` was given."""
@@ -412,6 +416,10 @@ class CapacityTracker:
         news = self.unfit(node.name)
         condition = news.condition if news else NodeCondition.READY
         return NodeCapacity(**asdict(node), condition=condition)
+
+
+def _account(work: Job | TuningJob) -> tuple[str, str]:
+    return work.name.project_id, person_of(work.creator)
 
 
 def _is_starting(job: Job, attempt: int) -> bool:

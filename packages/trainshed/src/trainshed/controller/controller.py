@@ -190,6 +190,7 @@ class Controller:
                 self._track(LiveJob(live.job, live.generation, live.intents))
                 self._capacity.put(live.job)
             else:
+                self._capacity.adopt(live.job)
                 parents.append(live.job.uid)
         await self._ports.engine.start()
         self._capacity.set_nodes(await self._ports.engine.capacity())
