@@ -179,8 +179,6 @@ KINDS: Final[Mapping[str, tuple[int, _Kind]]] = {
 _NOT_WITH_DRAINS: Final = (
     # Of two replicas that leave together, the whole job restarts once or twice.
     "worker_is_killed_and_all_restart",
-    # A node on which nothing is left but one shim that hangs counts as gone.
-    "shim_hangs",
     # A line of a life that had to leave before it was read lets the drill hit the next one.
     "is_drilled",
     "is_drilled_too_often",
