@@ -9,8 +9,7 @@ import pytest
 
 from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.buckets.errors import Conflict, InvalidRequest
-from trainshed.buckets.setup import BucketRules, BucketSetup, BucketTable
-from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
+from trainshed.buckets.setup import BucketRules, BucketSetup, BucketTable, cannot_serve
 from trainshed.serve.settings import SettingsError, load
 
 S3 = """
@@ -42,20 +41,18 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
     assert (far.is_remote, far.shared) == (True, True)
     assert (near.is_remote, near.project) == (False, "vision")
-    rules = bucket_rules("own", "a-1, b-1", (far, near))
-    assert rules.shared == {"a-1", "b-1"}
-    setup = BucketSetup("/r", rules=rules)
+    setup = BucketSetup("/r", rules=BucketRules("own", frozenset({"a-1"}), (far, near)))
     assert BucketSetup.decode(setup.encode()) == setup
 
 
 @pytest.mark.parametrize(
     ("lines", "fault"),
     [
-        ('name = "a-1"\nstore = "ftp"', "store: 'ftp' is not one of local, s3, gcs"),
-        ('store = "s3"', "name: Invalid bucket name"),
-        ('name = "a-1"\nstroe = "s3"', "stroe: unknown; the keys are name, store"),
-        ('name = "a-1"\nshared = "yes"', "shared: 'yes' is not true or false"),
-        ('name = "a-1"\nregion = 7', "region: 7 is not a text"),
+        ('name = "a-1"\nstore = "ftp"', "store: 'ftp' is none of"),
+        ('store = "s3"', "missing required field `name`"),
+        ('name = "a-1"\nstroe = "s3"', "stroe: there is no such setting; did you mean store?"),
+        ('name = "a-1"\nshared = "yes"', "shared: 'yes' is neither true nor false"),
+        ('name = "a-1"\nregion = 7', "region: 7 is no text"),
         ('name = "a-1"\nendpoint = "x"', "endpoint: has no meaning for a bucket of the kind local"),
         ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: has no meaning"),
         ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "goes together with secret_key_env"),
@@ -71,11 +68,11 @@ def test_a_wrong_table_stops_the_start(tmp_path: Path, lines: str, fault: str) -
 
 def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
     """A secret that stands where the name of a variable belongs is not repeated."""
-    text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\nshared = 1\n'
+    text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\n'
     with pytest.raises(SettingsError) as refused:
         load(written(tmp_path, text), {})
     faults = str(refused.value)
-    for field in ("name", "secret_key_env", "access_key_env", "shared"):
+    for field in ("name", "secret_key_env", "access_key_env"):
         assert f"buckets[0].{field}: " in faults
     assert "can/ary+secret" not in faults
 
@@ -83,10 +80,10 @@ def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
 def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
     monkeypatch.delenv("FAR_KEY", raising=False)
-    monkeypatch.setattr("trainshed.serve.bucket_tables.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "pip install 'trainshed[remote]'" in cannot_serve([table], [])
     assert cannot_serve([BucketTable("near-1")], ["near-1"]) == ""
-    monkeypatch.setattr("trainshed.serve.bucket_tables.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "FAR_KEY (access_key_env), which is not set" in cannot_serve([table], [])
     monkeypatch.setenv("FAR_KEY", "k")
     monkeypatch.setenv("FAR_SECRET", "s")

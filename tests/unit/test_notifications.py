@@ -16,7 +16,8 @@ from trainshed.core.notifications import (
     notifications,
 )
 from trainshed.core.usage import Budget
-from trainshed.notifying.targets import key_of, notify_tables
+from trainshed.notifying.targets import key_of
+from trainshed.serve.setting_types import NotifyTables, convert
 
 ALL = frozenset(Occasion)
 OPS = Target("ops", ALL)
@@ -54,29 +55,30 @@ def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
 
 def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD", "whsec_!!")
-    rows = (
+    rows = [
         {"name": "ops", "webhook": "https://a.example/x"},
         {"name": "Ops!", "webhook": "ftp://a", "colour": 1},
-        {"name": "x", "mail": ["nobody"], "on": ["ended"], "jobs": "some", "budgets": [0]},
+        {"name": "x", "mail": ["nobody"], "jobs": "some", "budgets": [0]},
         {"name": "y", "webhook": "http://a", "secret_env": "NOT_SET_ANYWHERE"},
         {"name": "z", "webhook": "http://a", "secret_env": "BAD"},
         {"name": "n"},
         {"name": "ops", "mail": ["a@b.example"]},
-    )
+        {"name": "o", "webhook": "ftp://a", "on": ["ended"]},
+    ]
     with pytest.raises(ValueError, match="colour") as wrong:
-        notify_tables(rows)
+        convert("notify", NotifyTables, rows)
     lines = str(wrong.value).splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "notify[1].colour",
         "notify[1].name",
-        "notify[1].webhook",
-        "notify[2].mail",
-        "notify[2].on",
+        "notify[1].colour",
+        "notify[2].mail[0]",
         "notify[2].jobs",
-        "notify[2].budgets",
+        "notify[2].budgets[0]",
         "notify[3].secret_env",
         "notify[4].secret_env",
         "notify[5].webhook",
+        "notify[7].webhook",
+        "notify[7].on",
         "notify",
     ]
 

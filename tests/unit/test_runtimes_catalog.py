@@ -10,7 +10,7 @@ import pytest
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
-from trainshed.runtimes.image_map import read_images
+from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.sheet import Minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
@@ -201,7 +201,7 @@ def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None
     uri = f"{region}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
     catalog = LocalCatalog(Pythons((3, 12), ((3, 8),)), exact=True)
     assert catalog.for_image(uri) == RuntimeChoice("reduction-server", "", "3.12")
-    entries = read_images([{"pattern": "*/reductionserver:*", "image": "mine:v1"}])
+    entries = [MappedImage("*/reductionserver:*", image="mine:v1")]
     mapping = LocalCatalog(Pythons((3, 12)), image_map=entries, images=Engine())
     assert _chosen(mapping.for_image(uri)).image == "mine:v1"
 

@@ -9,8 +9,8 @@ import pytest
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
-from trainshed.runtimes.image_map import read_images
 from trainshed.runtimes.sheet import Minor
+from trainshed.serve.setting_types import MappedImages, convert
 
 _SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
 
@@ -35,7 +35,7 @@ class Engine:
 
 
 def _catalog(text: str, *, exact: bool = False, engine: bool = True) -> LocalCatalog:
-    entries = read_images(tomllib.loads(text).get("images", []))
+    entries = convert("images", MappedImages, tomllib.loads(text).get("images", []))
     images = Engine() if engine else None
     return LocalCatalog(Pythons(), exact=exact, image_map=entries, images=images)
 
@@ -120,7 +120,7 @@ def test_a_python_that_is_not_here_is_told_or_refused() -> None:
     ("entry", "key", "word"),
     [
         ('runtime = "python"', "pattern", "missing"),
-        ('pattern = ""\nruntime = "python"', "pattern", "text"),
+        ('pattern = ""\nruntime = "python"', "pattern", "missing"),
         ('pattern = "a"', "runtime", "neither"),
         ('pattern = "a"\nruntime = "python"\nimage = "b"', "runtime", "both"),
         ('pattern = "a"\nruntime = "tensorflwo"', "runtime", "Did you mean tensorflow?"),
@@ -131,27 +131,23 @@ def test_a_python_that_is_not_here_is_told_or_refused() -> None:
         ('pattern = "a"\nruntime = "python"\npython = 3.1', "python", "text"),
         ('pattern = "a"\nimage = "b"\npython = "3.11"', "python", "runtime only"),
         ('pattern = "a"\nimage = "https://b"', "image", "HOST/NAME:TAG"),
-        ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
+        ('pattern = "a"\nruntme = "python"', "runtme", "did you mean runtime?"),
     ],
 )
 def test_what_cannot_be_an_entry_is_named_with_its_key(entry: str, key: str, word: str) -> None:
     with pytest.raises(ValueError, match=rf"^images\[1\]\.{key}: ") as refused:
-        read_images(
-            tomllib.loads(f'[[images]]\npattern = "z"\nimage = "y"\n[[images]]\n{entry}\n')[
-                "images"
-            ]
-        )
+        _catalog(f'[[images]]\npattern = "z"\nimage = "y"\n[[images]]\n{entry}\n')
     assert word in str(refused.value)
 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
     tables = [{"pattern": "a", "image": "b"}, {"pattern": "a", "runtime": "x"}, {}]
-    with pytest.raises(ValueError, match=r"images\[1\]\.pattern: is the one of") as refused:
-        read_images(tables)
+    with pytest.raises(ValueError, match="pattern 'a' has two tables") as refused:
+        convert("images", MappedImages, tables)
     places = [line.partition(":")[0] for line in str(refused.value).splitlines()]
     assert places == [
         "images[1].runtime",
-        "images[1].pattern",
         "images[2].pattern",
         "images[2].runtime",
+        "images",
     ]

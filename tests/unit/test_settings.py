@@ -204,7 +204,7 @@ def test_the_secret_of_an_issuer_has_to_be_there(
     config = tmp_path / "trainshed.toml"
     table = 'name = "Corp"\nissuer = "https://sso.corp.example"\nclient_id = "x"\n'
     config.write_text(f'[[oidc]]\n{table}secret_env = "CORP_SECRET"\n')
-    with pytest.raises(SettingsError, match="CORP_SECRET is not set"):
+    with pytest.raises(SettingsError, match="secret_env: there is no"):
         load(config, {})
     monkeypatch.setenv("CORP_SECRET", "geheim")
     assert load(config, {}).oidc[0].name == "Corp"

@@ -18,8 +18,8 @@ from tests.contract.console.signing_in.conftest import (
 )
 from tests.contract.console.test_sessions import JOB
 from tests.issuer import ScriptedIssuer
-from trainshed.access.issuers import read_issuers
 from trainshed.access.job_tokens import JobClaims
+from trainshed.serve.setting_types import IssuerTables, convert
 
 ROBOT = "nightly@p1.iam.gserviceaccount.com"
 MAIN = "repo:corp/vision:ref:refs/heads/main"
@@ -127,7 +127,7 @@ async def test_in_a_browser_there_are_people_alone(
 
 def test_a_table_names_everything_that_is_wrong_with_it() -> None:
     good: dict[str, Any] = {"name": "Corp", "issuer": "https://sso.corp.example", "client_id": "x"}
-    assert read_issuers([good])[0].groups_claim == "groups"
+    assert convert("oidc", IssuerTables, [good])[0].groups_claim == "groups"
     bad = [
         {**good, "issuer": "http://sso.corp.example", "name": "", "domains": ["Corp"]},
         {**good, "more": 1},
@@ -137,7 +137,7 @@ def test_a_table_names_everything_that_is_wrong_with_it() -> None:
         bad.append({**good, "accounts": {subject: ROBOT}})
     bad.append({**good, "accounts": {"repo:corp/x:*": ANA}})
     with pytest.raises(ValueError, match="oidc") as wrong:
-        read_issuers([*bad, good, good])
+        convert("oidc", IssuerTables, [*bad, good, good])
     faults = str(wrong.value)
     words = ("oidc[0].name", "oidc[0].issuer", "oidc[0].domains", "oidc[1]", "oidc[2].client_id")
     for word in (*words, "two tables", *(f"oidc[{number}].accounts: " for number in range(3, 10))):

@@ -1,9 +1,10 @@
-"""Issuers of OpenID Connect, by which people sign in: the tables `[[oidc]]`, and what ID tokens say. Pure."""
+"""Issuers of OpenID Connect, by which people sign in: the tables `[[oidc]]`, and what ID tokens say."""
 
 import base64
+import os
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ _MOST_GROUPS: Final = 500
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
+class Issuer(Struct, frozen=True):
     """One table `[[oidc]]`."""
 
     #: What the button for it says, and the notes of tokens.
@@ -61,6 +62,31 @@ class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
         """What it is known by for machines of an entry of `accounts`; with another account, another."""
         return f"{self.mark} {known} {self.accounts[known]}"
 
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the table, as `key: words`."""
+        if not _NAME.fullmatch(self.name):
+            yield f"name: {self.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
+        if not is_safe(self.issuer) or "?" in self.issuer or "#" in self.issuer:
+            yield f"issuer: {self.issuer!r} is no https address such as https://accounts.google.com"
+        if self.tokeninfo and not is_safe(self.tokeninfo):
+            yield f"tokeninfo: {self.tokeninfo!r} is no https address"
+        if not (self.client_id or self.audiences):
+            yield "client_id: register the service with the issuer, and write the client's id here"
+        if self.secret_env and not os.environ.get(self.secret_env):
+            # Its value is not shown: it may be the secret itself.
+            yield "secret_env: there is no environment variable of this name; set it for the service"
+        for subject, email in self.accounts.items():
+            if not _SUBJECT.fullmatch(subject):
+                yield (
+                    f"accounts: {subject!r} is no whole subject, nor the beginning of one that names "
+                    "somebody, such as repo:corp/vision:ref:refs/heads/*"
+                )
+            if member_fault(SERVICE_ACCOUNT + email):
+                yield f"accounts: {email!r} is no address of a service account"
+        for domain in self.domains:
+            if not _DOMAIN.fullmatch(domain):
+                yield f"domains: {domain!r} is no domain in lower case such as corp.example"
+
 
 class SignedIn(Struct, frozen=True):
     """The end of a sign-in that a browser began."""
@@ -71,27 +97,6 @@ class SignedIn(Struct, frozen=True):
     following: str
     #: What the browser knows this sign-in by.
     mark: str
-
-
-def read_issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
-    """Return the tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
-    wrong: list[str] = []
-    issuers: list[Issuer] = []
-    for number, table in enumerate(tables):
-        try:
-            issuer = msgspec.convert(table, Issuer)
-        except msgspec.ValidationError as error:
-            wrong.append(f"oidc[{number}]: {error}")
-            continue
-        wrong += [f"oidc[{number}].{fault}" for fault in _faults(issuer)]
-        issuers.append(issuer)
-    for name in ("name", "issuer"):
-        values = [getattr(issuer, name) for issuer in issuers]
-        twice = dict.fromkeys(value for value in values if values.count(value) > 1)
-        wrong += [f"oidc: {name} {value!r} has two tables" for value in twice]
-    if wrong:
-        raise ValueError("\n".join(wrong))
-    return tuple(issuers)
 
 
 def is_safe(address: str) -> bool:
@@ -120,28 +125,6 @@ def _is_near(address: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
     number = getattr(number, "ipv4_mapped", None) or number
     return number.is_loopback or number.is_link_local or number.is_unspecified
-
-
-def _faults(issuer: Issuer) -> Iterator[str]:
-    if not _NAME.fullmatch(issuer.name):
-        yield f"name: {issuer.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
-    if not is_safe(issuer.issuer) or "?" in issuer.issuer or "#" in issuer.issuer:
-        yield f"issuer: {issuer.issuer!r} is no https address such as https://accounts.google.com"
-    if issuer.tokeninfo and not is_safe(issuer.tokeninfo):
-        yield f"tokeninfo: {issuer.tokeninfo!r} is no https address"
-    if not (issuer.client_id or issuer.audiences):
-        yield "client_id: register the service with the issuer, and write the client's id here"
-    for subject, email in issuer.accounts.items():
-        if not _SUBJECT.fullmatch(subject):
-            yield (
-                f"accounts: {subject!r} is no whole subject, nor the beginning of one that names somebody, "
-                "such as repo:corp/vision:ref:refs/heads/*"
-            )
-        if member_fault(SERVICE_ACCOUNT + email):
-            yield f"accounts: {email!r} is no address of a service account"
-    for domain in issuer.domains:
-        if not _DOMAIN.fullmatch(domain):
-            yield f"domains: {domain!r} is no domain in lower case such as corp.example"
 
 
 def verified(

@@ -1,19 +1,33 @@
 """What the operator's configuration says about the buckets, and what a bucket process is told when it starts.
-Pure.
 
 It holds no secret: a `BucketSetup` is visible on a command line.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
 import msgspec
 from msgspec import Struct, field
 
+from trainshed.buckets.errors import BucketsError
+from trainshed.buckets.names import validate_bucket_name
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.hosts import Hosts
 
-LOCAL, S3, GCS = "local", "s3", "gcs"
-STORES = (LOCAL, S3, GCS)
+LOCAL: Final = "local"
+S3: Final = "s3"
+GCS: Final = "gcs"
+
+
+_S3_ONLY = ("access_key_env", "secret_key_env", "session_token_env")
+_REMOTE_ONLY = ("bucket", "prefix", "endpoint", "region", *_S3_ONLY, "service_account_env")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BucketTable(Struct, frozen=True):
@@ -22,7 +36,7 @@ class BucketTable(Struct, frozen=True):
 
     name: str
     #: Where its objects are.
-    store: str = LOCAL
+    store: Literal["local", "s3", "gcs"] = LOCAL
     #: Its name in a remote store; "" = the same.
     bucket: str = ""
     #: The prefix of all objects' names in the remote store.
@@ -44,6 +58,27 @@ class BucketTable(Struct, frozen=True):
     def is_remote(self) -> bool:
         """Whether its objects are elsewhere than on the service's own disk."""
         return self.store != LOCAL
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the table, as `key: words`."""
+        if fault := _name_fault(self.name):
+            yield f"name: {fault}"
+        only = {LOCAL: _REMOTE_ONLY, S3: ("service_account_env",), GCS: (*_S3_ONLY, "region")}
+        for key in only[self.store]:
+            if getattr(self, key):
+                yield f"{key}: has no meaning for a bucket of the kind {self.store}; leave it out"
+        for key in (*_S3_ONLY, "service_account_env"):
+            if not _VARIABLE.fullmatch(getattr(self, key) or "unset"):
+                # Does not show the value, which may be the secret itself.
+                yield (
+                    f"{key}: is not the name of an environment variable; the secret itself does not stand in "
+                    "a file"
+                )
+        if bool(self.access_key_env) != bool(self.secret_key_env):
+            yield "access_key_env: goes together with secret_key_env; give both, or neither"
+        endpoint = urlsplit(self.endpoint or "http://unset")
+        if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+            yield f"endpoint: {self.endpoint!r} is not of the form https://HOST:PORT"
 
 
 class BucketRules(Struct, frozen=True):
@@ -69,6 +104,53 @@ class BucketRules(Struct, frozen=True):
 
 PLAIN = BucketRules()
 """Every bucket belongs to the service's own project, and is on this disk."""
+
+
+def check_names(text: str) -> None:
+    """Raise ValueError unless the text is a list of bucket names with commas in between."""
+    for name in names_of(text):
+        if fault := _name_fault(name):
+            raise ValueError(fault)
+
+
+def names_of(text: str) -> Iterator[str]:
+    """Return the names in a list with commas in between."""
+    return filter(None, (part.strip() for part in text.split(",")))
+
+
+def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
+    """Return why these tables cannot be served, and what to do; "" if they can. `local`: buckets on the
+    service's own disk."""
+    remote = [table for table in tables if table.is_remote]
+    if remote and find_spec("obstore") is None:
+        return (
+            f"The bucket {remote[0].name!r} lies in a store of the kind {remote[0].store}, and the library "
+            "that reaches it is not installed. Install it: pip install 'trainshed[remote]'"
+        )
+    here = set(local)
+    for table in remote:
+        if table.name in here:
+            return (
+                f"The bucket {table.name!r} has a [[buckets]] table that says it lies elsewhere, and a "
+                "directory of our own with objects. Give the table another name, or move the directory "
+                "away."
+            )
+        for key in (*_S3_ONLY, "service_account_env"):
+            variable = str(getattr(table, key))
+            if variable and not os.environ.get(variable):
+                return (
+                    f"The bucket {table.name!r} takes its credentials from the environment variable "
+                    f"{variable} ({key}), which is not set. Set it for the service."
+                )
+    return ""
+
+
+def _name_fault(name: str) -> str:
+    try:
+        validate_bucket_name(name)
+    except BucketsError as failure:
+        return failure.message
+    return ""
 
 
 class BucketSetup(Struct, frozen=True):

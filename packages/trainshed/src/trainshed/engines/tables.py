@@ -1,4 +1,5 @@
-"""Checks the settings tables of engines and describes every wrong field at once. Pure."""
+"""Checks tables of settings by their types, those of engines above all, and describes every wrong field at
+once. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +66,9 @@ def _inside(
                 yield from _inside(at, value, inner)
         case inspect.StructType(cls=cls) if isinstance(value, Mapping):
             yield at, cls, cast("Mapping[str, Any]", value)
-        case inspect.ListType(item_type=inner) if isinstance(value, list):
+        case inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner) if (
+            isinstance(value, list)
+        ):
             for number, item in enumerate(cast("list[object]", value)):
                 yield from _inside(f"{at}[{number}]", item, inner)
         case inspect.DictType(value_type=inner) if isinstance(value, Mapping):
@@ -94,7 +97,7 @@ def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterato
             yield "", f"{value!r} is none of {', '.join(map(repr, values))}; write one of them"
         case inspect.IntType() | inspect.FloatType():
             yield from _in_words_of_number(value, wanted)
-        case inspect.ListType() | inspect.DictType():
+        case inspect.ListType() | inspect.VarTupleType() | inspect.DictType():
             yield from _in_words_of_many(value, wanted)
         case _:
             pass
@@ -114,9 +117,9 @@ def _in_words_of_number(
 
 
 def _in_words_of_many(
-    value: object, wanted: inspect.ListType | inspect.DictType
+    value: object, wanted: inspect.ListType | inspect.VarTupleType | inspect.DictType
 ) -> Iterator[tuple[str, str]]:
-    if isinstance(wanted, inspect.ListType):
+    if not isinstance(wanted, inspect.DictType):
         if not isinstance(value, list):
             yield "", f"{value!r} is no list; put it in brackets"
             return

@@ -3,24 +3,34 @@
 import base64
 import ipaddress
 import os
-import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Annotated, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from trainshed.core.notifications import OF_JOBS, Occasion, Target
 
 SmtpTls = Literal["starttls", "tls", "none"]
-_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_ADDRESS: Final = re.compile(r"[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _PREFIX: Final = "whsec_"
-_KEYS: Final = ("name", "webhook", "secret_env", "mail", "on", "jobs", "budgets")
 _MAIL_PORTS: Final = {"smtp": 587, "smtps": 465}
 _EVERYTHING: Final = tuple(occasion.value for occasion in OF_JOBS)
+_Name = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[a-z][a-z0-9-]{0,30}\Z",
+        description="up to 31 lower-case letters, digits and -, such as ops",
+    ),
+]
+_Address = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}\Z",
+        description="an address such as team@example.org",
+    ),
+]
+_Percentage = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class NotSent(Exception):
@@ -39,23 +49,40 @@ class NotifyTable(Struct, frozen=True):
     """One table `[[notify]]`: a webhook, mail addresses, or both."""
 
     #: The name by which the labels of jobs choose this target.
-    name: str
+    name: _Name
     #: The URL to post to; "" = none.
     webhook: str = ""
     #: The environment variable that holds the key of the webhook's signature; "" = it is not signed.
     secret_env: str = ""
-    mail: tuple[str, ...] = ()
+    mail: tuple[_Address, ...] = ()
     on: tuple[str, ...] = _EVERYTHING
     #: Which jobs it hears of: `named` = those whose label names it; `all`.
-    jobs: str = "named"
+    jobs: Literal["named", "all"] = "named"
     #: The percentages of budgets of which it hears.
-    budgets: tuple[int, ...] = ()
+    budgets: tuple[_Percentage, ...] = ()
 
     @property
     def target(self) -> Target:
         """The target, as `core.notifications` knows it."""
         on, budgets = frozenset(map(Occasion, self.on)), tuple(sorted(set(self.budgets)))
         return Target(self.name, on, self.jobs == "all", budgets)
+
+    def faults(self) -> Iterator[str]:
+        """Yields what is wrong with the table, as `key: words`."""
+        if self.webhook and not _is_url(self.webhook):
+            yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
+        if secret := os.environ.get(self.secret_env):
+            try:
+                key_of(secret)
+            except ValueError:
+                yield f"secret_env: what stands in {self.secret_env} behind {_PREFIX} is no base64"
+        elif self.secret_env:
+            # Its value is not shown: it may be the secret itself.
+            yield "secret_env: there is no environment variable of this name; set it for the service"
+        if not (self.webhook or self.mail):
+            yield "webhook: give one, or addresses as mail"
+        if not self.on or not set(self.on) <= set(_EVERYTHING):
+            yield f"on: {list(self.on)} is no list of some of {', '.join(_EVERYTHING)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,81 +128,7 @@ def _is_here(host: str) -> bool:
         return host == "localhost"
 
 
-def notify_tables(rows: Sequence[Mapping[str, Any]]) -> tuple[NotifyTable, ...]:
-    """Returns the tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
-    wrong: list[str] = []
-    tables: list[NotifyTable] = []
-    for number, row in enumerate(rows):
-        faults = list(_faults(row))
-        wrong += [f"notify[{number}].{fault}" for fault in faults]
-        if not faults:
-            lists: dict[str, Any] = {
-                key: tuple(row[key]) for key in ("mail", "on", "budgets") if key in row
-            }
-            tables.append(NotifyTable(**{**row, **lists}))
-    names = [table.name for table in tables]
-    wrong += [
-        f"notify: {name!r} has two tables" for name in dict.fromkeys(names) if names.count(name) > 1
-    ]
-    if wrong:
-        raise ValueError("\n".join(wrong))
-    return tuple(tables)
-
-
-def _faults(row: Mapping[str, Any]) -> Iterator[str]:
-    for key in row:
-        if key not in _KEYS:
-            yield f"{key}: unknown; there are {', '.join(_KEYS)}"
-    name, webhook = row.get("name", ""), row.get("webhook", "")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield f"name: {name!r} is no name of lower-case letters, digits and -, up to 31, such as ops"
-    if webhook and not _is_url(webhook):
-        yield f"webhook: {webhook!r} is no address such as https://hooks.example.org/train"
-    secret = row.get("secret_env", "")
-    if secret and not (isinstance(secret, str) and _VARIABLE.fullmatch(secret)):
-        yield f"secret_env: {secret!r} is no name of an environment variable"
-    elif secret and not os.environ.get(secret):
-        yield f"secret_env: the environment variable {secret} is not set; set it for the service"
-    elif secret:
-        try:
-            key_of(os.environ[secret])
-        except ValueError:
-            yield f"secret_env: what stands in {secret} behind {_PREFIX} is no base64"
-    mail = _texts(row.get("mail", []))
-    if mail is None or not all(map(_ADDRESS.fullmatch, mail)):
-        yield f"mail: {row.get('mail')!r} is no list of addresses such as ['team@example.org']"
-    if not webhook and not mail:
-        yield "webhook: give one, or addresses as mail"
-    yield from _choice_faults(row)
-
-
-def _choice_faults(row: Mapping[str, Any]) -> Iterator[str]:
-    on = _texts(row.get("on", []))
-    if on is None or not set(on) <= set(_EVERYTHING) or ("on" in row and not on):
-        yield f"on: {row.get('on')!r} is no list of some of {', '.join(_EVERYTHING)}"
-    if row.get("jobs", "named") not in ("named", "all"):
-        yield f"jobs: {row['jobs']!r} is not one of named, all"
-    if not _are_percentages(row.get("budgets", [])):
-        yield f"budgets: {row['budgets']!r} is no list of percentages such as [50, 90, 100]"
-
-
-def _texts(value: Any) -> list[str] | None:
-    """Returns the value if it is a list of texts, else None."""
-    if not isinstance(value, list):
-        return None
-    items = cast("list[Any]", value)
-    return items if all(isinstance(item, str) for item in items) else None
-
-
-def _are_percentages(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        type(percent) is int and 1 <= percent <= 1000 for percent in cast("list[Any]", value)
-    )
-
-
-def _is_url(text: Any, schemes: Container[str] = ("http", "https")) -> bool:
-    if not isinstance(text, str):
-        return False
+def _is_url(text: str, schemes: Container[str] = ("http", "https")) -> bool:
     try:
         parts = urlsplit(text)
         port = parts.port

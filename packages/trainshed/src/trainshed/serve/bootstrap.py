@@ -18,7 +18,7 @@ from trainshed.access.book import FILE, AccessFile, book_of
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
-from trainshed.buckets.setup import BucketSetup
+from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve, names_of
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
@@ -30,7 +30,6 @@ from trainshed.serve.addresses import (
     own_hosts,
 )
 from trainshed.serve.backup.manifest import UNFINISHED
-from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
@@ -166,7 +165,9 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         tokens=str(settings.data / FILE),
         service=str(service),
         hosts=own_hosts(settings),
-        rules=bucket_rules(settings.project, settings.shared_buckets, settings.buckets),
+        rules=BucketRules(
+            settings.project, frozenset(names_of(settings.shared_buckets)), settings.buckets
+        ),
         linger=LINGER,
     )
 

@@ -5,11 +5,11 @@ type cannot express is checked by a `Checked` function.
 """
 
 import importlib
-import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from trainshed.runtimes.image_map import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple[dict[str, Any], ...]: "a list of tables",
+}
 _FLAGS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 """Words that people write for a flag, besides those that msgspec reads."""
 _LARGEST = 1e308
@@ -36,10 +41,13 @@ class Checked(Struct, frozen=True):
 
 
 class Tables(Struct, frozen=True):
-    """Part of a type: the setting is written as tables `[[name]]` in the file, which `read` converts to its
-    value."""
+    """Part of a type: the setting is written as tables `[[name]]` in the file."""
 
-    read: Callable[[tuple[dict[str, Any], ...]], Any]
+    #: The module and name of a table's type, imported late: the defaults need it not, and the start should be
+    #: short. Its method `faults` yields what is wrong with values, as `field: words`.
+    type: str
+    #: The fields of which no two tables have the same value.
+    unique: tuple[str, ...] = ("name",)
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:
@@ -47,7 +55,7 @@ def convert(name: str, kind: Any, value: Any) -> Any:
     base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     for extra in extras:
         if isinstance(extra, Tables):
-            return extra.read(_tables(name, value))
+            return _read(name, value, extra)
     if base is Path:
         text = _converted(str, str(value) if isinstance(value, Path) else value)
         if not text:
@@ -94,33 +102,53 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
 def _late(name: str) -> Callable[[Any], Any]:
     """Return the function of this name, which is imported when it is called: the defaults need no check, and
     the start should be short."""
-    module, _, function = name.rpartition(".")
-    return lambda value: getattr(  # noqa: PLW0108  not imported here
-        importlib.import_module(f"trainshed.{module}"), function
-    )(value)
+    return lambda value: _imported(name)(value)  # noqa: PLW0108  not imported here
 
 
-def _failure_rules(tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    _late("core.failure.overrides.table_with")(tables)
-    return tables
+def _imported(name: str) -> Any:
+    module, _, member = name.rpartition(".")
+    return getattr(importlib.import_module(f"trainshed.{module}"), member)
 
 
-def _issuer_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[Issuer, ...]":
-    from trainshed.access.issuers import read_issuers
+def _check_failure_rules(tables: tuple[dict[str, Any], ...]) -> None:
+    from trainshed.core.failure.overrides import table_with
 
-    issuers = read_issuers(tables)
-    unset = [i.secret_env for i in issuers if i.secret_env and not os.environ.get(i.secret_env)]
-    if unset:
-        raise ValueError(f"secret_env: the environment variable {', '.join(unset)} is not set")
-    return issuers
+    table_with(tables)
 
 
-def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    if not isinstance(value, list) or not all(
-        isinstance(entry, dict) for entry in cast("list[Any]", value)
-    ):
-        raise ValueError(f"write each entry as a table of its own: [[{name}]]")
-    return tuple(cast("list[dict[str, Any]]", value))
+def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
+    """Return the tables of a setting. Raises ValueError with a line for each fault; values are judged in
+    those whose fields have the right types."""
+    from trainshed.engines.tables import wrong_fields
+
+    kind = _imported(tables.type)
+    wrong: list[str] = []
+    made: list[Any] = []
+    for number, row in enumerate(_rows(name, value)):
+        at = f"{name}[{number}]"
+        if faults := wrong_fields(kind, row, f"{at}."):
+            wrong += faults
+            continue
+        try:
+            table = msgspec.convert(row, kind)
+        except msgspec.ValidationError as missing:
+            wrong.append(f"{at}: {missing}")
+            continue
+        wrong += [f"{at}.{fault}" for fault in table.faults()]
+        made.append(table)
+    for field in tables.unique:
+        counts = Counter(getattr(table, field) for table in made)
+        wrong += [f"{name}: {field} {text!r} has two tables" for text in counts if counts[text] > 1]
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return tuple(made)
+
+
+def _rows(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    try:
+        return msgspec.convert(value, tuple[dict[str, Any], ...])
+    except msgspec.ValidationError:
+        raise ValueError(f"write each entry as a table of its own: [[{name}]]") from None
 
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
@@ -244,7 +272,7 @@ ContainerTool = Literal["auto", "podman", "docker", "none"]
 ImagePull = Literal["missing", "always", "never"]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]
-BucketNames = Annotated[str, Checked(_late("serve.bucket_tables.check_names"))]
+BucketNames = Annotated[str, Checked(_late("buckets.setup.check_names"))]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
 PriceList = Annotated[str, Checked(prices_of)]
@@ -252,13 +280,11 @@ Age = Annotated[str, Checked(_late("core.retention.parse_age"))]
 Size = Annotated[str, Checked(_late("core.retention.parse_size"))]
 WebUrl = Annotated[str, Checked(_check_web_url)]
 HostNames = Annotated[str, Checked(_check_hosts)]
-FailureRules = Annotated[tuple[dict[str, Any], ...], Tables(_failure_rules)]
-MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_late("runtimes.image_map.read_images"))]
-NotifyTables = Annotated[
-    "tuple[NotifyTable, ...]", Tables(_late("notifying.targets.notify_tables"))
+FailureRules = Annotated[tuple[dict[str, Any], ...], Checked(_check_failure_rules)]
+MappedImages = Annotated[
+    "tuple[MappedImage, ...]", Tables("runtimes.image_map.MappedImage", ("pattern",))
 ]
-IssuerTables = Annotated["tuple[Issuer, ...]", Tables(_issuer_tables)]
+NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables("notifying.targets.NotifyTable")]
+IssuerTables = Annotated["tuple[Issuer, ...]", Tables("access.issuers.Issuer", ("name", "issuer"))]
 MailServer = Annotated[str, Checked(_late("notifying.targets.mail_server"))]
-BucketTables = Annotated[
-    "tuple[BucketTable, ...]", Tables(_late("serve.bucket_tables.bucket_tables"))
-]
+BucketTables = Annotated["tuple[BucketTable, ...]", Tables("buckets.setup.BucketTable")]
