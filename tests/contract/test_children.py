@@ -44,11 +44,10 @@ time.sleep(600)
 ADVISED = """
 import asyncio, contextlib
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.advisor_process import Kind
 async def main():
     advisor = ProcessAdvisor()
     with contextlib.suppress(Exception):
-        await advisor._ask(Kind.SUGGEST, None)  # It has answered, so it is ready.
+        await advisor._ask(None, object)  # It has answered, so it is ready.
     print(advisor._process.pid, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())

@@ -19,7 +19,7 @@ from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, ParameterType, StudySpec
 from trainshed.studies import advisor_client as client
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
+from trainshed.studies.advisor_process import HEAD, SuggestCall, algorithm_for, frame
 from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
 from trainshed.studies.port import AdvisorFailed, Curve, Seen
 from trainshed.studies.random_search import GridSearch, RandomSearch
@@ -172,11 +172,11 @@ async def test_closing_ends_the_process_and_what_is_asked_then_fails(
 
 
 def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """The advisor's process is this script from now on, with `kind` and `body` of each call in hand."""
+    """The advisor's process is this script from now on, which has the frames of calls to read."""
     whole = textwrap.dedent(
         """
         import os, sys
-        from trainshed.studies.advisor_process import HEAD, Kind, frame
+        from trainshed.studies.advisor_process import HEAD, frame
         from trainshed.studies.port import Proposals
         """
     ) + textwrap.dedent(script)
@@ -195,9 +195,8 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(
     played(
         monkeypatch,
         """
-        kind, length = HEAD.unpack(sys.stdin.buffer.read(HEAD.size))
-        sys.stdin.buffer.read(length)
-        os.write(1, HEAD.pack(Kind.PROPOSALS.value, 2) + b"{]")
+        sys.stdin.buffer.read(HEAD.unpack(sys.stdin.buffer.read(HEAD.size))[1])
+        os.write(1, HEAD.pack(False, 2) + b"{]")
         sys.stdin.buffer.read()
         """,
     )
@@ -234,7 +233,7 @@ async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
         monkeypatch,
         """
         sys.stdin.buffer.read(HEAD.size)
-        os.write(1, frame(Kind.PROPOSALS, Proposals(()))[:7])
+        os.write(1, frame(Proposals(()))[:7])
         """,
     )
     for _ in range(2):
@@ -253,7 +252,7 @@ async def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
         while head := sys.stdin.buffer.read(HEAD.size):
             body = sys.stdin.buffer.read(HEAD.unpack(head)[1])
             if b'"seed":1' not in body:
-                os.write(1, frame(Kind.PROPOSALS, Proposals((), exhausted=True)))
+                os.write(1, frame(Proposals((), exhausted=True)))
         """,
     )
     await advisor.suggest(spec(), SEEN, 1, 2)
@@ -297,7 +296,7 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
         process.main()
         """
     )
-    call = frame(Kind.SUGGEST, SuggestCall(spec(), SEEN, 1, 7))
+    call = frame(SuggestCall(spec(), SEEN, 1, 7))
 
     async def story() -> tuple[bytes, bytes]:
         made = await asyncio.create_subprocess_exec(
@@ -314,8 +313,8 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
 
     answers, errors = asyncio.run(story())
     head = HEAD.size
-    kind, length = HEAD.unpack(answers[:head])
-    assert Kind(kind) is Kind.PROPOSALS
+    failed, length = HEAD.unpack(answers[:head])
+    assert not failed
     assert answers == answers[: head + length] * 2
     assert errors.count(b"hello from a library") == errors.count(b"and from its C code") == 2
 

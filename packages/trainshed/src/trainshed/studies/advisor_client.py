@@ -9,13 +9,13 @@ import os
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.advisor_process import HEAD, ExpectCall, Kind, StopCall, SuggestCall, frame
+from trainshed.studies.advisor_process import HEAD, Call, ExpectCall, StopCall, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
@@ -38,11 +38,7 @@ _ONE_THREAD: Final = dict.fromkeys(
 )
 """With several threads, sums are added in another order each time, but a suggestion has to be the same each
 time; besides, the processors belong to the jobs."""
-_ANSWERS: Final[dict[Kind, Any]] = {
-    Kind.PROPOSALS: Proposals,
-    Kind.VERDICTS: tuple[StoppingVerdict, ...],
-    Kind.OUTLOOK: Outlook,
-}
+T = TypeVar("T")
 
 
 class ProcessAdvisor:
@@ -66,7 +62,7 @@ class ProcessAdvisor:
         while True:
             some = min(_TURN, count - len(points))
             call = SuggestCall(spec, tuple(shown), some, seed)
-            proposals: Proposals = await self._ask(Kind.SUGGEST, call)
+            proposals = await self._ask(call, Proposals)
             points += proposals.parameters
             if len(points) >= count or len(proposals.parameters) < some:
                 return Proposals(tuple(points), proposals.exhausted)
@@ -83,7 +79,7 @@ class ProcessAdvisor:
         each compared with all others of `curves`. Verdicts are in the order of `numbers`; each must have a
         curve."""
         call = StopCall(spec, tuple(curves), tuple(numbers))
-        return await self._ask(Kind.SHOULD_STOP, call)
+        return await self._ask(call, tuple[StoppingVerdict, ...])
 
     async def outlook(
         self, spec: StudySpec, trials: Sequence[Seen], parameters: Sequence[str]
@@ -91,21 +87,21 @@ class ProcessAdvisor:
         """Return what the study's model expects (`gp.bandit.outlook`). Those who only look wait for each
         other: suggestions wait for one of them at most."""
         async with self._looking:
-            return await self._ask(Kind.EXPECT, ExpectCall(spec, tuple(trials), tuple(parameters)))
+            return await self._ask(ExpectCall(spec, tuple(trials), tuple(parameters)), Outlook)
 
     async def close(self) -> None:
         """End the process; calls under way fail."""
         self._closed = True
         await self._end()
 
-    async def _ask(self, kind: Kind, call: object) -> Any:
-        message = frame(kind, call)
+    async def _ask(self, call: Call, answer: type[T]) -> T:
+        message = frame(call)
         async with self._turn:
             if self._idle is not None:
                 self._idle.cancel()
             try:
                 async with asyncio.timeout(_LONGEST):
-                    return await self._answered(message)
+                    return msgspec.json.decode(await self._answered(message), type=answer)
             except _Told as told:
                 raise AdvisorFailed(str(told)) from None
             except BaseException as failure:
@@ -118,7 +114,7 @@ class ProcessAdvisor:
                 loop = asyncio.get_running_loop()
                 self._idle = loop.call_later(_IDLE, self._dismiss)
 
-    async def _answered(self, message: bytes) -> Any:
+    async def _answered(self, message: bytes) -> bytes:
         """Ask the process; if it has ended, before or during this call, ask a new one, but only once, since a
         computation that kills its process would kill each."""
         try:
@@ -128,7 +124,7 @@ class ProcessAdvisor:
         await self._end()
         return await self._exchange(message)
 
-    async def _exchange(self, message: bytes) -> Any:
+    async def _exchange(self, message: bytes) -> bytes:
         """Send a message and return the answer. Raises _Ended, _Told."""
         process = self._process = self._process or await self._start()
         assert process.stdin is not None and process.stdout is not None
@@ -137,16 +133,14 @@ class ProcessAdvisor:
                 raise _Ended
             process.stdin.write(message)
             await process.stdin.drain()
-            head = await process.stdout.readexactly(HEAD.size)
-            kind, length = HEAD.unpack(head)
+            failed, length = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
             body = await process.stdout.readexactly(length)
         except (EOFError, OSError, RuntimeError) as failure:
             # uvloop raises RuntimeError for a pipe whose other end has been closed since.
             raise _Ended from failure
-        answer = Kind(kind)
-        if answer in _ANSWERS:
-            return msgspec.json.decode(body, type=_ANSWERS[answer])
-        raise _Told(msgspec.json.decode(body, type=str))
+        if failed:
+            raise _Told(msgspec.json.decode(body, type=str))
+        return body
 
     async def _start(self) -> Process:
         if self._closed:

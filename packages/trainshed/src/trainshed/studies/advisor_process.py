@@ -1,15 +1,15 @@
 """The advisor's process: reads calls from standard input, answers on standard output, ends with its parent.
 
-Calls and answers are frames of a kind, a length and JSON, which the service writes and reads by the same
-definitions. Whatever a library prints goes to standard error: answers use a descriptor of their own.
+Calls and answers are frames of a head and JSON, which the service writes and reads by the same definitions.
+Whatever a library prints goes to standard error: answers use a descriptor of their own. Numpy is loaded by
+the first call that needs it: the service imports this module, too.
 """
 
-import enum
 import os
 import signal
 import struct
 import sys
-from typing import Any, BinaryIO, assert_never
+from typing import TYPE_CHECKING, Any, BinaryIO, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -17,12 +17,10 @@ from msgspec import Struct
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
-from trainshed.studies.port import Algorithm, Curve, Seen
+from trainshed.studies.port import Algorithm, Curve, Proposals, Seen, StoppingVerdict
 
-# Finds the algorithm that serves a study. Loads numpy only when asked.
-#
-# The service itself imports only `port` and what is free of numpy from this package: suggestions are computed
-# in a process of their own.
+if TYPE_CHECKING:
+    from trainshed.wire.trainshed_v1.jobs import Outlook
 
 
 def algorithm_for(name: AlgorithmName) -> Algorithm:
@@ -44,23 +42,11 @@ def algorithm_for(name: AlgorithmName) -> Algorithm:
             assert_never(name)
 
 
-HEAD = struct.Struct(">cI")
-"""A frame's kind, and the length in bytes of its content."""
+HEAD = struct.Struct(">?I")
+"""Of a frame: whether it says why a call failed, and the length in bytes of its content."""
 
 
-class Kind(enum.Enum):
-    """Calls, and answers to them. FAILED carries a text."""
-
-    SUGGEST = b"s"
-    SHOULD_STOP = b"c"
-    EXPECT = b"e"
-    PROPOSALS = b"p"
-    VERDICTS = b"v"
-    OUTLOOK = b"o"
-    FAILED = b"f"
-
-
-class SuggestCall(Struct, frozen=True):
+class SuggestCall(Struct, frozen=True, tag=True):
     """Asks the algorithm that a study names for points."""
 
     spec: StudySpec
@@ -69,35 +55,45 @@ class SuggestCall(Struct, frozen=True):
     count: int
     seed: int
 
+    def answer(self) -> Proposals:
+        algorithm = algorithm_for(self.spec.algorithm)
+        return algorithm.suggest(self.spec, self.trials, self.count, self.seed)
 
-class StopCall(Struct, frozen=True):
+
+class StopCall(Struct, frozen=True, tag=True):
     """Asks which trials, by number, the rule of `spec` stops early."""
 
     spec: StudySpec
     curves: tuple[Curve, ...]
     numbers: tuple[int, ...]
 
+    def answer(self) -> tuple[StoppingVerdict, ...]:
+        from trainshed.studies.stopping import decide_all
 
-class ExpectCall(Struct, frozen=True):
+        return decide_all(self.spec, self.curves, self.numbers)
+
+
+class ExpectCall(Struct, frozen=True, tag=True):
     """Asks what the model of a study expects over some of its parameters."""
 
     spec: StudySpec
     trials: tuple[Seen, ...]
     parameters: tuple[str, ...]
 
+    def answer(self) -> "Outlook":
+        from trainshed.studies.gp.bandit import outlook
 
-_encoder = msgspec.json.Encoder()
+        return outlook(self.spec, self.trials, self.parameters)
 
 
-def frame(kind: Kind, content: Any) -> bytes:
+Call = SuggestCall | StopCall | ExpectCall
+_calls: msgspec.json.Decoder[Call] = msgspec.json.Decoder(Call)
+
+
+def frame(content: Any, *, failed: bool = False) -> bytes:
     """Return a whole message."""
-    body = _encoder.encode(content)
-    return HEAD.pack(kind.value, len(body)) + body
-
-
-_suggest_calls = msgspec.json.Decoder(SuggestCall)
-_stop_calls = msgspec.json.Decoder(StopCall)
-_expect_calls = msgspec.json.Decoder(ExpectCall)
+    body = msgspec.json.encode(content)
+    return HEAD.pack(failed, len(body)) + body
 
 
 def main() -> None:
@@ -110,38 +106,22 @@ def main() -> None:
     os.dup2(2, 1)
     calls = sys.stdin.buffer
     while (head := _read(calls, HEAD.size)) is not None:
-        kind, length = HEAD.unpack(head)
-        body = _read(calls, length)
+        body = _read(calls, HEAD.unpack(head)[1])
         if body is None:
             return
-        answers.write(_answer(Kind(kind), body))
+        answers.write(_answer(body))
         answers.flush()
 
 
-def _answer(kind: Kind, body: bytes) -> bytes:
+def _answer(body: bytes) -> bytes:
     try:
-        if kind is Kind.SUGGEST:
-            call = _suggest_calls.decode(body)
-            algorithm = algorithm_for(call.spec.algorithm)
-            proposals = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
-            return frame(Kind.PROPOSALS, proposals)
-        if kind is Kind.EXPECT:
-            from trainshed.studies.gp.bandit import outlook
-
-            asked_for = _expect_calls.decode(body)
-            return frame(
-                Kind.OUTLOOK, outlook(asked_for.spec, asked_for.trials, asked_for.parameters)
-            )
-        from trainshed.studies.stopping import decide_all
-
-        stop_call = _stop_calls.decode(body)
-        return frame(Kind.VERDICTS, decide_all(stop_call.spec, stop_call.curves, stop_call.numbers))
+        return frame(_calls.decode(body).answer())
     except Exception as failure:
         # Whatever an algorithm raises is reported to the service, and the process goes on.
         import traceback
 
         traceback.print_exc()
-        return frame(Kind.FAILED, f"{type(failure).__name__}: {failure}")
+        return frame(f"{type(failure).__name__}: {failure}", failed=True)
 
 
 def _read(stream: BinaryIO, size: int) -> bytes | None:

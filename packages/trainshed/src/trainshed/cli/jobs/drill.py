@@ -126,7 +126,7 @@ def _watched(
                 return part
         return ResumeFinding(drill=drill, why="it is not taken up yet")
 
-    patience = Patience(client, job.uid, f"trainshed jobs resume-report {job.job_id}")
+    patience = Patience(client, job.uid, f"trainshed drill {job.job_id}")
     for update in follow(client, job.uid, patience, lines=False):
         if isinstance(update, TimelineEntry) and parse_moment(update.at) >= ordered:
             click.echo(timeline_line(update))
