@@ -104,17 +104,6 @@ def test_what_is_its_own_is_open_to_it(siege: Siege) -> None:
     assert set(siege.attack.controls.values()) == {200}, siege.attack.controls
 
 
-def test_by_grpc_its_token_is_good_for_no_more(siege: Siege) -> None:
-    assert siege.attack.grpc_answers == {
-        "list": "OK",
-        "list of the other": "PERMISSION_DENIED",
-        "list without a token": "UNAUTHENTICATED",
-        "create in the other": "PERMISSION_DENIED",
-        "cancel in the other": "PERMISSION_DENIED",
-        "delete": "PERMISSION_DENIED",
-    }
-
-
 def test_memory_beyond_the_limit_ends_the_program(
     siege: Siege, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,17 +16,12 @@ from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.job_tokens import JobClaims
-from trainshed.api.calls.call import projects_of
-from trainshed.api.registry import handlers
 from trainshed.core.lifecycle.events import CancelRequested
 from trainshed.core.lifecycle.records import ActingJob, Actor
 from trainshed.core.names import Api, JobName, JobUid, project_number
 from trainshed.store.logs.lines import Severity, Stream, read_line
-from trainshed.wire import json as wire_json
-from trainshed.wire import pool, routes
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
-OTHER = LOCATION.replace("/p1/", "/p2/")
 OF_OTHERS = "/trainshed/v1/jobs/"
 
 
@@ -60,16 +55,6 @@ async def job(house: House, location: str) -> str:
     return (await house.result("POST", f"{location}/customJobs", custom_job()))["name"]
 
 
-async def test_a_program_reads_the_jobs_of_its_project_and_no_others(house: House) -> None:
-    own, foreign = await job(house, LOCATION), await job(house, OTHER)
-    assert (await asked(house, "GET", f"/v1/{own}")).json["name"] == own
-    assert len((await asked(house, "GET", f"{LOCATION}/customJobs")).json["customJobs"]) == 1
-    denied(await asked(house, "GET", f"/v1/{foreign}"), "project p1 only", "names p2")
-    # Whether it is there is nobody's business.
-    denied(await asked(house, "GET", f"{OTHER}/customJobs/77"), "names p2")
-    denied(await asked(house, "GET", f"{OTHER}/customJobs"), "aiplatform.customJobs.list")
-
-
 async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House) -> None:
     """The Vertex SDK asks for it where a program names no project: it finds the number in
     CLOUD_ML_PROJECT_ID."""
@@ -79,22 +64,6 @@ async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House
         assert (view["projectId"], view["state"]) == ("p1", "ACTIVE")
         assert view["name"] == f"projects/{number}"
     denied(await asked(house, "GET", "/v3/projects/p2"), "names p2")
-
-
-async def test_a_program_starts_and_cancels_jobs_of_its_project_and_removes_none(
-    house: House,
-) -> None:
-    made = await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())
-    assert made.status == 200, made.body
-    path = f"/v1/{made.json['name']}"
-    assert (await asked(house, "GET", path)).json["state"] == "JOB_STATE_QUEUED"
-    assert (await asked(house, "POST", f"{path}:cancel", {})).status == 200
-    denied(await asked(house, "DELETE", path), "customJobs.delete")
-    assert (await asked(house, "POST", "/v1/projects/p1/jobs", ml_job())).status == 200
-    denied(await asked(house, "POST", f"{OTHER}/customJobs", custom_job()), "names p2")
-    denied(await asked(house, "POST", "/v1/projects/p2/jobs", ml_job()), "names p2")
-    foreign = await job(house, OTHER)
-    denied(await asked(house, "POST", f"/v1/{foreign}:cancel", {}), "names p2")
 
 
 async def test_a_program_cancels_its_own_job_and_what_that_made_and_nothing_else(
@@ -190,39 +159,6 @@ async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House)
     answer = await house.call("GET", f"{LOCATION}/customJobs", token=token)
     assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
     assert "metadata endpoint" in answer.error["message"]
-
-
-OF_NO_PROJECT = {
-    f"google.cloud.resourcemanager.v3.Projects.{verb}"
-    for verb in ("CreateProject", "ListProjects", "SearchProjects")
-}
-
-
-def test_the_project_of_every_method_is_found() -> None:
-    """A method that named its project in another way would be denied to programs, or open to all of them."""
-    for method in sorted(handlers()):
-        route = next(
-            route
-            for api in pool.APIS
-            for route in routes.routes(api)
-            if f"{route.service}.{route.method}" == method
-        )
-        request: Any = pool.message_class(route.rpc.request)()
-        unrouted = {"resource_names", "log_name"} & {
-            field.name for field in request.DESCRIPTOR.fields
-        }
-        fields = [path for path, *_ in route.template.variables] or [*unrouted]
-        if not fields:
-            assert method in OF_NO_PROJECT
-            assert list(projects_of(request)) == []
-            continue
-        target, _, leaf = fields[0].rpartition(".")
-        holder: Any = getattr(request, target) if target else request
-        if leaf == "resource_names":
-            holder.resource_names.append("projects/p9/x/y")
-        else:
-            setattr(holder, leaf, "projects/p9/x/y")
-        assert list(projects_of(request)) == ["p9"], wire_json.to_public(request)
 
 
 async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:

@@ -11,22 +11,14 @@ import pytest
 from tests.contract.api.grpc_house import GrpcHouse, status_of
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_grpc import grpc
-from trainshed.api import service_accounts
+from trainshed.api import projects, service_accounts
 from trainshed.api.registry import handlers
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 
 KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_methods.json.gz"))
-OF_GCLOUD = {
-    ("GET", "/v1/projects"),
-    ("GET", "/v1/projects/x"),
-    ("PUT", "/v1/projects/x"),
-    ("DELETE", "/v1/projects/x"),
-    ("POST", "/v1/projects"),
-    ("POST", "/v1/projects/x:getIamPolicy"),
-    ("POST", "/v1/projects/x:setIamPolicy"),
-    *((verb, re.sub(r"\{\w+\}", "x", path)) for verb, path in service_accounts.METHODS),
-}
+BY_HAND = {**projects.METHODS, **service_accounts.METHODS}
+OF_GCLOUD = {(verb, re.sub(r"\{\w+\}", "x", path)) for verb, path in BY_HAND}
 """Of Resource Manager's v1 and of IAM, which gcloud asks."""
 STORES = "google.cloud.aiplatform.v1.FeaturestoreService"
 

@@ -144,10 +144,6 @@ async def test_a_node_is_drained_and_takes_work_again(
 
 async def test_who_may_not_is_told_so(house: ConsoleHouse, guest: Browser) -> None:
     uid = await submit(house)
-    for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
-        assert (await guest.post(path, kind="kill")).status == 403, path
     for action in ("cancel", "delete", "retry"):
         assert "done with 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))
-    answer = await guest.post("/quotas", project="p1", region="us-central1", metric="x", limit="1")
-    assert answer.status == 403
     assert (await house.call("GET", CUSTOM_JOBS)).status == 200

@@ -7,11 +7,9 @@ import select
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import grpc
-
-from tests.e2e.hostile.yard import MEMORY, OTHER, OWN, Yard, parent_of
+from tests.e2e.hostile.yard import MEMORY, OTHER, OWN, Yard
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,6 @@ class Attack:
     verdicts: dict[str, str]
     why: dict[str, str]
     controls: dict[str, int]
-    grpc_answers: dict[str, str]
     log_memory: int
     error: dict[str, Any]
 
@@ -51,7 +48,6 @@ def attack(yard: Yard) -> Attack:
     results = {word: rest for word, _, rest in (x.partition(" ") for x in yard.service.lines(job))}
     if at_home is None:
         del verdicts["home"]
-    answers = by_grpc(yard.service.extra["grpc"], results["TOKEN"])
     shim = yard.shim(min(yard.processes(job, name)))
     handle = os.pidfd_open(shim)
     yard.service.put("attacking", "heard", b"")
@@ -66,7 +62,6 @@ def attack(yard: Yard) -> Attack:
         verdicts,
         json.loads(results["WHY"]),
         json.loads(results["CONTROLS"]),
-        answers,
         memory,
         view["error"],
     )
@@ -79,36 +74,6 @@ def _peak(process: int) -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
     return 0
-
-
-def by_grpc(address: str, token: str) -> dict[str, str]:
-    """What a service answers by gRPC to a program's token, and without one."""
-
-    def asked(name: str, message: bytes, *, token: str = token) -> str:
-        path = f"/google.cloud.aiplatform.v1.JobService/{name}"
-        method = cast("Any", channel).unary_unary(path)
-        metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        try:
-            method(message, metadata=metadata, timeout=60)
-        except grpc.RpcError as refusal:
-            return refusal.code().name
-        return "OK"
-
-    def named(text: str) -> bytes:
-        # The first field of these requests is a name.
-        return b"\x0a" + bytes([len(text)]) + text.encode()
-
-    own, other = (parent_of(project).removeprefix("/v1/") for project in (OWN, OTHER))
-    own, other = own.removesuffix("/customJobs"), other.removesuffix("/customJobs")
-    with grpc.insecure_channel(address) as channel:
-        return {
-            "list": asked("ListCustomJobs", named(own)),
-            "list of the other": asked("ListCustomJobs", named(other)),
-            "list without a token": asked("ListCustomJobs", named(own), token=""),
-            "create in the other": asked("CreateCustomJob", named(other)),
-            "cancel in the other": asked("CancelCustomJob", named(f"{other}/customJobs/1")),
-            "delete": asked("DeleteCustomJob", named(f"{own}/customJobs/1")),
-        }
 
 
 @dataclass(frozen=True)

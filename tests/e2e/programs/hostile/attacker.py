@@ -814,10 +814,8 @@ def main():
     print("PROCESS", MAIN)
     print("WHY " + json.dumps(why))
     print("CONTROLS " + json.dumps(controls()))
-    # To be tried by gRPC, for which this program has no library.
-    print("TOKEN " + metadata(ENDPOINT))
     print("VERDICTS " + json.dumps(results), flush=True)
-    # Whoever has heard it writes an object: until then its token is good.
+    # Whoever has heard it writes an object.
     while ask(ENDPOINT, "GET", f"/storage/v1/b/{TARGET['own_bucket']}/o/heard")[0] != 200:
         time.sleep(0.1)
     flood()

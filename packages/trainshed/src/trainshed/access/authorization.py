@@ -62,8 +62,8 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     foreign = [project for project in unique if permission not in _within(principal, project)]
     if foreign or not unique:
         mine = ", ".join(rights.where(permission))
-        where = foreign[0] if foreign and foreign[0] != "-" else "PROJECT"
-        what = f"names {', '.join(foreign)}" if foreign else "names no project"
+        where = foreign[0] if foreign and foreign[0] not in ("", "-") else "PROJECT"
+        what = f"names {', '.join(filter(None, foreign)) or 'no project'}"
         advice = (
             f"name what lies in {mine}"
             if principal.program is not None

@@ -1,9 +1,8 @@
 """The one permission table says which permission each API method needs; and the roles that can be given, by
 their public names, with the permissions that each one holds. Pure.
 
-A method without a row cannot be called (tests/unit/test_access_permissions.py proves that every handler has
-one). A role holds a permission if one of its patterns matches: `aiplatform.*` is everything of that API.
-`authorization` asks both.
+A method without a row cannot be called. A role holds a permission if one of its patterns matches:
+`aiplatform.*` is everything of that API. `authorization` asks both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

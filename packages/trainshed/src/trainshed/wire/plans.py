@@ -128,7 +128,9 @@ class Field:
     def __init__(self, field: "FieldDescriptor") -> None:
         self.name = field.name
         self.json_name = field.json_name
-        self.output_only = OUTPUT_ONLY in _behaviours(field)
+        # An update of a project names it by this field.
+        is_name = field.full_name == "google.cloud.resourcemanager.v3.Project.name"
+        self.output_only = OUTPUT_ONLY in _behaviours(field) and not is_name
         oneof = field.containing_oneof
         synthetic = oneof is not None and len(oneof.fields) == 1
         self.oneof: str | None = None if oneof is None or synthetic else oneof.name

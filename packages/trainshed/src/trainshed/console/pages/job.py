@@ -299,9 +299,9 @@ async def open_page(visit: Visit) -> Response:
     order = {"port": visit.variables["port"]}
     try:
         ticket = await visit.do("POST", of_job(visit.variables["job"], ":shell"), order)
-    except Refused:
-        job = await describe(visit)
-        if job.state in FINAL or job.state == "RUNNING":
+    except Refused as refused:
+        is_denied = refused.code is StatusCode.PERMISSION_DENIED
+        if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
             raise
         return redirect(job_path(job.uid))  # It has the link as soon as the job runs.
     assert isinstance(ticket, ShellTicket)

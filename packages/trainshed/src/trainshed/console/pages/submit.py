@@ -113,7 +113,7 @@ async def _create(
     try:
         return redirect(await create_job(visit, body, *visit.place))
     except Refused as refused:
-        return await form(visit, visit.form, status=400, refused=refused)
+        return await form(visit, visit.form, status=refused.code.http, refused=refused)
 
 
 async def _form(
