@@ -50,7 +50,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     [
         ('name = "a-1"\nstore = "ftp"', "store: 'ftp' is none of"),
         ('store = "s3"', "missing required field `name`"),
-        ('name = "a-1"\nstroe = "s3"', "stroe: there is no such setting; did you mean store?"),
+        ('name = "a-1"\nstroe = "s3"', "stroe: there is no such setting. Did you mean store?"),
         ('name = "a-1"\nshared = "yes"', "shared: 'yes' is neither true nor false"),
         ('name = "a-1"\nregion = 7', "region: 7 is no text"),
         ('name = "a-1"\nendpoint = "x"', "endpoint: has no meaning for a bucket of the kind local"),

@@ -131,7 +131,7 @@ def test_a_python_that_is_not_here_is_told_or_refused() -> None:
         ('pattern = "a"\nruntime = "python"\npython = 3.1', "python", "text"),
         ('pattern = "a"\nimage = "b"\npython = "3.11"', "python", "runtime only"),
         ('pattern = "a"\nimage = "https://b"', "image", "HOST/NAME:TAG"),
-        ('pattern = "a"\nruntme = "python"', "runtme", "did you mean runtime?"),
+        ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
     ],
 )
 def test_what_cannot_be_an_entry_is_named_with_its_key(entry: str, key: str, word: str) -> None:

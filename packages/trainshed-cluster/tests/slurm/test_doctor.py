@@ -75,4 +75,4 @@ def test_a_port_that_somebody_has_is_told() -> None:
 
 def test_commands_and_settings_that_are_wrong_are_named() -> None:
     assert "there is no command salloc in /none" in about("Slurm commands").text
-    assert "did you mean partition?" in about("Slurm settings", partitoin="x").text
+    assert "Did you mean partition?" in about("Slurm settings", partitoin="x").text

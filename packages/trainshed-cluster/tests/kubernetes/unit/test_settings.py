@@ -36,7 +36,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         parse(wrong)
     lines = str(caught.value).splitlines()
     assert all(line.startswith("[engines.kubernetes] ") for line in lines)
-    assert "did you mean namespaces?" in lines[0]
+    assert "Did you mean namespaces?" in lines[0]
     for name in (
         "port",
         "lease",

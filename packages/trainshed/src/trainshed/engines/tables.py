@@ -27,15 +27,12 @@ class ForMachines(Protocol):
 def wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
     """Return a message for each field that does not exist or has a wrong value. `at`: prefix of the fields'
     names in messages."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     wrong: list[str] = []
     for key, value in table.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
-            wrong.append(f"{at}{key}: there is no such setting; {hint}")
+            hint = closest(key, fields) or f" There are {', '.join(fields)}."
+            wrong.append(f"{at}{key}: there is no such setting.{hint}")
             continue
         deeper: list[str] = []
         for where, kind_inside, table_inside in _inside(

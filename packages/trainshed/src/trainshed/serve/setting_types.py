@@ -7,12 +7,16 @@ type cannot express is checked by a `Checked` function.
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
+
+from trainshed.core.catalog.machines import accelerator_types, closest, machine_types
+from trainshed.core.catalog.regions import regions
+from trainshed.core.names import Api
 
 if TYPE_CHECKING:
     from trainshed.access.issuers import Issuer
@@ -90,7 +94,7 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
     """Return what a refused value should have been."""
     if get_origin(base) is Literal and isinstance(value, str):
         choices = get_args(base)
-        return f"one of {', '.join(filter(None, choices))}.{near(value, choices)}"
+        return f"one of {', '.join(filter(None, choices))}.{closest(value, choices)}"
     try:
         msgspec.convert(value, base, strict=False)
     except msgspec.ValidationError:
@@ -153,9 +157,6 @@ def _rows(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
     """Return `NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
-    from trainshed.core.catalog.machines import accelerator_types
-    from trainshed.core.names import Api
-
     types = accelerator_types(Api.VERTEX)
     accelerators: list[tuple[str, int]] = []
     for part in filter(None, text.split(",")):
@@ -163,7 +164,7 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
         if kind not in types:
             raise ValueError(
                 f"{kind!r} is no accelerator type; the types are "
-                f"{', '.join(sorted(types))}.{near(kind, types)}"
+                f"{', '.join(sorted(types))}.{closest(kind, types)}"
             )
         if not count.isdecimal() or not int(count):
             raise ValueError(f"{part!r} is not of the form TYPE=COUNT with a count of 1 or more")
@@ -173,16 +174,13 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
 
 def prices_of(text: str) -> dict[str, float]:
     """Return `n1-standard-8=0.38,NVIDIA_L4=0.7` as a mapping. Raises ValueError."""
-    from trainshed.core.catalog.machines import accelerator_types, machine_types
-    from trainshed.core.names import Api
-
     types = [*machine_types(), *accelerator_types(Api.VERTEX)]
     prices: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         kind, _, amount = part.strip().partition("=")
         if kind not in types:
             raise ValueError(
-                f"{kind!r} is neither a machine type nor an accelerator type.{near(kind, types)}"
+                f"{kind!r} is neither a machine type nor an accelerator type.{closest(kind, types)}"
             )
         try:
             prices[kind] = float(amount)
@@ -199,15 +197,12 @@ def _check_engine(name: str) -> None:
     from trainshed.engines.registry import names
 
     if name not in (known := names()):
-        raise ValueError(f"{name!r} is not one of {', '.join(known)}.{near(name, known)}")
+        raise ValueError(f"{name!r} is not one of {', '.join(known)}.{closest(name, known)}")
 
 
 def _check_region(region: str) -> None:
-    from trainshed.core.catalog.regions import regions
-    from trainshed.core.names import Api
-
     if region not in (known := regions(Api.VERTEX)):
-        raise ValueError(f"{region!r} is not one of {', '.join(known)}.{near(region, known)}")
+        raise ValueError(f"{region!r} is not one of {', '.join(known)}.{closest(region, known)}")
 
 
 def _check_paths(text: str) -> None:
@@ -244,16 +239,6 @@ def _check_project(project: str) -> None:
         ProjectName.parse(f"projects/{project}", field="project")
     except InvalidRequest as refused:
         raise ValueError("; ".join(v.description for v in refused.violations)) from None
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean …?` with the known word of the most similar spelling, ignoring case; "" if none
-    is similar."""
-    import difflib  # Imported late: an idle service does without it (docs/adr/0083).
-
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), sorted(names), n=1)
-    return f" Did you mean {names[close[0]]}?" if close else ""
 
 
 Port = Annotated[

@@ -10,6 +10,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from trainshed.core.catalog.machines import closest
 from trainshed.core.warm_start import WarmStarts
 from trainshed.serve.setting_types import (
     Age,
@@ -40,7 +41,6 @@ from trainshed.serve.setting_types import (
     WebUrl,
     accelerators_of,
     convert,
-    near,
 )
 from trainshed.telemetry.lines import LogFormat, LogLevel
 
@@ -214,7 +214,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         wrong += _engine_tables(config, document.get("engines", {}))
         values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
         wrong += [
-            f"{config}: unknown setting {key!r}.{near(key, known) or ' docs/settings.md lists all.'}"
+            f"{config}: unknown setting {key!r}.{closest(key, known) or ' docs/settings.md lists all.'}"
             for key in document
             if key not in known
         ]

@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import cut, decode_token, page_size
 from trainshed.api.calls.parents import LocationName, ProjectName
-from trainshed.core.catalog.regions import near_region, regions
+from trainshed.core.catalog.machines import closest
+from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import NotFound
 from trainshed.core.names import Api
 from trainshed.wire import pool
@@ -29,7 +30,7 @@ def known_location(name: str, *, field: str = "parent") -> LocationName:
         raise NotFound(
             f"Location {location.location!r} was not found; use a region of Vertex training such as "
             "us-central1 (projects.locations.list names them all)."
-            + near_region(Api.VERTEX, location.location)
+            + closest(location.location, regions(Api.VERTEX))
         )
     return location
 

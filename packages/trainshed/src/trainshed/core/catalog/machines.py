@@ -123,14 +123,14 @@ def named_in(api: Api) -> tuple[MachineType, ...]:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return `" Did you mean X?"` for the known name nearest to `name`, or "" when none is near. Words count
-    before numbers, and n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    """Return `" Did you mean X?"` for the known name nearest to `name`, in either case, or "" when none is
+    near. Words count before numbers, and n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     by_words: dict[str, list[str]] = {}
     for candidate in known:
-        by_words.setdefault(_NUMBER.sub("#", candidate), []).append(candidate)
-    words = difflib.get_close_matches(_NUMBER.sub("#", name), by_words, n=1)
+        by_words.setdefault(_NUMBER.sub("#", candidate.lower()), []).append(candidate)
+    words = difflib.get_close_matches(_NUMBER.sub("#", name.lower()), by_words, n=1)
     if not words:
         return ""
     wanted = _numbers(name)

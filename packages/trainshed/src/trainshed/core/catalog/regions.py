@@ -26,11 +26,3 @@ def apis() -> tuple[str, ...]:
         *(f"{region}-aiplatform.{_DOMAIN}" for region in regions(Api.VERTEX)),
         *(f"{region}-ml.{_DOMAIN}" for region in regions(Api.ML)),
     )
-
-
-def near_region(api: Api, name: str) -> str:
-    """Return ` Did you mean us-central1?` for a name that is no region; "" if none is spelled like it."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-    close = difflib.get_close_matches(name.lower(), regions(api), n=1)
-    return f" Did you mean {close[0]}?" if close else ""
