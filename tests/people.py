@@ -8,7 +8,7 @@ import msgspec
 from trainshed.access.book import AccessBook, AccessFile, Token, changes
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.permissions import OWNER
-from trainshed.access.policy import Grant, member_of
+from trainshed.access.policy import GROUP, Grant, member_of
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 
 TOKEN = "the-owner-of-all-tests".ljust(43, "0")
@@ -20,13 +20,16 @@ def owned(now: Callable[[], int], jobs: JobTokens | None = None) -> tuple[TokenA
     return TokenAuthority(AccessBook(), digest_of(TOKEN), now, jobs), TOKEN
 
 
-def known(authority: TokenAuthority, email: str, role: str = OWNER, project: str = "") -> str:
-    """Give somebody a role, in all projects unless one is named, and return a token of theirs."""
+def known(
+    authority: TokenAuthority, email: str, role: str = OWNER, project: str = "", group: str = ""
+) -> str:
+    """Give somebody, or a group of theirs, a role, in all projects unless one is named, and return a token of
+    theirs."""
     token, book = new_token(), authority.book
-    granted = {*book.policy.of_project(project), Grant(project, role, member_of(email))}
-    authority.replace(
-        book.with_token(Token(digest_of(token), email, 0)).with_grants(project, granted)
-    )
+    member = GROUP + group if group else member_of(email)
+    made = Token(digest_of(token), email, 0, groups=(group,) if group else ())
+    granted = {*book.policy.of_project(project), Grant(project, role, member)}
+    authority.replace(book.with_token(made).with_grants(project, granted))
     return token
 
 

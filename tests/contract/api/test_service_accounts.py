@@ -209,10 +209,12 @@ async def test_nothing_is_remembered_of_forged_tokens() -> None:
     tracemalloc.stop()
 
 
-async def test_who_may_speaks_for_an_account(house: House) -> None:
-    """`generateAccessToken`: for an hour at most, and no longer than the role lasts; the audit names both."""
+@pytest.mark.parametrize("group", ["", "ml"])
+async def test_who_may_speaks_for_an_account(house: House, group: str) -> None:
+    """`generateAccessToken`: for an hour at most, and no longer than the role lasts, which may be a group's;
+    the audit names both."""
     creator = "roles/iam.serviceAccountTokenCreator"
-    ana = known(house.tokens, "ana@corp.example", creator, "p1")
+    ana = known(house.tokens, "ana@corp.example", creator, "p1", group)
     answer = await house.call("POST", LENT, {"lifetime": "600s", "scope": ["x"]}, token=ana)
     token = answer.json["accessToken"]
     assert await may(house, token) and not await may(house, ana)
@@ -222,7 +224,8 @@ async def test_who_may_speaks_for_an_account(house: House) -> None:
     assert (job["who"], job["actingAs"]) == ("ana@corp.example", EMAIL)
     for wrong in ({"lifetime": "7200s"}, {"lifetime": "soon"}, {"delegates": ["x"]}):
         assert (await house.call("POST", LENT, wrong, token=ana)).status == 400
-    body = {"role": creator, "member": "user:ana@corp.example", "project": "p1", "remove": True}
+    member = "group:ml" if group else "user:ana@corp.example"
+    body = {"role": creator, "member": member, "project": "p1", "remove": True}
     await house.call("POST", "/trainshed/v1/access:change", body)
     assert not await may(house, token)
 

@@ -69,6 +69,7 @@ def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> s
         "sub": bearer.email,
         "key": bearer.key,
         "by": bearer.by,
+        "groups": bearer.by_groups,
         "iat": now,
         "exp": now + lifetime,
     }
@@ -84,7 +85,7 @@ def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
     claims = _claims(token, secret, "HS256")
     check_claims(claims, now, 0)
     sub, key, by, exp, iat = (claims[name] for name in ("sub", "key", "by", "exp", "iat"))
-    return Bearer(sub, key, by, exp, issued=iat)
+    return Bearer(sub, key, by, exp, issued=iat, by_groups=tuple(claims.get("groups", ())))
 
 
 def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
@@ -114,7 +115,7 @@ def check(bearer: Bearer, book: AccessBook) -> None:
         raise Unauthenticated(
             f"The key of {bearer.email} by which this token was obtained was deleted."
         )
-    rights = book.policy.rights(bearer.by).within(account.project)
+    rights = book.policy.rights(bearer.by, bearer.by_groups).within(account.project)
     may_speak = GET_ACCESS_TOKEN in rights and not (speaker is not None and speaker.disabled)
     if is_lent and bearer.by != OWNER_EMAIL and not may_speak:
         raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")

@@ -51,6 +51,8 @@ class Bearer(Struct, frozen=True):
     groups: tuple[str, ...] = ()
     #: When the ID token was issued (seconds since the epoch).
     issued: int = 0
+    #: The groups of `by`.
+    by_groups: tuple[str, ...] = ()
 
 
 Shown = str | Bearer

@@ -182,7 +182,10 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
         raise FailedPrecondition(
             f"The service account {account.email} is disabled: enable it first."
         )
-    bearer = Bearer(account.email, by=call.principal.email)
+    book, shown = call.services.access.book, call.principal.shown
+    token = book.tokens.get(shown) if isinstance(shown, str) else shown
+    groups = book.policy.named(token.groups) if token is not None else ()
+    bearer = Bearer(account.email, by=call.principal.email, by_groups=groups)
     concerns(account.project, _name(account.project, account.email))
     now = call.services.now() // 10**9
     return {
