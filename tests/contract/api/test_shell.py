@@ -323,6 +323,25 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
     assert len(house.shells.opened) == 1
 
 
+async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house: Shelled) -> None:
+    account = "trainer@p1.iam.gserviceaccount.com"
+    body = custom_job(pool(), package(), enableWebAccess=True, serviceAccount=account)
+    name = (await house.result("POST", JOBS, body))["name"]
+    await house.run(name)
+    bo = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
+    uri = (await links(house, name, bo))["workerpool0-0"]
+    link = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
+    for path, order in (
+        (f"{JOB}:shell", {}),
+        (f"{JOB}:shell", {"port": "8000"}),
+        ("/shell/ticket", link),
+    ):
+        refused = await house.call("POST", path, order, token=bo)
+        assert (refused.status, account in refused.error["message"]) == (403, True)
+    known(house.tokens, "bo@corp.example", "roles/iam.serviceAccountUser", "p1")
+    assert (await house.call("POST", f"{JOB}:shell", {}, token=bo)).status == 200
+
+
 async def test_an_operator_may_want_none(house: Shelled) -> None:
     name = await running(house)
     link = (await links(house, name))["workerpool0-0"]

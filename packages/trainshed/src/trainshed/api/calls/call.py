@@ -202,19 +202,16 @@ def has_secrets(texts: Iterable[tuple[str, str]]) -> None:
 
 
 def refuse_more(principal: Principal, texts: Sequence[tuple[str, str]]) -> None:
-    """Refuse a job with more rights than whoever creates it. `texts`: those of the request.
-
-    A job runs as the account that its request names: a person needs the permission to act as one
-    (`iam.serviceAccounts.actAs`) in the account's own project; a program must not gain another account by
-    creating a job, nor secrets.
+    """Refuse a job with more rights than whoever creates it: another account, and of programs also secrets.
+    `texts`: those of the request.
 
     Raises PermissionDenied, which names everything that the job would have and its creator lacks.
     """
-    accounts = dict.fromkeys(text for name, text in texts if name in _ACCOUNT)
-    for own in ("", principal.email):
-        accounts.pop(own, None)
-    if principal.program is not None:
-        beyond = [f"the service account {account}" for account in accounts]
+    accounts = {text for name, text in texts if name in _ACCOUNT} - {"", principal.email}
+    if principal.program is None:
+        refuse_accounts(principal, accounts)
+    else:
+        beyond = [f"the service account {account}" for account in sorted(accounts)]
         refs = (ref for _, text in texts for ref in secrets.references(text))
         beyond += dict.fromkeys(f"the secret {ref.name!r}" for ref in refs)
         if beyond:
@@ -222,9 +219,13 @@ def refuse_more(principal: Principal, texts: Sequence[tuple[str, str]]) -> None:
                 f"{principal.email} may create jobs that have no more than it has itself, and this one asks "
                 f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
             )
-        return
-    numbers = ids_by_number(principal.rights.projects) if accounts else {}
-    homes = {account: home_of(account) for account in accounts}
+
+
+def refuse_accounts(principal: Principal, accounts: Iterable[str]) -> None:
+    """Refuse somebody to run code as one of these service accounts, unless it is himself, the default one
+    (""), or he may act as it in its own project. Raises PermissionDenied."""
+    homes = {name: home_of(name) for name in accounts if name not in ("", principal.email)}
+    numbers = ids_by_number(principal.rights.projects) if homes else {}
     refused = [
         account
         for account, home in homes.items()
@@ -232,10 +233,10 @@ def refuse_more(principal: Principal, texts: Sequence[tuple[str, str]]) -> None:
     ]
     if refused:
         raise PermissionDenied(
-            f"{principal.email} may not run jobs as the service account {', '.join(refused)}: that needs the "
-            f"permission {_ACT_AS} in the project of the account, which the role "
-            "roles/iam.serviceAccountUser has. Leave serviceAccount out, or ask an owner of that project for "
-            "the role"
+            f"{principal.email} may not run code as the service account {', '.join(sorted(refused))}: that "
+            f"needs the permission {_ACT_AS} in the project of the account, which the role "
+            "roles/iam.serviceAccountUser has. Ask an owner of that project for it, or for jobs of your own "
+            "leave serviceAccount out"
         )
 
 

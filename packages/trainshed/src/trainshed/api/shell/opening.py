@@ -3,6 +3,8 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.access.principals import Principal
+from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Services, Shells
 from trainshed.core.errors import FailedPrecondition, Unavailable
@@ -55,9 +57,12 @@ def shells_of(services: Services) -> Shells:
     return services.shells
 
 
-def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Replica:
-    """Return a replica of a job, which runs. Raises FailedPrecondition, which says what can be done
-    instead."""
+def live_replica(
+    job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...], principal: Principal
+) -> Replica:
+    """Return a replica of a job, which runs, for somebody who may do what its program may. Raises
+    PermissionDenied, and FailedPrecondition, which says what can be done instead."""
+    refuse_accounts(principal, (job.spec.service_account,))
     task = log_task_name(job.name.api, replica)
     current = next((candidate for candidate in job.replicas if candidate.id == replica), None)
     if current is not None and current.state is ReplicaState.RUNNING and not job.state.is_final:
@@ -84,7 +89,7 @@ async def open_shell(
     if ticket.autopsy:
         terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
     else:
-        replica = live_replica(job, ticket.replica, shells.autopsies(job.uid))
+        replica = live_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)
         terminal = await shells.open(
             job.uid, job.attempt, ticket.replica, replica.incarnation, wish
         )
@@ -104,7 +109,7 @@ async def open_port(services: Services, ticket: Ticket) -> Terminal:
     shells = shells_of(services)
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
-    replica = live_replica(job, ticket.replica, ())
+    replica = live_replica(job, ticket.replica, (), ticket.principal)
     wish = TerminalRequest(is_terminal=False, port=ticket.port)
     try:
         return await shells.open(job.uid, job.attempt, ticket.replica, replica.incarnation, wish)

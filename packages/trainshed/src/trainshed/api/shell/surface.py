@@ -147,7 +147,7 @@ class ShellSurface:
         principal = holder(known, shown, OPEN, (job.name.project_id,))
 
         async def checked() -> None:
-            live_replica(job, replica, ())
+            live_replica(job, replica, (), principal)
 
         project, name = job.name.project_id, str(job.name)
         await audited(checked(), self._services, principal, OPEN, project=project, resource=name)

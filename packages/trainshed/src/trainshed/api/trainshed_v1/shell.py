@@ -40,8 +40,8 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         kept = _kept(shells, job, replica, attempt)
         attempt, replica = kept.attempt, kept.replica
     else:
-        live_replica(job, replica or ReplicaId(0, 0), shells.autopsies(job.uid))
         attempt, replica = job.attempt, replica or ReplicaId(0, 0)
+        live_replica(job, replica, shells.autopsies(job.uid), call.principal)
     ticket = Ticket(
         *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0),
         *(port, name),
