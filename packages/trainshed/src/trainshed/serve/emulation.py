@@ -1,22 +1,33 @@
 """What makes a service an emulator for tests of other programs (`trainshed emulate`): whoever calls is its
-owner, jobs end as a plan says, the buckets of requests are there, and what clients send is written down."""
+owner, jobs end as a plan says, the buckets of requests are there, and what clients send is written down.
+
+By a plan a tiny program runs in place of a job's own. The rest of the job's life is real: its states, logs,
+retries and timeline are those of that program.
+"""
 
 import contextlib
 import json
 import re
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from google.protobuf.message import Message
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from trainshed.api.calls.services import Services
 from trainshed.buckets.errors import BucketsError
-from trainshed.core.emulation import Rule, emulated, rule_for
-from trainshed.core.errors import FailedPrecondition, InvalidRequest, Violation
-from trainshed.core.job import JobSpec
+from trainshed.core.cluster import is_reducer
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    ResourceExhausted,
+    Violation,
+)
+from trainshed.core.job import JobSpec, Program
 from trainshed.core.runtime import CONTAINER, RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
@@ -27,6 +38,43 @@ _SMALL: Final = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver
 _BUCKET: Final = re.compile(r"gs://([^/\"\\]+)")
 _PROJECT: Final = re.compile(r"/projects/([^/:]+)")
 _VARIABLE: Final = re.compile(r"\{([^={}]++)[^{}]*+\}")
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of the jobs that it is for."""
+
+    #: Pattern of display names, for AI Platform of job ids, as of file names: `train-*`.
+    job: str
+    #: The status with which each replica ends.
+    exit_code: Annotated[int, Meta(ge=0, le=255)] = 0
+    #: Seconds that each replica runs.
+    seconds: Annotated[float, Meta(ge=0)] = 0
+    #: What each replica prints on standard error at its end.
+    prints: str = ""
+    #: What a trial measures, by the ids of metrics.
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    #: Whether the job is refused when it is submitted, because it would exceed a quota.
+    over_quota: bool = False
+
+
+_PROGRAM: Final = """\
+import json, os, sys, time, urllib.parse, urllib.request
+rule = json.loads(sys.argv[1])
+print("The emulator's plan runs this program in place of the job's own: " + sys.argv[1], flush=True)
+time.sleep(rule["seconds"])
+if file := os.environ.get("CLOUD_ML_HP_METRIC_FILE"):
+    with open(file, "w") as lines:
+        for metric, value in rule["metrics"].items():
+            print(json.dumps({"trial": "0", metric: str(value), "global_step": "1"}), file=lines)
+if (model := os.environ.get("AIP_MODEL_DIR")) and not rule["exit_code"]:
+    bucket, _, name = model.removeprefix("gs://").partition("/")
+    address = os.environ["STORAGE_EMULATOR_HOST"] + "/upload/storage/v1/b/" + bucket + "/o?uploadType=media"
+    name = urllib.parse.quote(name + "emulated.txt", safe="")
+    urllib.request.urlopen(address + "&name=" + name, data=b"a model")
+if rule["prints"]:
+    print(rule["prints"], file=sys.stderr)
+sys.exit(rule["exit_code"])
+"""
 
 
 class _AnyImage:
@@ -83,10 +131,11 @@ class Emulation:
     def _instead(self, name: str, spec: JobSpec) -> JobSpec:
         """Return what is run in place of a job's specification."""
         catalog = self._services.runtimes
-        if rule := rule_for(self._rules(), name):
+        rule = next((rule for rule in self._rules() if fnmatchcase(name, rule.job)), None)
+        if rule is not None:
             small = catalog.for_image(_SMALL)
             assert isinstance(small, RuntimeChoice), "it runs on every Python of the service"
-            return emulated(rule, spec, small)
+            return _emulated(rule, spec, small)
         refused = [
             Violation("", f"{answer.reason} Or give the job a rule in the emulator's plan.")
             for pool in spec.pools
@@ -114,6 +163,36 @@ class Emulation:
                 # What is no name of a bucket is told by the handler.
                 with contextlib.suppress(BucketsError):
                     services.buckets.ensure(bucket, services.settings.region, project)
+
+
+def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
+    """Return a specification whose programs, other than reducers, do what the rule says. `runtime`: any with
+    Python. Raises ResourceExhausted if the rule refuses the job."""
+    if rule.over_quota:
+        raise ResourceExhausted(
+            "The following quota metrics exceed quota limits: "
+            f"{', '.join(_quota_metrics(spec))} (so says the emulator's rule for {rule.job!r})."
+        )
+    command = ("python3", "-c", _PROGRAM, msgspec.json.encode(rule).decode())
+    pools = tuple(
+        pool
+        if is_reducer(spec, pool.position)
+        else replace(pool, program=_in_place_of(pool.program, runtime, command))
+        for pool in spec.pools
+    )
+    return replace(spec, pools=pools)
+
+
+def _in_place_of(program: Program, runtime: RuntimeChoice, command: tuple[str, ...]) -> Program:
+    return Program(runtime, program.image_uri, command=command, env=program.env)
+
+
+def _quota_metrics(spec: JobSpec) -> list[str]:
+    """Return the names of the public quotas that a job takes from."""
+    kinds = {pool.machine.accelerators.type for pool in spec.pools if pool.machine.accelerators}
+    names = sorted(kind.removeprefix("NVIDIA_").lower() for kind in kinds)
+    gpus = [f"custom_model_training_nvidia_{name}_gpus" for name in names]
+    return [f"aiplatform.googleapis.com/{name}" for name in gpus or ["custom_model_training_cpus"]]
 
 
 def http_form(method: str, request: Message) -> dict[str, Any]:
