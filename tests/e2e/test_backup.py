@@ -225,6 +225,13 @@ def test_an_interrupted_backup_leaves_nothing_that_looks_whole(data: Path, tmp_p
     refused = trainshed("restore", target, data=tmp_path / "restored")
     assert refused.returncode == 1
     assert b"has no MANIFEST" in refused.stderr
+    # Nor does one that was changed since.
+    changed = tmp_path / "changed"
+    assert trainshed("backup", changed, data=data).returncode == 0
+    key = changed / "jobs.key"
+    key.write_bytes(key.read_bytes()[::-1])
+    refused = trainshed("restore", changed, data=tmp_path / "restored")
+    assert b"jobs.key is not what was backed up" in refused.stderr
     assert not (tmp_path / "restored").exists()
 
 

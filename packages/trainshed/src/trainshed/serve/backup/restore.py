@@ -6,14 +6,11 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import IO, BinaryIO
 
 import click
-from msgspec import Struct
 
 from trainshed.cli.connection import data_option
 from trainshed.cli.text.moments import counted, local_moment
-from trainshed.core.units import Bytes
 from trainshed.replica.system import durable
 from trainshed.serve.backup.manifest import (
     FILE,
@@ -31,11 +28,6 @@ from trainshed.store.sqlite.copying import check_database
 _BLOCK = 1 << 20
 _SHOWN = 10
 """Jobs that are named."""
-
-
-class _RestoredFile(Struct, frozen=True):
-    size: Bytes
-    sha256: str
 
 
 def restore(source: Path, data: Path) -> Contents:
@@ -88,12 +80,13 @@ def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
         with (source / FILE).open("rb") as file:
             contents, entries = decode(file.readlines())
     except FileNotFoundError:
-        raise _incomplete(f"{source} has no {FILE}") from None
+        raise BackupUnusable(
+            f"{source} has no {FILE}: it is no backup, or one that was not finished. Use another one."
+        ) from None
     for entry in entries:
         if entry.sha256:
             try:
-                with _plain(source / entry.path) as file:
-                    _require(entry, _write(place / entry.path, file))
+                _copy(source, place, entry)
             except FileNotFoundError:
                 raise BackupUnusable(
                     f"{entry.path} is missing in it. Use another backup."
@@ -103,30 +96,16 @@ def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
     return contents, entries
 
 
-def _write(path: Path, file: IO[bytes]) -> _RestoredFile:
+def _copy(source: Path, place: Path, entry: Entry) -> None:
+    """Copy a file, and check what was written. Raises BackupUnusable if it is not what was backed up."""
+    path = place / entry.path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as target:
-        while block := file.read(_BLOCK):
-            target.write(block)
-            digest.update(block)
-            size += len(block)
-    return _RestoredFile(size, digest.hexdigest())
-
-
-def _require(entry: Entry, written: _RestoredFile) -> None:
-    if (entry.size, entry.sha256) != (written.size, written.sha256):
-        raise BackupUnusable(f"{entry.path} is not what was backed up. Use another backup.")
-
-
-def _plain(path: Path) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
-
-
-def _incomplete(why: str) -> BackupUnusable:
-    return BackupUnusable(f"{why}: it is no backup, or one that was not finished. Use another one.")
+    handle = os.open(source / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file, path.open("x+b") as target:
+        shutil.copyfileobj(file, target, _BLOCK)
+        target.seek(0)
+        if hashlib.file_digest(target, "sha256").hexdigest() != entry.sha256:
+            raise BackupUnusable(f"{entry.path} is not what was backed up. Use another backup.")
 
 
 @click.command(name="restore", short_help="Put a backup into an empty data directory.")
