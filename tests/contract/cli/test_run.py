@@ -199,6 +199,16 @@ def test_a_link_takes_along_nothing_that_is_not_packed_itself(tmp_path: Path) ->
             with pytest.raises(PackagingError, match=rf"{name}.* is a link to "):
                 pack(path, "", ())
         (tree / name).unlink()
+    listed, token = tree / "requirements.txt", key.with_name("token")
+    token.write_text("a-token-in-the-form-of-a-name")
+    for wanted in (f"-r {token}", "-r ../keys/token", ""):
+        if wanted:
+            listed.write_text(wanted)
+        else:
+            listed.unlink()
+            listed.symlink_to(token)
+        with pytest.raises(PackagingError, match="leads out of "):
+            pack(tree, "task.py", ())
 
 
 def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(

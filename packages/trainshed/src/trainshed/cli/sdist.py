@@ -179,11 +179,11 @@ def requirements_wheel(needed: Sequence[str]) -> bytes:
 
 
 def read_requirements(path: Path) -> list[str]:
-    """Return the requirements of a file and of the files that it includes. Raises PackagingError with the
-    lines that cannot be used."""
+    """Return the requirements of a file and of the files below its directory that it includes. Raises
+    PackagingError with the lines that cannot be used."""
     requirements: list[str] = []
     wrong: list[str] = []
-    _read(path, requirements, wrong, ())
+    _read(path, requirements, wrong, (), path.parent.resolve())
     if wrong:
         raise PackagingError("\n".join(wrong))
     return requirements
@@ -212,7 +212,12 @@ def requirement(text: str) -> str:
     return text
 
 
-def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...]) -> None:
+def _read(
+    path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path
+) -> None:
+    if not path.resolve().is_relative_to(root):  # A stranger's list could name a user's keys.
+        wrong.append(f"{path} leads out of {root}: name it by --requirements instead.")
+        return
     try:
         lines = list(_lines(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as failure:
@@ -224,7 +229,7 @@ def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Pa
         if option in ("-r", "--requirement") and value:
             included = path.parent / value.strip()
             if included.resolve() not in above:
-                _read(included, requirements, wrong, (*above, path.resolve()))
+                _read(included, requirements, wrong, (*above, path.resolve()), root)
         elif text:
             try:
                 requirements.append(requirement(text))
