@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import itertools
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -19,11 +21,15 @@ import pytest
 from tests.commands import execute
 from tests.contract.buckets_service import MIB, Service, plain, serving
 from tests.people import known
+from trainshed.access import account_tokens
 from trainshed.access.account_tokens import is_json_web_token
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
+from trainshed.access.principals import Bearer
+from trainshed.buckets import authentication
 from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog
+from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules
 from trainshed.cli.client_files import credentials_document
@@ -331,6 +337,50 @@ def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service
     service.tokens.replace(AccessBook())
     service.publish()
     assert status("GET", mine) == 401
+
+
+@pytest.mark.parametrize("way", ["port", "gateway"])
+def test_what_is_under_way_ends_with_its_token(service: Service, way: str) -> None:
+    """A download that has begun is cut, an upload of which a part was sent is refused, within seconds."""
+    token, size = known(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
+    service.publish()
+    upload = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name="
+    owner(service, "POST", f"{upload}big", bytes(size))
+    who = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: "
+    with serving(service.gateway()) as gateway:
+        to = ("127.0.0.1", gateway if way == "gateway" else service.port)
+        with socket.create_connection(to, 60) as down, socket.create_connection(to, 60) as up:
+            down.sendall(f"GET /storage/v1/b/bucket-p/o/big?alt=media {who}0\r\n\r\n".encode())
+            assert down.recv(100).startswith(b"HTTP/1.1 200 ")
+            up.sendall(f"POST {upload}late {who}999\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert up.recv(100).startswith(b"HTTP/1.1 100 ")
+            service.tokens.replace(AccessBook())
+            service.publish()
+            for _ in range(900):
+                up.sendall(b"x")
+                if select.select([up], [], [], 0.05)[0]:
+                    break
+            assert up.recv(100).startswith(b"HTTP/1.1 401 ")
+            with contextlib.suppress(ConnectionResetError):
+                while block := down.recv(MIB):
+                    size -= len(block)
+    assert size > 0
+
+
+def test_a_token_that_runs_out_ends_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients take a new one between two requests, not within one."""
+    monkeypatch.setattr(authentication, "_AGAIN", 0)
+    jobs, now = JobTokens(b"k" * 32, clock.now), clock.now() // 10**9
+
+    async def refuse() -> None:
+        raise Unauthenticated("revoked")
+
+    for seconds, outcome in ((-1, contextlib.nullcontext()), (60, pytest.raises(Unauthenticated))):
+        program, _ = jobs.mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"), seconds)
+        account = account_tokens.mint(jobs.account_secret, Bearer("sa@p"), now, seconds)
+        for token in (program, account):
+            with outcome:
+                asyncio.run(authentication.Renewal(refuse, f"Bearer {token}")())
 
 
 def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:

@@ -10,7 +10,10 @@ The module owns no token: the service's token authority knows them.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +49,8 @@ LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
 """Keys of the connection's state, which the application finds in the scope of each request."""
 _LONGEST_INTRODUCTION = 4096
+_AGAIN: Final = 1.0
+"""Seconds after which a request that goes on is admitted anew."""
 
 
 class Listener(StrEnum):
@@ -111,6 +116,33 @@ def _told(error: UnreadableCaller) -> str:
         f"Start its job again. ({error})"
     )
     return text.encode("ascii", "backslashreplace").decode()
+
+
+class Renewal:
+    """Asks again whether a request may go on, whenever some of it has moved and a second has passed: what is
+    taken away ends also what is under way. A token that runs out ends nothing, as on the public service:
+    clients take new ones between requests."""
+
+    def __init__(self, ask: Callable[[], Awaitable[None]], authorization: str | None) -> None:
+        """`ask`: raises BucketsError if it may not. `authorization`: the header, which was verified."""
+        self._ask = ask
+        self._authorization = authorization or ""
+        self._due = time.monotonic() + _AGAIN
+
+    async def __call__(self) -> None:
+        """Raises as `ask` does."""
+        if time.monotonic() >= self._due and time.time() < _end_of(self._authorization):
+            await self._ask()
+            self._due = time.monotonic() + _AGAIN
+
+
+def _end_of(authorization: str) -> float:
+    """Returns when a signed token ends by itself, by what it says (seconds since the epoch)."""
+    try:
+        claims: Any = msgspec.json.decode(urlsafe_b64decode(authorization.split(".")[1] + "=="))
+        return float(claims["exp" if isinstance(claims, dict) else -1])
+    except (ValueError, LookupError, TypeError):
+        return math.inf
 
 
 class Authenticator:

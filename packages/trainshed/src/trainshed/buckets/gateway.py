@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from trainshed.buckets.authentication import Renewal
 from trainshed.buckets.callers import Caller, encode_caller, split_key
-from trainshed.buckets.errors import BucketsError, Unavailable
+from trainshed.buckets.errors import BucketsError, Unauthenticated, Unavailable
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
 from trainshed.eventloop.background import joined
@@ -28,6 +30,7 @@ from trainshed.httpd.messages import CHALLENGE, JSON, Receive, Response, Scope, 
 from trainshed.replica.system.unix_sockets import reachable
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
+_log = logging.getLogger(__name__)
 _READ = 1 << 18
 _HOP_BY_HOP = {
     *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
@@ -64,18 +67,27 @@ class BucketsGateway:
             raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
             sent: bytes | None = dict(scope["headers"]).get(b"authorization")
             header = sent.decode("latin-1") if sent is not None else None
-            caller = await self._identify(header, split_key(raw_path)[0])
-            await self._forward(scope, receive, send, _head_of(scope, caller))
+            key, _ = split_key(raw_path)
+            caller = await self._identify(header, key)
+
+            async def ask() -> None:
+                if await self._identify(header, key) != caller:
+                    raise Unauthenticated("Your roles have changed meanwhile: send this again.")
+
+            head = _head_of(scope, caller)
+            await self._forward(scope, receive, send, head, Renewal(ask, header))
         except BucketsError as error:
             await _refused(error).send(receive, send)
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send, head: _Head) -> None:
+    async def _forward(
+        self, scope: Scope, receive: Receive, send: Send, head: _Head, renew: Renewal
+    ) -> None:
         try:
             with reachable(str(self._uds)) as short:
                 reader, writer = await asyncio.open_unix_connection(short, limit=_READ)
         except OSError as error:
             raise _restarting() from error
-        pump = _Pump(receive, writer, chunked=head.chunked)
+        pump = _Pump(receive, writer, renew, chunked=head.chunked)
         try:
             writer.write(head.encoded)
             await self._exchange(reader, scope["method"], pump, send)
@@ -89,12 +101,13 @@ class BucketsGateway:
         self, reader: asyncio.StreamReader, method: str, pump: _Pump, send: Send
     ) -> None:
         """Forward the body and the answer."""
-        pumping = joined(pump.run())
+        pumping, started = joined(pump.run()), False
         try:
             reply = Answer()
-            started = False
             while not reply.is_done:
                 data = await reader.read(_READ)
+                if pump.refusal is not None:
+                    raise pump.refusal
                 if not data:
                     if started and not pump.client_gone:
                         raise RuntimeError("the bucket process died during an answer")
@@ -116,8 +129,13 @@ class BucketsGateway:
                     if method == "HEAD":
                         break  # The parser would wait for the body that Content-Length announces.
                 if body := reply.blocks():
+                    await pump.renew()
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except BucketsError as refusal:
+            if not started:
+                raise
+            _log.warning("an answer was cut: %s", refusal)
         finally:
             pumping.cancel()
 
@@ -125,11 +143,16 @@ class BucketsGateway:
 class _Pump:
     """Forwards a request's body, then waits for the client to go away."""
 
-    def __init__(self, receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
+    def __init__(
+        self, receive: Receive, writer: asyncio.StreamWriter, renew: Renewal, *, chunked: bool
+    ) -> None:
         self._receive = receive
         self._writer = writer
         self._chunked = chunked
+        self.renew = renew
         self.client_gone = False
+        #: Why the request may not go on.
+        self.refusal: BucketsError | None = None
 
     async def run(self) -> None:
         """Run until the client is gone; it is cancelled when the exchange is over."""
@@ -138,6 +161,12 @@ class _Pump:
             if message["type"] == "http.disconnect":
                 self.client_gone = True
                 self._writer.close()  # What was cut must look cut on the other side, too.
+                return
+            try:
+                await self.renew()
+            except BucketsError as refusal:
+                self.refusal = refusal
+                self._writer.close()
                 return
             body: bytes = message.get("body", b"")
             more = message.get("more_body", False)

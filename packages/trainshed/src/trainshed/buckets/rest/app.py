@@ -119,6 +119,7 @@ class BucketsApp:
             self._store,
             self._sessions,
             self._pool,
+            admitted=self._readmit,
             listener=listener_of(request.scope.get("state", {})),
             prefix=raw_path[: len(raw_path) - len(path)].decode() if key else "",
             key=key,
@@ -200,6 +201,12 @@ class BucketsApp:
         holding = self._store.catalog.holding
         for bucket, permission in wanted(call.request.method, call.target):
             admit(call.caller, permission, holding(bucket))
+
+    async def _readmit(self, call: Call) -> None:
+        """Raise as `_admit` does, by whoever calls as of now."""
+        if not call.is_part:
+            call.caller = await self._caller(call)
+        self._admit(call)
 
     async def _dispatch(self, call: Call) -> Response:
         target = call.target

@@ -7,14 +7,15 @@ worker thread for blocking work, and header names that keep their capitals.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
 
-from trainshed.buckets.authentication import Listener
+from trainshed.buckets.authentication import Listener, Renewal
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.content import BLOCK, Staged
 from trainshed.buckets.disk.objects import ObjectStore
@@ -68,16 +69,19 @@ class Call:
         sessions: UploadSessions,
         pool: Executor,
         *,
+        admitted: Callable[[Call], Awaitable[None]],
         listener: Listener = Listener.PORT,
         prefix: str = "",
         key: str = "",
     ) -> None:
-        """`prefix`: what the client's address has before the API's paths; `key`: the key in it."""
+        """`admitted`: raises if the caller may not do what is asked, as of now. `prefix`: what the client's
+        address has before the API's paths; `key`: the key in it."""
         self.request = request
         self.target = target
         self.store = store
         self.sessions = sessions
         self._pool = pool
+        self.renew = Renewal(partial(admitted, self), request.headers.get("authorization"))
         self.query = request.query
         self.listener = listener
         self.key = key
@@ -124,6 +128,7 @@ class Call:
         total = 0
         try:
             async for chunk in self.request.blocks():
+                await self.renew()
                 pending += chunk
                 total += len(chunk)
                 if limit is not None and total > limit:
@@ -135,6 +140,7 @@ class Call:
             if pending:
                 yield bytes(pending)
             raise
+        await self.renew()
         if pending:
             yield bytes(pending)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from email.utils import formatdate
 from urllib.parse import quote
 
 from trainshed.buckets.content import BLOCK
-from trainshed.buckets.errors import RangeNotSatisfiable
+from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
 from trainshed.buckets.port import ObjectRecord, Opened, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import record_headers
@@ -18,6 +19,7 @@ from trainshed.httpd.messages import Receive, Response, Send
 _SHOWN = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
 """What browsers may take content for (`Sec-Fetch-Dest`); other clients do not say. Everything else, such as a
 page, a frame or a script, is a file to be saved."""
+_log = logging.getLogger(__name__)
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20
 """Bytes of a file written through the directory up to which a download waits for its checksums; a larger one
@@ -89,10 +91,13 @@ class ContentResponse(Response):
         try:
             await self.start(send)
             async for block in self._content:
+                await self._call.renew()
                 await send({"type": "http.response.body", "body": block, "more_body": True})
                 if await self._call.request.is_gone():
                     return
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except BucketsError as error:
+            _log.warning("a download was cut: %s", error)
         finally:
             self._opened.close()
 
