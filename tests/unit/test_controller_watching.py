@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from tests.unit.jobs import CREATED, PRIMARY, job
 from trainshed.controller.watching import Watchers
 from trainshed.core.lifecycle.events import DrillTriggered, Event
-from trainshed.core.lifecycle.records import Drill, DrillKind, Job
+from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Replica
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity, Stream
 from trainshed.store.logs.reader import LogReader
@@ -46,7 +47,26 @@ def drilled(*patterns: str) -> Job:
         Drill(number, DrillKind.KILL, PRIMARY, CREATED, at_line=pattern)
         for number, pattern in enumerate(patterns, start=1)
     )
-    return replace(job(), drills=drills)
+    return replace(running(job()), drills=drills)
+
+
+def running(job: Job) -> Job:
+    replica = Replica(PRIMARY, ReplicaState.RUNNING, 1, "node-0", started=CREATED)
+    return replace(job, phase=AttemptState.RUNNING, replicas=(replica,))
+
+
+async def test_a_line_that_is_heard_before_the_start_of_its_replica_is_not_lost() -> None:
+    log = Log("step 7")
+    log.released.set()
+    fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
+    drilled_job = drilled("step 7")
+    watchers.lines_written(replace(drilled_job, phase=AttemptState.STARTING, replicas=()))
+    await asyncio.sleep(0)
+    assert not log.asked.is_set()
+    watchers.lines_written(drilled_job)
+    assert isinstance(await asyncio.wait_for(fired, 60), DrillTriggered)
+    watchers.close()
 
 
 async def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_one() -> None:

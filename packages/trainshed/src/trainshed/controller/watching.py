@@ -8,6 +8,7 @@ from functools import partial
 from msgspec import Struct
 
 from trainshed.core.lifecycle.events import DrillTriggered, Event
+from trainshed.core.lifecycle.machine import drill_target
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import JobUid
 from trainshed.core.patterns import PatternError, Regex, compile_regex
@@ -61,6 +62,10 @@ class Watchers:
         armed = [drill for drill in job.drills if drill.is_armed and drill.at_line]
         if not armed:
             self.forget(job.uid)
+            return
+        # A line may be here before the report that its replica runs, without which no drill fires.
+        armed = [drill for drill in armed if drill_target(job, drill) is not None]
+        if not armed:
             return
         watch = self._watches.setdefault(job.uid, _Watch(job, {}))
         watch.job = job

@@ -439,7 +439,7 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
             if (
                 drill is not None
                 and drill.is_armed
-                and _drill_target(transition.job, drill) is not None
+                and drill_target(transition.job, drill) is not None
             ):
                 _fire_drill(transition, drill)
         case DrillLanded():
@@ -461,7 +461,7 @@ def _fire_due_drills(transition: Transition) -> None:
 def _drill_due_at(job: Job, drill: Drill) -> int | None:
     """Return when (ns) a drill without a line fires, as things are; None if it has fired, waits for a line,
     or its replica does not run."""
-    target = _drill_target(job, drill)
+    target = drill_target(job, drill)
     if not drill.is_armed or drill.at_line or target is None:
         return None
     return max(target.started, drill.ordered) + drill.after
@@ -474,7 +474,7 @@ def _drill_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
             yield at, DrillTriggered(drill.number, at)
 
 
-def _drill_target(job: Job, drill: Drill) -> Replica | None:
+def drill_target(job: Job, drill: Drill) -> Replica | None:
     """Return the replica that the drill is for, if it is running."""
     if job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return None
