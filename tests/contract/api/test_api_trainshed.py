@@ -1,6 +1,8 @@
 """What is ours, over a real store and real log files: describe, timeline, live logs, watch."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,11 +13,14 @@ from tests.contract.api.house import LOCATION, SECOND, START, House, Lines
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
-from trainshed.api.trainshed_v1 import streams
+from trainshed.api.trainshed_v1 import logs, streams
+from trainshed.api.trainshed_v1.logs import log_texts
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
 from trainshed.store.logs.lines import LogLine
 from trainshed.store.logs.reader import LogReader
 
@@ -234,6 +239,23 @@ async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house
         assert (await lines.next())["message"] == "last"
         await ended(house)
         assert await lines.next() is None
+
+
+async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More would take turns with the event loop: 200 followers kept everybody else waiting for 9 s."""
+    await created(house)
+    house.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(500)))
+    readers: set[str] = set()
+
+    def noted(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
+        readers.add(threading.current_thread().name)
+        return log_texts(job, source, data)
+
+    monkeypatch.setattr(logs, "log_texts", noted)
+    await asyncio.gather(*(house.call("GET", f"{JOB}/logs") for _ in range(20)))
+    assert len(readers - {"MainThread"}) == 1
 
 
 async def test_a_long_log_is_sent_in_small_parts(

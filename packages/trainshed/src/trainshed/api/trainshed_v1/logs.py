@@ -10,6 +10,7 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -47,6 +48,9 @@ _FEW_WRITERS: Final = 16
 _MANY: Final = 64 << 10
 """Bytes that are read at once in a thread, if a stream is far behind. Whoever follows and does not read holds
 some five times as many, and may have thousands of streams."""
+_THREAD: Final = ThreadPoolExecutor(1, "following")
+"""One for all streams: while several threads compute, the event loop waits for each of them after every write
+to a socket, so that those who follow a log would keep up all others."""
 _LEAST: Final = 4 << 10
 """Fewest bytes that are read of each writer."""
 _GROWTH: Final = 2
@@ -268,7 +272,7 @@ async def _next(sources: Sequence[_Source], most: int) -> bytes:
     now."""
     if most <= _FEW and sum(len(source.writers) for source in sources) <= _FEW_WRITERS:
         return _read(sources, most)
-    return await asyncio.to_thread(_read, sources, most)
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, _read, sources, most)
 
 
 def _read(sources: Sequence[_Source], most: int) -> bytes:
