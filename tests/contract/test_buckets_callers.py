@@ -296,8 +296,6 @@ def test_the_port_asks_who_calls(service: Service) -> None:
     assert plain(service.port, "GET", f"/with/{'k' * 32}{target}")[0] == 401
     key = service.address().removeprefix(f"http://127.0.0.1:{service.port}")
     assert plain(service.port, "GET", f"{key}{target}")[2] == b"old"
-    owner = {"Authorization": f"Bearer {service.token}"}
-    assert plain(service.port, "GET", target, headers=owner)[2] == b"old"
     for name in ("nowhere-1", "bucket-p"):
         for part in ("", "/o", "/iam/testPermissions?permissions=storage.objects.get"):
             assert plain(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401

@@ -25,7 +25,6 @@ from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissi
 from tests.contract.buckets_service import MIB, MODULE, Service, client_at, plain, serving
 from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
 from trainshed.buckets.disk.catalog import state_directory
-from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketSetup
 
@@ -274,21 +273,14 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
 
 
 class TestGateway:
-    def test_without_a_bucket_process_is_a_503(self, tmp_path: Path) -> None:
-        async def identify(header: str | None, key: str) -> Caller:
-            return ANONYMOUS
-
-        with serving(BucketsGateway(tmp_path / "nothing", identify)) as port:
-            status, headers, body = plain(port, "GET", "/storage/v1/b")
-        assert (status, headers["retry-after"]) == (503, "1")
-        assert "restarting" in json.loads(body)["error"]["message"]
-
     def test_goes_on_after_the_bucket_process_restarted(self, service: Service) -> None:
         headers = {"Authorization": f"Bearer {service.token}"}
         with serving(service.gateway()) as port:
             assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 200
             service.stop(signal.SIGKILL)
-            assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 503
+            status, answered, body = plain(port, "GET", "/storage/v1/b", headers=headers)
+            assert (status, answered["retry-after"]) == (503, "1")
+            assert "restarting" in json.loads(body)["error"]["message"]
             service.start()
             assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 200
 

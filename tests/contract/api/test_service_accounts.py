@@ -20,7 +20,9 @@ from tests.unit.specs_requests import custom_job
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import AccessBook
+from trainshed.buckets.local import LocalStore
 from trainshed.core.errors import Unauthenticated
+from trainshed.serve.bucket_adapters import BucketAdapter
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 ACCOUNTS = "/v1/projects/p1/serviceAccounts"
@@ -133,6 +135,22 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     for former in (signed(other), lent):
         assert (await house.call("GET", JOBS, token=former)).status == 401
     assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
+
+
+@pytest.mark.parametrize("path", [ACCOUNT, "/v1/projects/p1"])
+async def test_policies_of_buckets_forget_an_account_that_is_deleted(
+    house: House, tmp_path: Path, path: str
+) -> None:
+    store = LocalStore(tmp_path / "buckets")
+    house.keeper.forget = BucketAdapter(store).forget
+    store.catalog.create("theirs-1", project="p2")
+    member, role = f"serviceAccount:{EMAIL}", "roles/storage.objectViewer"
+    both = {"role": role, "members": [member, "user:ana@corp.example"]}
+    store.catalog.set_policy(
+        "theirs-1", [both, {"role": "roles/storage.admin", "members": [member]}]
+    )
+    assert (await house.call("DELETE", path)).status == 200
+    assert store.catalog.get("theirs-1").policy == [{**both, "members": both["members"][1:]}]
 
 
 async def test_a_token_lives_for_an_hour_at_most(house: House) -> None:

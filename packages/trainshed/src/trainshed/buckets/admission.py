@@ -7,7 +7,7 @@ elsewhere have what a bucket's IAM policy grants them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final, cast
 
 from msgspec import Struct, field
@@ -35,7 +35,8 @@ GRANTS: Mapping[str, frozenset[str]] = {
 """The permissions that a role in a bucket's IAM policy gives. Other roles give none: `objectCreator`, for
 one, means to create and not to replace, which cannot be told apart before the content is there."""
 _PEOPLE = frozenset({Kind.PERSON, Kind.KEY})
-_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
+PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
+"""Members who are not named."""
 _SHARED = USE_OBJECTS | _LOOK
 _MOUNTED = USE_OBJECTS
 """The permissions that a program needs to be shown a bucket as a directory: no later access is checked
@@ -154,7 +155,7 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
 
 def admit_policy(caller: Caller, bindings: Sequence[Mapping[str, Any]]) -> None:
     """Raise if a program of a job would open a bucket to everybody. Raises Forbidden."""
-    public = {member for binding in bindings for member in _members(binding)} & _PUBLIC
+    public = {member for binding in bindings for member in _members(binding)} & PUBLIC
     if caller.job_uid and public:
         raise Forbidden(
             f"{_named(caller)} may not open a bucket to {' or '.join(sorted(public))}: a job opens no bucket "
@@ -273,12 +274,13 @@ def _members(binding: Mapping[str, Any]) -> list[str]:
 
 def is_public(binding: Mapping[str, Any]) -> bool:
     """Whether a binding of a policy grants something to people who are not named."""
-    return not _PUBLIC.isdisjoint(_members(binding))
+    return not PUBLIC.isdisjoint(_members(binding))
 
 
-def without_public(binding: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a binding without the members who are not named."""
-    return {**binding, "members": [member for member in _members(binding) if member not in _PUBLIC]}
+def without(binding: Mapping[str, Any], members: Set[str]) -> dict[str, Any]:
+    """Returns a binding without these members."""
+    kept = [member for member in _members(binding) if member not in members]
+    return {**binding, "members": kept}
 
 
 def nobody(permission: str) -> Unauthenticated:

@@ -100,6 +100,7 @@ class App:
         for table in settings.buckets:
             self._buckets.catalog.ensure(table.name, settings.region, table.project)
         self._adapter = BucketAdapter(self._buckets, bootstrap.buckets.expect)
+        bootstrap.access.forget = self._adapter.forget
         self._engine = _engine(bootstrap)
         self._points = PointFiles(settings.data / POINTS)
         self._logs = LogReader(self._engine.streams, ServiceStreams(self._logs_directory))

@@ -3,12 +3,13 @@ accesses, summaries, copies, pages of the console."""
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
+from trainshed.access.policy import member_of
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.authentication import caller_of
@@ -89,6 +90,15 @@ class BucketAdapter:
             raise errors.Unavailable(
                 f"The bucket gs://{name} of the project {project} cannot be made: {failure.strerror}. Make "
                 "room, or mount the disk for writing, and try again."
+            ) from failure
+
+    def forget(self, accounts: Iterable[str]) -> None:
+        """Take service accounts out of the policies of all buckets. Raises Unavailable."""
+        try:
+            self._store.catalog.forget(set(map(member_of, accounts)))
+        except OSError as failure:
+            raise errors.Unavailable(
+                f"The policies of buckets cannot be changed: {failure.strerror}. Make room, and try again."
             ) from failure
 
     def bucket_location(self, name: str) -> str | None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -59,6 +59,9 @@ class AccessKeeper:
         self._unwritten: dict[str, Nanos] = {}
         self._refusals = Refusals(_DAY)
         self._changed = asyncio.Event()
+        #: Called in a thread with the addresses of service accounts, before they are deleted: whatever else
+        #: knows them by address forgets them. May raise Unavailable.
+        self.forget: Callable[[Collection[str]], object] = lambda _: None
         authority.used = self._note_use
 
     @property
@@ -84,6 +87,8 @@ class AccessKeeper:
         happened. Raises Unavailable."""
         async with self._changing:
             book = to(self.book)
+            if gone := self.book.accounts.keys() - book.accounts.keys():
+                await asyncio.to_thread(self.forget, gone)
             put, removed = changes(self.book, book)
             audit.concerns(project, resource)
             if detail and (call := audit.under_way()) is not None:

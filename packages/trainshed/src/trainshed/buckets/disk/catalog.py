@@ -9,9 +9,8 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.buckets.admission import Holding, is_public, without_public
+from trainshed.buckets.admission import PUBLIC, Holding, is_public, without
 from trainshed.buckets.disk.generations import Generations
+from trainshed.buckets.disk.records import alone
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
@@ -68,7 +68,8 @@ def state_directory(root: Path) -> Path:
 
 
 class BucketCatalog:
-    """Creates, finds, changes and removes buckets. Blocking; safe to use from several threads."""
+    """Creates, finds, changes and removes buckets. Blocking; safe to use from several threads, and
+    processes."""
 
     def __init__(self, root: Path, now: Callable[[], int], rules: BucketRules = PLAIN) -> None:
         self._root = root
@@ -77,7 +78,6 @@ class BucketCatalog:
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
         self.generations = Generations(state_directory(root))
-        self._lock = threading.Lock()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
         self._trash.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ class BucketCatalog:
         shared = record.name in self.rules.shared or (table is not None and table.shared)
         policy = record.policy
         if prevents_public_access(record.settings):
-            policy = [without_public(binding) for binding in policy]
+            policy = [without(binding, PUBLIC) for binding in policy]
         return Holding(record.name, self.project_of(record), shared, policy)
 
     def project_of(self, record: BucketRecord) -> str:
@@ -172,7 +172,7 @@ class BucketCatalog:
         where = (location or DEFAULT_LOCATION).upper()
         owner = project or self.rules.project
         record = BucketRecord(bucket, where, now, now, 1, kept, project=owner)
-        with self._lock:
+        with alone(self._records):
             if path.exists() or self.rules.is_remote(bucket):
                 raise _taken(bucket, owner, self.holding(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
@@ -200,7 +200,7 @@ class BucketCatalog:
     ) -> BucketRecord:
         """Merge editable properties (None removes one; ``labels`` are merged key by key); ``whole``: remove
         those that are not named. Raises ``NotFound``, ``InvalidRequest``, ``NotSupported``."""
-        with self._lock:
+        with alone(self._records):
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
             settings = merged({} if whole else record.settings, changes)
@@ -214,7 +214,7 @@ class BucketCatalog:
         """Store the bindings of the bucket's IAM policy, which ``admission`` applies. Raises
         ``PreconditionFailed`` unless ``etag`` is "" or the bucket's, and for the public, if the bucket
         prevents that."""
-        with self._lock:
+        with alone(self._records):
             record = self.get(bucket)
             if etag not in ("", record.etag):
                 raise PreconditionFailed(
@@ -228,6 +228,16 @@ class BucketCatalog:
                 )
             return self._save(replace(record, policy=bindings))
 
+    def forget(self, members: Set[str]) -> None:
+        """Take members out of the policies of all buckets."""
+        for bucket in self.names():
+            with alone(self._records), suppress(NotFound):
+                record = self.get(bucket)
+                bindings = (without(binding, members) for binding in record.policy)
+                policy = [binding for binding in bindings if binding["members"]]
+                if policy != record.policy:
+                    self._save(replace(record, policy=policy))
+
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an empty bucket; raises ``NotFound``, ``Conflict`` if it holds objects."""
         path = self.directory(bucket)
@@ -237,7 +247,7 @@ class BucketCatalog:
                 "Take its [[buckets]] "
                 "table out of it; what is in the bucket stays."
             )
-        with self._lock:
+        with alone(self._records):
             conditions.check(0, self.get(bucket).metageneration)
             self._require_empty(bucket, path)
             trash = self._trash / f"bucket-{os.urandom(8).hex()}"
