@@ -155,6 +155,7 @@ class TestKeeping:
         await _over(stage, first, Program())
         before = _held(stage)
         stage.lab.end_agents((await stage.nodes())[0])
+        await stage.until(lambda: _held(stage) == {}, "the giving back of what the agent held")
         await _over(stage, second, Program(prints=1))
         assert _held(stage) != before
         assert len(stage.lines(second)) == 1

@@ -24,6 +24,7 @@ from tests.sim.scenario import (
 from tests.sim.service import BAD_PACKAGE, BROKEN, COLD
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, SECOND
 from trainshed.core.capacity import Node, QuotaKey
+from trainshed.core.cluster import has_reducers
 from trainshed.core.job import (
     Accelerators,
     JobSpec,
@@ -126,6 +127,8 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
     name = JobName(Api.VERTEX, dice.choice(PROJECTS), REGION, str(number))
     job = Job(uid, name, f"job {number}", spec, "{}", at, at)
     trouble = dice.choice((0, 0, 0.02, 0.2, 0.9))
+    if has_reducers(spec):  # Below its limit of rate, a reducer is restarted for ever.
+        trouble = min(trouble, 0.2)
     kind = dice.choice(("crash", "exit", "killed", "oom", "start_fails"))
     character = Character(
         runs, on_term=dice.choice(tuple(OnTerm)), term_takes=dice.choice((0, SECOND, 20 * SECOND))

@@ -65,22 +65,17 @@ async def test_a_line_that_is_heard_before_the_start_of_its_replica_is_not_lost(
     await asyncio.sleep(0)
     assert not log.asked.is_set()
     watchers.lines_written(drilled_job)
-    assert isinstance(await asyncio.wait_for(fired, 60), DrillTriggered)
+    assert await asyncio.wait_for(fired, 60) == DrillTriggered(1, CREATED)
     watchers.close()
 
 
 async def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_one() -> None:
     log = Log("step 7")
-    fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def report(_: JobUid, event: Event) -> None:
-        assert isinstance(event, DrillTriggered)
-        fired.set_result(event.number)
-
-    watchers = Watchers(log, lambda: CREATED, report)
+    fired: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    watchers = Watchers(log, lambda: CREATED, lambda _, event: fired.set_result(event))
     watchers.lines_written(drilled("never"))
     await log.asked.wait()
     watchers.lines_written(drilled("never", "step 7"))
     log.released.set()
-    assert await asyncio.wait_for(fired, 60) == 2
+    assert await asyncio.wait_for(fired, 60) == DrillTriggered(2, CREATED)
     watchers.close()
