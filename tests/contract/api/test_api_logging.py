@@ -181,7 +181,7 @@ async def test_bad_requests(house: House, more: dict[str, Any], field: str) -> N
     assert answer.error["details"][0]["fieldViolations"][0]["field"] == field
 
 
-AUDIT = 'logName:"cloudaudit.googleapis.com"'
+AUDIT = "logName:cloudaudit"
 
 
 async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(house: House) -> None:

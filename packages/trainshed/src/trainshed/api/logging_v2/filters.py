@@ -27,7 +27,7 @@ from trainshed.api.filters.syntax import (
     Term,
     parse_filter,
 )
-from trainshed.api.logging_v2.entry import AUDIT_LOG, RESOURCE_TYPE, AnyEntry
+from trainshed.api.logging_v2.entry import RESOURCE_TYPE, AnyEntry
 from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
@@ -39,6 +39,8 @@ FOREVER: Final = 2**63 - 1
 _EVERYTHING: Final = (0, FOREVER)
 _RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
 _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
+_AUDIT: Final = "cloudaudit"
+"""What names the audit's log: `:` looks for a part of the name."""
 """Both names of the resource; old clients ask for the second one as well."""
 
 
@@ -213,7 +215,7 @@ def _of_audit(leaf: Comparison | Term) -> bool | None:
     """Return True if the test names the audit's log."""
     if isinstance(leaf, Term) or leaf.operator not in (Operator.EQUAL, Operator.HAS):
         return None
-    is_named = leaf.name in ("logName", "log_name") and AUDIT_LOG in leaf.value.casefold()
+    is_named = leaf.name in ("logName", "log_name") and _AUDIT in leaf.value.casefold()
     return True if is_named else None
 
 
