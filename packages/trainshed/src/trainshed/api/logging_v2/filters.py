@@ -39,9 +39,9 @@ FOREVER: Final = 2**63 - 1
 _EVERYTHING: Final = (0, FOREVER)
 _RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
 _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
+"""Both names of the resource; old clients ask for the second one as well."""
 _AUDIT: Final = "cloudaudit"
 """What names the audit's log: `:` looks for a part of the name."""
-"""Both names of the resource; old clients ask for the second one as well."""
 
 
 class LogFilter(Struct, frozen=True):
