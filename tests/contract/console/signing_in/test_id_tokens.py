@@ -193,10 +193,10 @@ async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
         server = uvicorn.Server(uvicorn.Config(house.app, lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server.serve([listen_unix(tmp_path / "programs")]))
         SOURCE.set("192.0.2.2")
-        asked = await Liveness(tmp_path / "programs").holder(f"Bearer {issuer.access_token(NOW)}")
+        caller = await Liveness(tmp_path / "programs").holder(f"Bearer {issuer.access_token(NOW)}")
         server.should_exit = True
         await serving
-    assert (asked.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2"])
+    assert (caller.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2"])
 
 
 async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(

@@ -120,8 +120,8 @@ def _told(error: UnreadableCaller) -> str:
 
 class Renewal:
     """Asks again whether a request may go on, whenever some of it has moved and a second has passed: what is
-    taken away ends also what is under way. A token that runs out ends nothing, as on the public service:
-    clients take new ones between requests."""
+    taken away ends also what is under way. A signed token that runs out ends nothing, as on the public
+    service: clients take new ones between requests."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], authorization: str | None) -> None:
         """`ask`: raises BucketsError if it may not. `authorization`: the header, which was verified."""
@@ -137,10 +137,12 @@ class Renewal:
 
 
 def _end_of(authorization: str) -> float:
-    """Returns when a signed token ends by itself, by what it says (seconds since the epoch)."""
+    """Returns when a signed token ends by itself, by what it says (seconds since the epoch): a JSON Web Token
+    as `exp`, that of a program as its last part (`access.job_tokens`)."""
     try:
-        claims: Any = msgspec.json.decode(urlsafe_b64decode(authorization.split(".")[1] + "=="))
-        return float(claims["exp" if isinstance(claims, dict) else -1])
+        payload = urlsafe_b64decode(authorization.split(".")[1] + "==")
+        claims: dict[str, Any] | list[Any] = msgspec.json.decode(payload)
+        return float(claims["exp"] if isinstance(claims, dict) else claims[-1])
     except (ValueError, LookupError, TypeError):
         return math.inf
 

@@ -121,7 +121,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
             call = replace(call, public=wire_json.to_public(request))
             texts = list(_texts(call.public))
             refuse_more(principal, texts)
-            has_secrets(texts)
+            record_secrets(texts)
         call.services.sent(method, request)
         return await handler(call, request)
 
@@ -194,7 +194,7 @@ def _renamed(name: str, numbers: Mapping[str, str]) -> str:
     return name
 
 
-def has_secrets(texts: Iterable[tuple[str, str]]) -> None:
+def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
     """Have the record of the call under way name the secrets that the programs of its job are given."""
     refs = (ref for _, text in texts for ref in secrets.references(text))
     if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := under_way()):
@@ -363,9 +363,10 @@ async def audited(
         try:
             answered = await answer
         except PermissionDenied:
-            book = services.access.book
-            known = (services.settings.project, *book.projects, *book.policy.projects())
-            call.project = ids_by_number(known).get(call.project, call.project)
+            if call.project.isdigit():
+                book = services.access.book
+                known = (services.settings.project, *book.projects, *book.policy.projects())
+                call.project = ids_by_number(known).get(call.project, call.project)
             await services.access.record_refusal()
             raise
         await services.access.record()
