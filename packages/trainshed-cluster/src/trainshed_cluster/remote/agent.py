@@ -177,18 +177,10 @@ class Agent:
         if self._is_over:
             return
         self._is_over = True
-        if self._is_resting:
-            self._leaving.set()
-            return
-        log.warning("asked to end: programs have %g s", self._document.grace)
-        self._untold.add(None, messages.Ending())
-        await self._engine.stop(self._job_uid, self._attempt, round(self._document.grace * 10**9))
-        while self._known.live():
-            self._seen.clear()
-            await self._seen.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                await self._untold.empty()
+        if not self._is_resting:
+            log.warning("asked to end: programs have %g s", self._document.grace)
+            self._untold.add(None, messages.Ending())
+            await self._stop_programs(self._document.grace)
         self._leaving.set()
 
     # --- connections ---
@@ -226,7 +218,7 @@ class Agent:
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
         self._lease.begin_anew(welcome.lease or self._lease.seconds, last_said)
         self._sender.resume(welcome.sizes)
-        self._untold = Untold()
+        self._untold.clear()
         if self._is_over:
             # Sent first: the service may have to start replacements.
             self._untold.add(None, messages.Ending())
@@ -436,12 +428,23 @@ class Agent:
             for replica in self._known.replicas():
                 self._untold.add(replica, None)
 
+    async def _stop_programs(self, grace: float) -> None:
+        """Stop all programs; wait until they have ended, and the service knows it if it is there."""
+        await self._engine.stop(self._job_uid, self._attempt, round(grace * 10**9))
+        while self._known.live():
+            self._seen.clear()
+            await self._seen.wait()
+        if self._lease.until > time.monotonic() and not self._leaving.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS):
+                    await self._untold.empty()
+
     async def _end_programs(self) -> None:
         """End all programs, because the service counts them as dead."""
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
-        await self._engine.stop(uid, attempt, round(LAST_GRACE * 10**9))
+        await self._stop_programs(LAST_GRACE)
         while True:
             try:
                 await self._engine.release(uid, attempt)

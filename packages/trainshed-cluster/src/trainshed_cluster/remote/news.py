@@ -61,8 +61,8 @@ class Known:
 
 
 class Untold:
-    """What is still to be sent on one connection, in order: news, and replicas whose streams may have grown.
-    Lines are queued once until they are sent, because there may be thousands a second."""
+    """What is still to be sent on the current connection, in order: news, and replicas whose streams may have
+    grown. Lines are queued once until they are sent, because there may be thousands a second."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
@@ -87,7 +87,6 @@ class Untold:
     def clear(self) -> None:
         """Drop everything that is queued."""
         self._waiting.clear()
-        self._emptied.set()
 
     async def empty(self) -> None:
         """Wait until everything that was added has been taken and sent."""
