@@ -23,7 +23,7 @@ from tests.contract.buckets_service import MIB, Service, plain, serving
 from tests.people import known
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import is_json_web_token
-from trainshed.access.book import AccessBook
+from trainshed.access.book import AccessBook, ServiceAccount
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Bearer
 from trainshed.buckets import authentication
@@ -382,13 +382,30 @@ def test_a_token_that_runs_out_ends_nothing_under_way(monkeypatch: pytest.Monkey
 
 
 def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
-    key = Path(service.setup.tokens).with_name(KEY_FILE)
-    minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
-    headers = {"Authorization": f"Bearer {minted[0]}"}
-    assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=headers)[0] == 200
-    assert plain(service.port, "GET", "/storage/v1/b/bucket-q", headers=headers)[0] == 403
-    forged = {"Authorization": f"Bearer {minted[0][:-2]}xx"}
-    assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=forged)[0] == 401
+    """While the service account that a program runs as is disabled, neither gives it anything but who it is;
+    an account that nobody has made is not looked for."""
+    account = "/computeMetadata/v1/instance/service-accounts/default"
+
+    def answer(path: str) -> tuple[int, Any]:
+        return ask(service, program("p"), "GET", path, headers={"Metadata-Flavor": "Google"})
+
+    def status(token: str, bucket: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return plain(service.port, "GET", f"/storage/v1/b/{bucket}", headers=headers)[0]
+
+    token = answer(f"{account}/token")[1]["access_token"]
+    read = JobTokens.open(service.file.with_name(KEY_FILE), clock.now).read(token)
+    assert read == JobClaims(7, 1, "workerpool0-0", "p", "sa@p")
+    assert (status(token, "bucket-q"), status(f"{token[:-2]}xx", "bucket-p")) == (403, 401)
+    for is_disabled in (False, True):
+        service.tokens.replace(
+            AccessBook(accounts={"sa@p": ServiceAccount("sa@p", "p", 0, disabled=is_disabled)})
+        )
+        service.publish()
+        statuses = {answer(f"{account}/{part}")[0] for part in ("token", "identity?audience=a")}
+        statuses |= {answer("/storage/v1/b/bucket-p/o/x")[0], status(token, "bucket-p")}
+        assert statuses == {401 if is_disabled else 200}
+        assert answer(f"{account}/email") == (200, b"sa@p")
 
 
 def test_a_program_opens_no_bucket_to_everybody(service: Service) -> None:

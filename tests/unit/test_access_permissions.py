@@ -12,17 +12,10 @@ from trainshed.access.principals import Principal, Rights
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
 
-OF_NO_PROJECT = {
-    "google.cloud.resourcemanager.v3.Projects.ListProjects",
-    "google.cloud.resourcemanager.v3.Projects.SearchProjects",
-}
-FOR_EVERYBODY = {
-    "trainshed.v1.Service.GetStatus",
-    "trainshed.v1.Service.WhoAmI",
-    "trainshed.v1.Tokens.CreateOwn",
-    "trainshed.v1.Tokens.List",
-    "trainshed.v1.Tokens.Revoke",
-}
+PROJECTS = "google.cloud.resourcemanager.v3.Projects"
+OF_NO_PROJECT = {f"{PROJECTS}.ListProjects", f"{PROJECTS}.SearchProjects"}
+OF_ONESELF = ("Service.GetStatus", "Service.WhoAmI", "Tokens.CreateOwn", "Tokens.List")
+FOR_EVERYBODY = {f"trainshed.v1.{name}" for name in (*OF_ONESELF, "Tokens.Revoke")}
 OWNER = Principal("owner@example.com", Rights(ROLES[OWNERS]))
 ANA = "ana@x.example"
 KINDS = ("customJobs", "hyperparameterTuningJobs", "trainingPipelines")
@@ -49,7 +42,6 @@ def test_a_program_removes_no_jobs_and_changes_nothing_of_the_service() -> None:
 def test_every_method_asks_for_its_permission_in_the_project_of_the_request() -> None:
     """Every method × every role × own and foreign project × given there and everywhere; and everything that a
     request names counts."""
-    cells = 0
     for role, where, (method, permission), places in product(
         ROLES, ("", "own"), PERMISSIONS.items(), (["own"], ["foreign"], ["own", "foreign"], [])
     ):
@@ -58,8 +50,6 @@ def test_every_method_asks_for_its_permission_in_the_project_of_the_request() ->
         is_its_own = not (where and permission.startswith(OF_THE_SERVICE))
         is_held = permission in ROLES[role] and is_within and is_its_own
         assert allowed(ana, method, places) == (is_held or method in FOR_EVERYBODY), (role, method)
-        cells += 1
-    assert cells == len(ROLES) * len(PERMISSIONS) * 8 > 25_000
 
 
 def allowed(principal: Principal, method: str, places: list[str]) -> bool:

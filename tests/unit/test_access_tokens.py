@@ -71,7 +71,7 @@ def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
     file = AccessFile.of(digest_of(owner), stored)
     assert changes(AccessBook(), file.book()) == (stored, [])
     assert token not in json.dumps(file.entries)
-    gone = book.without_account(robot)
+    gone = book.without_account(robot, 9)
     assert (gone.accounts, gone.keys, gone.policy.of_project("nlp")) == ({}, {}, frozenset())
     assert gone.tokens == book.tokens
     with pytest.raises(ValueError, match="truncated"):

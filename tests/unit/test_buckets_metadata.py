@@ -28,7 +28,7 @@ CLAIMS = JobClaims(1234567890123, 2, "workerpool1-3", "p1", EMAIL)
 
 @pytest.fixture
 def metadata() -> Metadata:
-    return Metadata(TOKENS)
+    return Metadata(TOKENS, lambda _: CLAIMS)
 
 
 def asked(metadata: Metadata, path: str, query: str = "", **more: Any) -> Response:

@@ -145,9 +145,4 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(ValueError, match="pattern 'a' has two tables") as refused:
         convert("images", MappedImages, tables)
     places = [line.partition(":")[0] for line in str(refused.value).splitlines()]
-    assert places == [
-        "images[1].runtime",
-        "images[2].pattern",
-        "images[2].runtime",
-        "images",
-    ]
+    assert places == ["images[1].runtime", "images[2].pattern", "images[2].runtime", "images"]

@@ -226,8 +226,7 @@ async def test_one_that_takes_too_long_is_ended(
 
 
 async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
-    advisor: ProcessAdvisor,
-    monkeypatch: pytest.MonkeyPatch,
+    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played(
         monkeypatch,
@@ -242,8 +241,7 @@ async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
 
 
 async def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
-    advisor: ProcessAdvisor,
-    monkeypatch: pytest.MonkeyPatch,
+    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half an exchange leaves the stream in no known state: the process is ended."""
     played(

@@ -88,9 +88,7 @@ def test_too_early(trial: Curve, others: Sequence[Curve]) -> None:
 def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectives() -> None:
     over = Curve(99, HOPELESS.measurements, True)
     two = StudySpec(
-        (),
-        (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)),
-        median_stopping=RULE,
+        (), (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)), median_stopping=RULE
     )
     for decision in (
         decide(study(rule=None), HOPELESS, FINISHED),

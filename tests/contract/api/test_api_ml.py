@@ -8,10 +8,7 @@ import pytest
 from tests.contract.api.house import SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import ml_job
-from trainshed.core.lifecycle.events import (
-    CancelCause,
-    CancelRequested,
-)
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import ReplicaId
 

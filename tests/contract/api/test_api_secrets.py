@@ -183,10 +183,7 @@ async def test_the_key_is_changed_and_jobs_notice_nothing(house: House, tmp_path
     before = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
     (former,) = (tmp_path / "secrets.key").read_text().split()
     done = await house.result("POST", f"{SECRETS}:rotateKey", {})
-    assert (done["sealed"], done["left"]) == (
-        2,
-        [{"project": "p1", "name": "lost", "version": 1}],
-    )
+    assert (done["sealed"], done["left"]) == (2, [{"project": "p1", "name": "lost", "version": 1}])
     after = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
     assert after != before
     fresh = Sealer(tmp_path / "secrets.key", {})

@@ -116,10 +116,7 @@ async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None
     (violation,) = (await house.call("GET", "/trainshed/v1/jobs")).error["details"][0][
         "fieldViolations"
     ]
-    assert violation == {
-        "field": "project",
-        "description": "Whose jobs? Give the project's id.",
-    }
+    assert violation == {"field": "project", "description": "Whose jobs? Give the project's id."}
     house.serve(settings=ApiSettings(project="p1"))
     (job,) = (await house.call("GET", "/trainshed/v1/jobs")).json["jobs"]
     assert job["name"] == NAME

@@ -11,10 +11,7 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls.services import ApiSettings
-from trainshed.core.lifecycle.events import (
-    CancelCause,
-    CancelRequested,
-)
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Actor
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import ReplicaId, project_number

@@ -21,12 +21,7 @@ def schema(kind: str) -> str:
 
 def body(kind: str = "tabular", **given: Any) -> dict[str, Any]:
     metadata = TABLE if kind in ("tabular", "time_series") else None
-    return {
-        "displayName": "d",
-        "metadataSchemaUri": schema(kind),
-        "metadata": metadata,
-        **given,
-    }
+    return {"displayName": "d", "metadataSchemaUri": schema(kind), "metadata": metadata, **given}
 
 
 async def made(house: House, kind: str = "tabular", **given: Any) -> str:
@@ -165,10 +160,7 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         (importing(["gs://bucket/a.csv"], "text_sentiment"), "import_configs[0].import_schema_uri"),
         (importing([]), "import_configs[0].gcs_source.uris"),
         (importing(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
-        (
-            importing(["gs://bucket/a"], "image_segmentation"),
-            "import_configs[0].import_schema_uri",
-        ),
+        (importing(["gs://bucket/a"], "image_segmentation"), "import_configs[0].import_schema_uri"),
         ({}, "import_configs"),
     ):
         assert fields(await house.call("POST", f"{path}:import", request)) == {field}, request

@@ -72,9 +72,7 @@ async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: Hous
     same = await house.result("PATCH", f"{CONTEXTS}/e-r", patch | {"etag": changed["etag"]})
     assert same == changed  # What changes nothing keeps the etag.
     masked = await house.result(
-        "PATCH",
-        f"{CONTEXTS}/e-r?updateMask=description",
-        {"description": "d", "displayName": "no"},
+        "PATCH", f"{CONTEXTS}/e-r?updateMask=description", {"description": "d", "displayName": "no"}
     )
     assert (masked["description"], masked["displayName"]) == ("d", "r")
 

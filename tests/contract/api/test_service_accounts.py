@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
+from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.refusals import violations
@@ -20,6 +21,7 @@ from tests.unit.specs_requests import custom_job
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import AccessBook
+from trainshed.access.job_tokens import JobClaims
 from trainshed.buckets.local import LocalStore
 from trainshed.core.errors import Unauthenticated
 from trainshed.serve.bucket_adapters import BucketAdapter
@@ -121,19 +123,26 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     an account that is made anew under the address has nothing of the former one."""
     file = await key_file(house)
     token = await access_token(house, file)
+    job = JobClaims(1, 1, "workerpool0-0", "p1", EMAIL)
+    program, _ = house.jobs.mint(job)
+    principal = house.tokens.authenticate(f"Bearer {program}")
     await house.call("POST", f"{ACCOUNT}:disable", {})
-    assert not await may(house, token) and not await may(house, signed(file))
+    assert not house.tokens.vouches(principal), "what goes on for it ends"
+    assert [await may(house, taken) for taken in (token, signed(file), program)] == [False] * 3
     assert (await exchange(house, signed(file))).json["error"] == "invalid_grant"
     await house.call("POST", f"{ACCOUNT}:enable", {})
-    assert await may(house, token)
+    assert await may(house, token) and await may(house, program)
     await house.call("DELETE", f"{ACCOUNT}/keys/{file['private_key_id']}")
     assert not await may(house, token) and not await may(house, signed(file))
     other, lent = await key_file(house), (await house.call("POST", LENT, {})).json["accessToken"]
     house.clock += 10**9
     await house.call("DELETE", ACCOUNT)
+    assert not await may(house, program)
     await house.call("POST", ACCOUNTS, {"accountId": "trainer"})
-    for former in (signed(other), lent):
+    for former in (signed(other), lent, program):
         assert (await house.call("GET", JOBS, token=former)).status == 401
+    later = replace(job, job_uid=(house.clock // 10**6 + 1) << 22)
+    assert await may(house, house.jobs.mint(later)[0])
     assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
 
 

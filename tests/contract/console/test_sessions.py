@@ -223,12 +223,8 @@ async def test_the_file_holds_no_session_and_no_token(
     ],
 )
 async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> None:
-    forms = [
-        "/logout",
-        "/login",
-        "/login/link",
-        *(re.sub(r"{\w+}", "1", path) for _, path in ACTIONS),
-    ]
+    paths = (re.sub(r"{\w+}", "1", path) for _, path in ACTIONS)
+    forms = ["/logout", "/login", "/login/link", *paths]
     assert "/quotas" in forms
     for path in forms:
         answer = await browser.post(path, ("origin", origin))
@@ -241,12 +237,9 @@ async def test_a_page_without_tls_changes_nothing_where_tls_is_spoken(house: Con
     house.new_console("https://trainshed.example")
     browser = Browser(house)
     await browser.sign_in(("origin", "https://trainshed.example"), token=house.token)
-    for origin, status in (
-        ("http://trainshed.example", 403),
-        ("ftp://trainshed.example", 403),
-        ("https://trainshed.example", 303),
-    ):
-        assert (await browser.post("/logout", ("origin", origin))).status == status, origin
+    for scheme, status in (("http", 403), ("ftp", 403), ("https", 303)):
+        origin = ("origin", f"{scheme}://trainshed.example")
+        assert (await browser.post("/logout", origin)).status == status, scheme
 
 
 async def test_nothing_is_changed_by_looking(browser: Browser) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from trainshed.access.book import AccessBook, AccountKey
-from trainshed.access.job_tokens import ISSUER
+from trainshed.access.job_tokens import ISSUER, JobClaims
 from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
 
@@ -119,6 +119,18 @@ def check(bearer: Bearer, book: AccessBook) -> None:
     may_speak = GET_ACCESS_TOKEN in rights and not (speaker is not None and speaker.disabled)
     if is_lent and bearer.by != OWNER_EMAIL and not may_speak:
         raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
+
+
+def check_program(claims: JobClaims, book: AccessBook) -> None:
+    """Raise Unauthenticated if the service account as which a program runs is disabled, or was deleted."""
+    account, out = book.accounts.get(claims.email), book.signed_out.get(claims.email)
+    deleted = out.deleted if out is not None else None
+    is_former = deleted is not None and (account is None or claims.made <= deleted // 10**6)
+    if is_former or (account is not None and account.disabled):
+        raise Unauthenticated(
+            f"The service account {claims.email}, as which this job runs, was deleted, or is disabled: have "
+            "it enabled, or run the job as another."
+        )
 
 
 def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: int) -> Bearer:

@@ -73,6 +73,8 @@ class SignedOut(Struct, frozen=True):
 
     email: str
     at: Nanos
+    #: When a service account of this address was deleted last: what runs as that one is refused, too.
+    deleted: Nanos | None = None
 
 
 class AccessBook(Struct, frozen=True):
@@ -98,8 +100,9 @@ class AccessBook(Struct, frozen=True):
         return replace(self, tokens=kept)
 
     def with_signed_out(self, emails: Iterable[str], now: Nanos) -> "AccessBook":
-        out = {email: SignedOut(email, now) for email in emails}
-        return replace(self, signed_out={**self.signed_out, **out})
+        known = self.signed_out
+        out = {email: replace(known.get(email, SignedOut(email, now)), at=now) for email in emails}
+        return replace(self, signed_out={**known, **out})
 
     def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
         """With these grants of a project in place of its former ones."""
@@ -108,18 +111,19 @@ class AccessBook(Struct, frozen=True):
     def with_project(self, project: Project) -> "AccessBook":
         return replace(self, projects={**self.projects, project.id: project})
 
-    def without_project(self, project: str) -> "AccessBook":
+    def without_project(self, project: str, now: Nanos) -> "AccessBook":
         """Without a project's name and labels, its grants and its service accounts."""
         book = self.with_grants(project, ())
         for account in self.accounts.values():
-            book = book.without_account(account.email) if account.project == project else book
+            if account.project == project:
+                book = book.without_account(account.email, now)
         kept = {id_: known for id_, known in self.projects.items() if id_ != project}
         return replace(book, projects=kept)
 
     def with_account(self, account: ServiceAccount) -> "AccessBook":
         return replace(self, accounts={**self.accounts, account.email: account})
 
-    def without_account(self, email: str) -> "AccessBook":
+    def without_account(self, email: str, now: Nanos) -> "AccessBook":
         """Without a service account, its keys, tokens and grants: one that is made later under the same
         address has none of them."""
         return replace(
@@ -130,6 +134,7 @@ class AccessBook(Struct, frozen=True):
             ),
             accounts={name: account for name, account in self.accounts.items() if name != email},
             keys={id_: key for id_, key in self.keys.items() if key.email != email},
+            signed_out={**self.signed_out, email: SignedOut(email, now, deleted=now)},
         )
 
     def with_key(self, key: AccountKey) -> "AccessBook":

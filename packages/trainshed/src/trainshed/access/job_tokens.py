@@ -47,6 +47,11 @@ class JobClaims(Struct, frozen=True):
     #: The service account that the job runs as.
     email: str
 
+    @property
+    def made(self) -> int:
+        """When the job was made, in milliseconds since the epoch: its uid begins with that."""
+        return self.job_uid >> 22
+
 
 class JobTokens:
     """Mints tokens and reads them. `now` gives nanoseconds since the epoch; everything else is pure."""

@@ -20,6 +20,7 @@ _OPERATIONS = "google.longrunning.Operations"
 _LOCATIONS = "google.cloud.location.Locations"
 _VIZIER = f"{_VERTEX}.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
+_IAM = "google.iam.admin.v1.IAM"
 
 OF_THE_SERVICE: Final = (
     *("trainshed.nodes.", "trainshed.tokens."),
@@ -38,38 +39,42 @@ _MEASURED: Final = ("aiplatform.tensorboard", "aiplatform.contexts.", "aiplatfor
 _MEASURES: Final = frozenset({"trials", "artifacts", "metadataStores", "logEntries"})
 """What programs and their experiments write in great number is no matter of an audit."""
 
-_VERTEX_RESOURCES: Final = (
-    ("JobService", "CustomJob", "create get list cancel delete"),
-    ("JobService", "HyperparameterTuningJob", "create get list cancel delete"),
-    ("PipelineService", "TrainingPipeline", "create get list cancel delete"),
-    ("ModelService", "Model", "upload get list update delete"),
-    ("ModelService", "ModelEvaluation", "import get list"),
-    ("DatasetService", "Dataset", "create get list update delete"),
-    ("MetadataService", "MetadataStore", "create get list delete"),
-    ("MetadataService", "Context", "create get list update delete"),
-    ("MetadataService", "Artifact", "create get list update delete"),
-    ("MetadataService", "Execution", "create get list update delete"),
-    ("TensorboardService", "Tensorboard", "create get list update delete"),
-    ("TensorboardService", "TensorboardExperiment", "create get list update delete"),
-    ("TensorboardService", "TensorboardRun", "create get list update delete batchCreate"),
-    ("TensorboardService", "TensorboardTimeSeries", "create get list update delete batchCreate"),
-    ("VizierService", "Study", "create get list delete"),
-    ("VizierService", "Trial", "create get list delete"),
+_APIS: Final = {_ML_JOBS: "ml", _PROJECTS: "resourcemanager", _IAM: "iam"}
+"""What permissions of services begin with that are not of Vertex."""
+_RESOURCES: Final = (
+    (f"{_VERTEX}.JobService", "CustomJob", "create get list cancel delete"),
+    (f"{_VERTEX}.JobService", "HyperparameterTuningJob", "create get list cancel delete"),
+    (f"{_VERTEX}.PipelineService", "TrainingPipeline", "create get list cancel delete"),
+    (_MODELS, "Model", "upload get list update delete"),
+    (_MODELS, "ModelEvaluation", "import get list"),
+    (_DATASETS, "Dataset", "create get list update delete"),
+    (_METADATA, "MetadataStore", "create get list delete"),
+    (_METADATA, "Context", "create get list update delete"),
+    (_METADATA, "Artifact", "create get list update delete"),
+    (_METADATA, "Execution", "create get list update delete"),
+    (_TENSORBOARDS, "Tensorboard", "create get list update delete"),
+    (_TENSORBOARDS, "TensorboardExperiment", "create get list update delete"),
+    (_TENSORBOARDS, "TensorboardRun", "create get list update delete batchCreate"),
+    (_TENSORBOARDS, "TensorboardTimeSeries", "create get list update delete batchCreate"),
+    (_VIZIER, "Study", "create get list delete"),
+    (_VIZIER, "Trial", "create get list delete"),
+    (_ML_JOBS, "Job", "create get list cancel update"),
+    (_PROJECTS, "Project", "create get list update delete"),
+    (_IAM, "ServiceAccount", "create get list delete disable enable"),
+    (_IAM, "ServiceAccountKey", "create get list delete"),
 )
 """Services, resources, and the verbs that their methods and permissions share: `GetStudy` needs
 `aiplatform.studies.get`."""
 
 
 def _of_resources() -> Iterator[tuple[str, str]]:
-    for service, noun, verbs in _VERTEX_RESOURCES:
-        plural = noun if noun.endswith("Series") else f"{noun}s".replace("ys", "ies")
+    for service, noun, verbs in _RESOURCES:
+        api = _APIS.get(service, "aiplatform")
+        plural = noun if noun.endswith("Series") else f"{noun}s".replace("dys", "dies")
         for verb in verbs.split():
             method = verb[0].upper() + verb[1:]
             method += plural if verb in ("list", "batchCreate") else noun
-            yield (
-                f"{_VERTEX}.{service}.{method}",
-                f"aiplatform.{plural[0].lower()}{plural[1:]}.{verb}",
-            )
+            yield f"{service}.{method}", f"{api}.{plural[0].lower()}{plural[1:]}.{verb}"
 
 
 PERMISSIONS: Final[Mapping[str, str]] = {
@@ -95,11 +100,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_OPERATIONS}.DeleteOperation": "aiplatform.operations.delete",
     f"{_LOCATIONS}.GetLocation": "aiplatform.locations.get",
     f"{_LOCATIONS}.ListLocations": "aiplatform.locations.list",
-    f"{_ML_JOBS}.CreateJob": "ml.jobs.create",
-    f"{_ML_JOBS}.GetJob": "ml.jobs.get",
-    f"{_ML_JOBS}.ListJobs": "ml.jobs.list",
-    f"{_ML_JOBS}.CancelJob": "ml.jobs.cancel",
-    f"{_ML_JOBS}.UpdateJob": "ml.jobs.update",
     f"{_ML_PROJECTS}.GetConfig": "ml.projects.getConfig",
     "google.cloud.ml.v1.Operations.ListOperations": "ml.operations.list",
     "google.cloud.ml.v1.Operations.GetOperation": "ml.operations.get",
@@ -115,30 +115,10 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_VIZIER}.ListOptimalTrials": "aiplatform.trials.list",
     "google.logging.v2.LoggingServiceV2.ListLogEntries": "logging.logEntries.list",
     "google.logging.v2.LoggingServiceV2.WriteLogEntries": "logging.logEntries.create",
-    f"{_PROJECTS}.GetProject": "resourcemanager.projects.get",
-    f"{_PROJECTS}.ListProjects": "resourcemanager.projects.list",
     f"{_PROJECTS}.SearchProjects": "resourcemanager.projects.list",
-    f"{_PROJECTS}.CreateProject": "resourcemanager.projects.create",
-    f"{_PROJECTS}.UpdateProject": "resourcemanager.projects.update",
-    f"{_PROJECTS}.DeleteProject": "resourcemanager.projects.delete",
     f"{_PROJECTS}.GetIamPolicy": "resourcemanager.projects.getIamPolicy",
     f"{_PROJECTS}.SetIamPolicy": "resourcemanager.projects.setIamPolicy",
-    **{
-        f"google.iam.admin.v1.IAM.{method}": f"iam.{permission}"
-        for method, permission in (
-            ("CreateServiceAccount", "serviceAccounts.create"),
-            ("ListServiceAccounts", "serviceAccounts.list"),
-            ("GetServiceAccount", "serviceAccounts.get"),
-            ("PatchServiceAccount", "serviceAccounts.update"),
-            ("DeleteServiceAccount", "serviceAccounts.delete"),
-            ("DisableServiceAccount", "serviceAccounts.disable"),
-            ("EnableServiceAccount", "serviceAccounts.enable"),
-            ("CreateServiceAccountKey", "serviceAccountKeys.create"),
-            ("ListServiceAccountKeys", "serviceAccountKeys.list"),
-            ("GetServiceAccountKey", "serviceAccountKeys.get"),
-            ("DeleteServiceAccountKey", "serviceAccountKeys.delete"),
-        )
-    },
+    f"{_IAM}.PatchServiceAccount": "iam.serviceAccounts.update",
     "google.iam.credentials.v1.IAMCredentials.GenerateAccessToken": "iam.serviceAccounts.getAccessToken",
     # Anyone may ask what they may do.
     f"{_PROJECTS}.TestIamPermissions": "aiplatform.permissions.test",
@@ -279,15 +259,10 @@ ROLES: Final[Mapping[str, frozenset[str]]] = {
         *_EVERYBODY, "iam.serviceAccounts.getAccessToken"
     ),
     "roles/iam.serviceAccountAdmin": _role(
-        *_EVERYBODY,
-        "iam.serviceAccounts.*",
-        without=("iam.serviceAccounts.actAs", "iam.serviceAccounts.getAccessToken"),
+        *_EVERYBODY, "iam.serviceAccounts.*", without=("*.actAs", "*.getAccessToken")
     ),
     "roles/iam.serviceAccountKeyAdmin": _role(
-        *_EVERYBODY,
-        "iam.serviceAccountKeys.*",
-        "iam.serviceAccounts.get",
-        "iam.serviceAccounts.list",
+        *_EVERYBODY, "iam.serviceAccountKeys.*", "iam.*.get", "iam.*.list"
     ),
     "roles/viewer": _role(
         *_LOOK,
@@ -319,12 +294,7 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     # submits has no more rights than it has itself, `api.resources.jobs` that it cancels only what it made.
     *(
         f"{jobs}.{verb}"
-        for jobs in (
-            "aiplatform.customJobs",
-            "aiplatform.hyperparameterTuningJobs",
-            "aiplatform.trainingPipelines",
-            "ml.jobs",
-        )
+        for jobs in ("aiplatform.*Jobs", "aiplatform.trainingPipelines", "ml.jobs")
         for verb in ("create", "cancel")
     ),
     *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import", "export")),
@@ -337,12 +307,8 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     "aiplatform.executions.*",
     "aiplatform.tensorboard*",
     "logging.logEntries.create",
-    *(f"{api}.studies.{verb}" for api in ("aiplatform", "ml") for verb in ("create", "delete")),
-    *(
-        f"{api}.trials.{verb}"
-        for api in ("aiplatform", "ml")
-        for verb in ("create", "update", "delete")
-    ),
+    "aiplatform.studies.*",
+    "aiplatform.trials.*",
     "trainshed.service.get",
     "trainshed.jobs.list",
     "trainshed.jobs.get",

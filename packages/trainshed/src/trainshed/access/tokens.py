@@ -101,9 +101,15 @@ class TokenAuthority:
             return None
 
     def vouches(self, principal: Principal) -> bool:
-        """Whether what somebody has shown is still good, for the same rights. What programs have shown is
-        not looked at."""
-        return principal.shown is None or self.known(principal.shown) == principal
+        """Whether what somebody has shown is still good, for the same rights; of a program, whether the
+        account is that it runs as."""
+        if principal.program is None:
+            return principal.shown is None or self.known(principal.shown) == principal
+        try:
+            account_tokens.check_program(principal.program, self.book)
+        except Unauthenticated:
+            return False
+        return True
 
     def ends(self, principal: Principal) -> Nanos | None:
         """Return when what somebody has shown ends by itself; None = it does not."""
@@ -146,6 +152,7 @@ class TokenAuthority:
                 f"The access token is that of {claims.replica} in attempt {claims.attempt} of the job "
                 f"{claims.job_uid}, which is over: use a token of your own."
             )
+        account_tokens.check_program(claims, self.book)
         return program(claims)
 
 

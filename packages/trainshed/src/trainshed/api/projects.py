@@ -111,7 +111,7 @@ async def _forget(services: Services, name: str) -> None:
         if name not in book.projects and not book.policy.of_project(name):
             raise NotFound(f"There is no project {name}: nobody made it, or has a role in it.")
         detail["removed"] = _listed(book.policy.of_project(name))
-        return book.without_project(name)
+        return book.without_project(name, services.now())
 
     detail: dict[str, object] = {}
     await services.access.change(remove, name, f"projects/{name}", detail)

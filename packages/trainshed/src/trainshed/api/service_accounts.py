@@ -106,7 +106,8 @@ async def switch(disabled: bool, call: HandCall) -> dict[str, Any]:
 
 async def delete(call: HandCall) -> dict[str, Any]:
     """Delete an account with its keys, tokens and roles. Raises NotFound."""
-    await _change(call, lambda book: book.without_account(_account(call).email))
+    email, now = _account(call).email, call.services.now()
+    await _change(call, lambda book: book.without_account(email, now))
     return {}
 
 

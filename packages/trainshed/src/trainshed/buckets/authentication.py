@@ -22,9 +22,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.access.account_tokens import is_access_token, is_json_web_token
+from trainshed.access.account_tokens import check_program, is_access_token, is_json_web_token
 from trainshed.access.book import AccessFile
-from trainshed.access.job_tokens import JobTokens
+from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.access.policy import Grant, rights_of
 from trainshed.access.principals import Principal
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER
@@ -184,6 +184,17 @@ class Authenticator:
             )
         return UNKNOWN
 
+    def claims(self, caller: Caller) -> JobClaims:
+        """Returns as which program of a job somebody calls. Raises Unauthenticated if the account that it
+        runs as was taken away, Unavailable."""
+        uid = int(caller.job_uid or 0)
+        claims = JobClaims(uid, caller.attempt, caller.replica, caller.project, caller.email)
+        try:
+            check_program(claims, self._authority().book)
+        except UnknownToken as error:
+            raise Unauthenticated(str(error)) from None
+        return claims
+
     def _holder(self, key: str) -> Principal | None:
         """Returns whose token the key belongs to."""
         authority = self._authority()
@@ -223,7 +234,8 @@ class TokenFile:
         now: Callable[[], int],
         liveness: Liveness | None = None,
     ) -> None:
-        """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens."""
+        """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens, and
+        checks that programs still run; without it their tokens count until they expire."""
         self._path = path
         self._liveness = liveness
         self._jobs = jobs
@@ -246,11 +258,15 @@ class TokenFile:
     async def authenticate(self, authorization: str) -> Principal:
         """Returns whose an `Authorization` header is. Raises UnknownToken, Unauthenticated, Unavailable."""
         try:
-            return self.read().authenticate(authorization)
+            principal = self.read().authenticate(authorization)
         except UnknownToken:
             token = token_in(authorization)
             if self._liveness is None or not (is_json_web_token(token) or is_access_token(token)):
                 raise
+        else:
+            if self._liveness is not None and principal.program is not None:
+                await self._liveness.holder(authorization)
+            return principal
         # It may be an issuer's token, which the service knows.
         holder = await self._liveness.holder(authorization)
         grants = (

@@ -38,8 +38,10 @@ class _Made(Struct, frozen=True):
 class Metadata:
     """Answers requests of programs, and hands out their tokens."""
 
-    def __init__(self, tokens: JobTokens) -> None:
+    def __init__(self, tokens: JobTokens, claims: Callable[[Caller], JobClaims]) -> None:
+        """`claims`: returns what a caller's tokens say, or raises why it gets none."""
         self._tokens = tokens
+        self._claims = claims
 
     def answer(
         self, path: str, query: str, headers: Mapping[str, str], caller: Caller, method: str = "GET"
@@ -99,19 +101,14 @@ class Metadata:
 
     def _access_token(self, caller: Caller) -> Response:
         """Requested scopes are ignored: permissions follow from what the job is."""
-        token, seconds = self._tokens.mint(_claims(caller))
+        token, seconds = self._tokens.mint(self._claims(caller))
         return _said_json({"access_token": token, "expires_in": seconds, "token_type": "Bearer"})
 
     def _identity(self, caller: Caller, values: Query) -> Response:
         audience = values.get("audience", [""])[-1]
         if not audience:
             return _refused(400, "non-empty audience parameter required")
-        return _said(self._tokens.identity_token(_claims(caller), audience), "text/html")
-
-
-def _claims(caller: Caller) -> JobClaims:
-    uid = int(caller.job_uid)
-    return JobClaims(uid, caller.attempt, caller.replica, caller.project, caller.email)
+        return _said(self._tokens.identity_token(self._claims(caller), audience), "text/html")
 
 
 def _machine(caller: Caller) -> str:

@@ -60,13 +60,8 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     liveness = Liveness(Path(setup.service)) if setup.service else None
     known = TokenFile(tokens, jobs, time.time_ns, liveness)
     authenticator = Authenticator(known.read, known.authenticate)
-    app = BucketsApp(
-        store,
-        authenticator,
-        hosts=setup.hosts,
-        metadata=Metadata(jobs),
-        liveness=liveness,
-    )
+    metadata = Metadata(jobs, authenticator.claims)
+    app = BucketsApp(store, authenticator, hosts=setup.hosts, metadata=metadata)
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(connections.of_this_process())
     config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)

@@ -18,7 +18,7 @@ import msgspec
 from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
-from trainshed.buckets.authentication import CALLER, Authenticator, Listener, Liveness, listener_of
+from trainshed.buckets.authentication import CALLER, Authenticator, Listener, listener_of
 from trainshed.buckets.callers import (
     ANONYMOUS,
     UNKNOWN,
@@ -72,17 +72,14 @@ class BucketsApp:
         *,
         hosts: Hosts = _OWN,
         metadata: Metadata | None = None,
-        liveness: Liveness | None = None,
     ) -> None:
         """`authenticator`: finds callers at the TCP port; without one everybody is admitted. `hosts`: the
-        host names by which it may be called. `metadata`: the metadata endpoint of programs. `liveness`:
-        checks that programs at the port still run; without it a token counts until it expires."""
+        host names by which it may be called. `metadata`: the metadata endpoint of programs."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._authenticator = authenticator
         self._hosts = hosts
         self._metadata = metadata
-        self._liveness = liveness
         self._front = Front(self)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
         self._strangers = Strangers(_tell_of_stranger)
@@ -141,10 +138,7 @@ class BucketsApp:
         """Returns who calls at the TCP port. Raises Unauthenticated, Unavailable."""
         if self._authenticator is None:
             return ANONYMOUS
-        caller = await self._authenticator.caller(authorization, key)
-        if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
-            await self._liveness.holder(authorization)
-        return caller
+        return await self._authenticator.caller(authorization, key)
 
     def _told(self, call: Call) -> Response | None:
         """Returns the answer to a program that asks for metadata; None if it asks for something else."""
@@ -195,9 +189,12 @@ class BucketsApp:
         return response
 
     def _admit(self, call: Call) -> None:
-        """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden."""
+        """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden,
+        Unavailable."""
         if call.caller.may_do_everything:
             return
+        if call.caller.kind is Kind.REPLICA and self._authenticator is not None:
+            self._authenticator.claims(call.caller)
         holding = self._store.catalog.holding
         for bucket, permission in wanted(call.request.method, call.target):
             admit(call.caller, permission, holding(bucket))
