@@ -26,7 +26,11 @@ for peer in peers:
         except ConnectionRefusedError:
             time.sleep(0.01)
 links += [listener.accept()[0] for _ in peers]  # everybody has met everybody
-print("uid", os.getuid(), "peers", len(peers), "port", port)
+print("uid", os.getuid(), "peers", len(peers), "port", port, flush=True)
+for link in links:
+    link.shutdown(socket.SHUT_WR)
+for link in links:
+    link.recv(1)  # everybody has printed, before the primary's end stops the others
 """
 _TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
 
