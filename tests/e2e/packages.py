@@ -1,13 +1,11 @@
 """Python packages for jobs, made and uploaded by tests."""
 
 import io
-import socket
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import SKLEARN, Service, custom_job, submit, worker_pool
+from tests.e2e.running import SKLEARN, Service, custom_job, worker_pool
 
 PROGRAMS = Path(__file__).parent / "programs"
 _SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
@@ -51,34 +49,3 @@ def upload(service: Service, name: str, content: bytes) -> str:
 def package_job(*uris: str, module: str = "trainer.task") -> dict[str, Any]:
     spec = {"executorImageUri": SKLEARN, "packageUris": list(uris), "pythonModule": module}
     return custom_job(worker_pool(pythonPackageSpec=spec), name="package")
-
-
-@dataclass(frozen=True, slots=True)
-class EndlessBuild:
-    """A job whose package build never ends. Builds see nothing of the machine's files, so each says that it
-    has begun over the loopback network."""
-
-    job_id: str
-    listener: socket.socket
-
-    def begins(self) -> None:
-        """Wait until the next build of it has begun."""
-        connection, _ = self.listener.accept()
-        connection.close()
-
-
-def submit_endless_build(service: Service, mark: str) -> EndlessBuild:
-    """Submit it and wait until its build has begun, which is a process with the mark."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(180)
-    port = listener.getsockname()[1]
-    setup = (
-        "import subprocess, sys\n"
-        "endless = 'import socket, time; '\n"
-        f"endless += 'socket.create_connection((\"127.0.0.1\", {port})); time.sleep(600)'\n"
-        f"subprocess.run([sys.executable, '-c', endless, {mark!r}])"
-    )
-    uri = upload(service, f"{mark}/pkg-1.0.tar.gz", source_package("", setup))
-    build = EndlessBuild(submit(service, package_job(uri)), listener)
-    build.begins()
-    return build

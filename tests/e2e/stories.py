@@ -14,12 +14,11 @@ from tests.e2e.running import (
     SKLEARN,
     Service,
     custom_job,
-    submit,
     worker_pool,
 )
 
 PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
-ABORTS = "import os; os.abort()"
+WAITS = "import signal; signal.pause()"
 BEGUN = "begun"
 """What `telling` programs print first."""
 
@@ -107,17 +106,6 @@ def pools(
     )
 
 
-def scheduled(body: dict[str, Any], **scheduling: Any) -> dict[str, Any]:
-    """The job with these fields of `scheduling`."""
-    body["jobSpec"].setdefault("scheduling", {}).update(scheduling)
-    return body
-
-
-def run(service: Service, *scripts: str | tuple[str, int], **scheduling: Any) -> str:
-    """Submit a job with a program per worker pool; returns its id."""
-    return submit(service, scheduled(pools(*scripts), **scheduling))
-
-
 def story_of(service: Service, job_id: str) -> Story:
     """Wait for the job's end, and read all about it."""
     view = service.finish(job_id)
@@ -131,11 +119,6 @@ def story_of(service: Service, job_id: str) -> Story:
 
 def timeline(service: Service, job_id: str) -> list[dict[str, Any]]:
     return service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")["entries"]
-
-
-def verdicts(service: Service, job_id: str) -> list[Verdict]:
-    """The verdicts so far of a job that may still run, but for the one by which it succeeds."""
-    return _verdicts(timeline(service, job_id))
 
 
 def _verdicts(entries: list[dict[str, Any]]) -> list[Verdict]:
@@ -182,10 +165,3 @@ def process_of(mark: str, replica: str) -> int:
 def _verdict(details: dict[str, Any]) -> Verdict:
     budget = f"{details['count']}/{details['budget']}" if "budget" in details else ""
     return Verdict(details["rule"], details["effect"], details.get("replica", ""), budget)
-
-
-def user_code(story: Story, status: int, replica: str = PRIMARY) -> None:
-    """The job failed with the public message for a user's program, code 3."""
-    assert (story.state, story.code) == ("FAILED", 3)
-    expected = f"The replica {replica} exited with a non-zero status of {status}. Termination reason: Error. "
-    assert story.message.startswith(expected), story.message

@@ -19,7 +19,7 @@ _PLAIN = ("--faults", "--tunings", "0")
             id="any moment",
             marks=pytest.mark.soak,
         ),
-        # One kill at each chosen moment: test_survival.py; at every commit: tests/sim.
+        # At every step of a start and a stop: tests/engines/conformance; at every commit: tests/sim.
         pytest.param(("--jobs", "3", "--kills", "1", "--seed", "7", *_PLAIN), id="a few"),
         pytest.param(
             ("--jobs", "12", "--kills", "6", "--seed", "10"),

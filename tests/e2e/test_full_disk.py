@@ -1,13 +1,7 @@
-"""A data disk without a free byte: nobody is killed or started over, the service says why, and all goes on by
-itself.
-
-On a file system of its own that the test fills; mounting one takes root.
-"""
+"""A service that is to start on a disk without a free byte. Programs that run while it is full:
+`tests/contract/replica/test_room.py`; what a store answers: `tests/contract/store/test_store_sqlite.py`."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -16,77 +10,46 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import marked, new_mark, processor_seconds
-from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit, trainshed
-from tests.e2e.stories import at, make_pipe, timeline, until
-from trainshed.replica.observe import disk
+from tests.commands import disk_of
+from tests.e2e.processes import marked, new_mark
+from tests.e2e.running import Service, container_job, running, submit, trainshed
+from tests.e2e.stories import at, make_pipe, until
 
 PATIENCE = 60.0
 COUNT = 300
 
 
-class Place:
-    """A small file system. `data`: a data directory on it."""
-
-    def __init__(self, root: Path) -> None:
-        self.data = root / "data"
-        self._filler = root / "filler"
-
-    def fill(self, leave: int = 0) -> None:
-        """Leave so many bytes on it."""
-        with self._filler.open("ab", buffering=0) as file:
-            with contextlib.suppress(OSError):
-                while file.write(b"x" * 1000):
-                    pass
-            file.truncate(file.tell() - leave)
-
-    def make_room(self) -> None:
-        self._filler.unlink()
-
-
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[Path]:
     """Of 24 MB, where programs may look for what is theirs."""
-    if os.geteuid() or sys.platform != "linux":
-        pytest.skip("only root can mount a small disk: a full one is NOT tested")
-    root = Path(tempfile.mkdtemp(prefix="trainshed-small-"))
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(root)]
-    if subprocess.run(mount, check=False, timeout=PATIENCE).returncode:
-        root.rmdir()
-        pytest.skip("nothing can be mounted here: a full disk is NOT tested")
-    try:
-        yield Place(root)
-    finally:
-        subprocess.run(["umount", "-l", str(root)], check=True, timeout=PATIENCE)
-        root.rmdir()
+    with tempfile.TemporaryDirectory(prefix="trainshed-small-") as root:
+        Path(root).chmod(0o755)
+        with disk_of("size=24m,mode=755", Path(root, "disk")) as small:
+            yield small
 
 
-def counting(gate: Path, mark: str, then: str = "") -> str:
+def fill(place: Path) -> None:
+    with (place / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 1000):
+            pass
+
+
+def counting(gate: Path, mark: str) -> str:
     """A program that says "begun", and behind the gate more than a pipe holds."""
     prints = f"for n in range({COUNT}): print(n, 'x' * 5000, flush=True)"
-    return f"print('begun', flush=True)\n{at(gate)}\n{prints}\n{then}\n# {mark}"
+    return f"print('begun', flush=True)\n{at(gate)}\n{prints}\n# {mark}"
 
 
-def until_blocked(mark: str) -> int:
-    """Wait until a program waits for somebody to read what it says; returns its process id."""
+def until_blocked(mark: str) -> None:
+    """Until a program waits for somebody to read what it says."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for pid in marked(mark):
             with contextlib.suppress(OSError):
                 if "pipe_w" in Path(f"/proc/{pid}/wchan").read_text():
-                    return pid
+                    return
         threading.Event().wait(0.02)
     raise AssertionError("it was never seen to wait for its reader")
-
-
-def until_refused(service: Service) -> str:
-    """Submit jobs until one does not fit any more; what the answer says."""
-    for _ in range(200):
-        with contextlib.suppress(AssertionError):
-            body = container_job("pass")
-            failure = service.call("POST", CUSTOM_JOBS, body, expect=503)
-            return failure["error"]["message"]
-    raise AssertionError("a full disk took 200 jobs")
 
 
 def numbers(service: Service, job_id: str) -> list[str]:
@@ -94,58 +57,20 @@ def numbers(service: Service, job_id: str) -> list[str]:
     return [word for word in words if word.isdigit()]
 
 
-def notes(service: Service, job_id: str) -> list[str]:
-    noted = [entry["details"].get("note") for entry in timeline(service, job_id)]
-    return [name for name in noted if name in (disk.LOG_WAITS, disk.LOG_GOES_ON)]
-
-
-def test_a_full_disk_kills_no_program_and_passes_by_itself(place: Place, commons: Path) -> None:
-    """Issue: a job that printed one line on a full data disk was killed and started over."""
-    gate, mark = make_pipe(commons / "gate"), new_mark()
-    ends, ends_mark = make_pipe(commons / "ends"), new_mark()
-    with running(place.data) as service:
-        job_id = submit(service, container_job(counting(gate, mark)))
-        ending = submit(service, container_job(counting(ends, ends_mark, "exit(3)")))
-        for job in (job_id, ending):
-            until(service.follow(job), "begun")
-        place.fill()
-        gate.write_text("go")
-        ends.write_text("go")
-        until_blocked(ends_mark)
-        pid = until_blocked(mark)
-        assert "the disk that holds the data directory is full" in until_refused(service)
-        view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-        assert (view["state"], view["attempt"]) == ("RUNNING", 1)
-        before = processor_seconds(service.pid)
-        assert not threading.Event().wait(2)
-        assert processor_seconds(service.pid) - before < 0.4
-        assert until_blocked(mark) == pid
-        place.make_room()
-        view = service.finish(job_id, PATIENCE)
-        assert (view["state"], view["attempt"]) == ("SUCCEEDED", 1)
-        assert view["replicas"][0]["incarnation"] == 1
-        assert numbers(service, job_id) == [str(n) for n in range(COUNT)]
-        assert notes(service, job_id) == [disk.LOG_WAITS, disk.LOG_GOES_ON]
-        view = service.finish(ending, PATIENCE)
-        assert (view["state"], view["attempt"]) == ("FAILED", 1)
-        assert view["replicas"][0]["exit"]["exitCode"] == 3
-        assert numbers(service, ending) == [str(n) for n in range(COUNT)]
-
-
-def test_up_on_a_full_disk_says_so_in_one_line(place: Place, commons: Path) -> None:
+def test_up_on_a_full_disk_says_so_in_one_line(place: Path, commons: Path) -> None:
     """Also where a job goes on meanwhile, which is taken over once there is room."""
-    gate, mark = make_pipe(commons / "gate"), new_mark()
-    with running(place.data) as service:
+    gate, mark, old = make_pipe(commons / "gate"), new_mark(), place / "data"
+    with running(old) as service:
         job_id = submit(service, container_job(counting(gate, mark)))
         until(service.follow(job_id), "begun")
-        place.fill()
+        fill(place)
         gate.write_text("go")
         until_blocked(mark)
         service.kill()
-    for path in place.data.glob("buckets.state/records.db-*"):
+    for path in old.glob("buckets.state/records.db-*"):
         path.unlink()  # As of a bucket process that had the time to end by itself.
-    place.fill()
-    for data in (place.data, place.data.with_name("fresh")):
+    fill(place)
+    for data in (old, place / "fresh"):
         words = ("up", "--port", "0", "--data", str(data))
         refused = trainshed(*words, data=data, status=1)
         assert refused.stderr.splitlines() == [
@@ -153,10 +78,10 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Place, commons: Path) -> N
             "there. Make room on it and start again; programs that run wait for room as well and lose "
             "nothing."
         ]
-    place.make_room()
-    with running(place.data) as service:
+    (place / "filler").unlink()
+    with running(old) as service:
         view = service.finish(job_id, PATIENCE)
         assert (view["state"], view["attempt"]) == ("SUCCEEDED", 1)
         assert numbers(service, job_id) == [str(n) for n in range(COUNT)]
-    with running(place.data.with_name("fresh")):
+    with running(place / "fresh"):
         pass

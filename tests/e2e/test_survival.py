@@ -5,29 +5,9 @@ import os
 import signal
 from pathlib import Path
 
-from tests.e2e.packages import submit_endless_build
-from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, start, submit
-from tests.e2e.stories import process_of
+from tests.e2e.processes import children, command_line, new_mark
+from tests.e2e.running import Service, container_job, running, start, submit
 from tests.isolation import needs_view
-
-NUMBERS = """
-import os, signal, sys, time
-# {mark}
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-os.close(os.open("begun", os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # fails in a second start
-for i in range({count}):
-    if i == {gate}:
-        signal.sigwait([signal.SIGUSR1])
-    print(i, flush=True)
-    time.sleep({pause})
-"""
-
-
-def numbers(mark: str, count: int, pause: float = 0.002, gate: int | None = None) -> str:
-    """A program that counts, and cannot be started twice in one replica. Before the number `gate` it waits
-    for SIGUSR1."""
-    return NUMBERS.format(mark=mark, count=count, pause=pause, gate=gate)
 
 
 def counted(service: Service, job_id: str, replica: str) -> list[str]:
@@ -44,37 +24,6 @@ def kill_buckets(service: Service) -> None:
     for pid in children(service.pid):
         if "trainshed.buckets" in command_line(pid):
             os.kill(pid, signal.SIGKILL)
-
-
-def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
-    """The primary counts on while the service is dead; the workers end meanwhile."""
-    mark = new_mark()
-    replicas = ("workerpool0-0", "workerpool1-0", "workerpool1-1")
-    body = container_job(numbers(mark, 400, gate=21), pools=(1, 2))
-    pools = body["jobSpec"]["workerPoolSpecs"]
-    pools[1]["containerSpec"]["command"][2] = numbers(mark, 100, 0.0, gate=21)
-    with running(data) as service:
-        job_id = submit(service, body)
-        for replica in replicas:
-            first_line(service, job_id, "20", replica)
-        programs = marked(mark)
-        primary, *workers = (process_of(mark, replica) for replica in replicas)
-        service.kill()
-        for pid in workers:
-            os.kill(pid, signal.SIGUSR1)  # which fails if it has not outlived the service
-        wait_until_gone(workers)
-        os.kill(primary, signal.SIGUSR1)
-    with running(data) as service:
-        view = service.finish(job_id)
-        assert view["state"] == "SUCCEEDED"
-        assert view["attempt"] == 1
-        assert {r["incarnation"] for r in view["replicas"]} == {1}
-        assert service.lines(job_id, "workerpool1-0") == [str(i) for i in range(100)]
-        assert service.lines(job_id, "workerpool1-1") == [str(i) for i in range(100)]
-        assert counted(service, job_id, "workerpool0-0") == [str(i) for i in range(400)]
-        wait_until_gone(programs)
-        assert not marked(mark)
-    assert not leftovers(data)
 
 
 STORES = """
@@ -133,30 +82,6 @@ def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> 
             if not (token := page.get("nextPageToken", "")):
                 break
         assert stored == [f"n/{i:05}" for i in range(len(lines))]
-
-
-def test_the_service_dies_while_a_package_is_built(data: Path) -> None:
-    """The build dies with the service; the next start builds again and the job runs, once."""
-    mark = new_mark()
-    service = start(data)
-    build = submit_endless_build(service, mark)
-    job_id = build.job_id
-    building = marked(mark)
-    assert building
-    service.kill()
-    wait_until_gone(building)
-    service = start(data)
-    build.begins()
-    assert service.call("GET", f"{CUSTOM_JOBS}/{job_id}")["state"] == "JOB_STATE_PENDING"
-    building = marked(mark)
-    assert service.terminate() == 0
-    wait_until_gone(building)
-    with running(data) as service:
-        build.begins()
-        service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
-        assert service.finish(job_id)["state"] == "CANCELLED"
-    assert not marked(mark)
-    assert not leftovers(data)
 
 
 def test_a_file_that_cannot_be_taken_away_spoils_no_end(tmp_path: Path) -> None:

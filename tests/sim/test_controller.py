@@ -111,7 +111,10 @@ async def test_a_tuning_job_without_a_trial_waits_after_a_kill_too(
     async with world(tmp_path) as w:
         await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, QUEUED, EACH), 1)
         await w.controller.capacity_changed()
-        await w.controller.create(NewWork(replace(tuning(), creator=ana)))
+        burst = (
+            w.controller.create(NewWork(replace(tuning(n), creator=ana))) for n in (7000, 7001)
+        )
+        assert len([a for a in await asyncio.gather(*burst, return_exceptions=True) if a]) == 1
         for _ in range(2):
             with pytest.raises(ResourceExhausted, match=r"^ana@x.example has 1 jobs that wait"):
                 await w.create(replace(job(1), creator=ana))

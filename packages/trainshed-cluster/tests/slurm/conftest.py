@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import test_failure_rows as rows
 from tests.e2e.running import Service, common_place
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.whole import configure, service_on
@@ -23,8 +22,6 @@ def slurm_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
 
 @pytest.fixture(scope="session")
 def slurm_service(slurm_lab: SlurmLab) -> Iterator[Service]:
-    """Configured as the local one of the failure rows."""
-    limits = f"grace = {rows.GRACE}\nmemory_per_replica = {rows.MEMORY_MIB}\n"
-    directory = configure(slurm_lab, "shared", limits + rows.QUICK_RULES)
+    directory = configure(slurm_lab, "shared", "grace = 1\nmemory_per_replica = 256\n")
     with service_on(slurm_lab, directory) as started:
         yield started
