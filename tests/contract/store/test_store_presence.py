@@ -1,8 +1,9 @@
-"""A database that is missing where there was one, and files that are removed or replaced under a service
-(spec/invariants#a-missing-database, docs/adr/0044)."""
+"""A database that is missing where there was one or damaged, and files that are removed or replaced under a
+service (spec/invariants#a-missing-database, docs/adr/0044)."""
 
 import asyncio
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -220,3 +221,38 @@ async def test_what_nobody_noticed_is_saved_at_the_end(tmp_path: Path) -> None:
     assert (tmp_path / RESCUED).stat().st_mode & 0o777 == 0o600
     with pytest.raises(StoreUnreadable, match="has saved it"):
         open_database(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"this is no database " * 1000])
+async def test_a_damaged_database_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    """In its middle, where only a look through all of it finds that, or from its beginning."""
+    store, database = await with_jobs(tmp_path, *range(1, 200)), tmp_path / DATABASE_FILE
+    lock = (tmp_path / LOCK_FILE).read_bytes()
+    store.close()
+    (tmp_path / LOCK_FILE).write_bytes(lock)  # As of a service that was killed.
+    if content is None:
+        whole = database.read_bytes()
+        half = len(whole) // 2
+        content = whole[: half // 2] + os.urandom(half) + whole[half // 2 + half :]
+    database.write_bytes(content)
+    with pytest.raises(StoreUnreadable, match=r"is damaged.*trainshed restore BACKUP"):
+        open_database(tmp_path)
+    assert database.read_bytes() == content
+
+
+async def test_only_a_database_that_was_not_closed_is_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+
+    def look(_: object, path: Path) -> None:
+        looked.append(path)
+
+    monkeypatch.setattr("trainshed.store.sqlite.database.require_sound", look)
+    for _ in range(2):
+        open_database(tmp_path).close()
+    assert looked == []
+    with child_with_a_job(tmp_path, 9):
+        pass
+    open_database(tmp_path).close()
+    assert looked == [tmp_path / DATABASE_FILE]
