@@ -15,7 +15,7 @@ import pytest
 
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
-from trainshed.core.capacity import MachineWanted, OthersUse
+from trainshed.core.capacity import OthersUse
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
@@ -262,23 +262,6 @@ async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
     await cluster.give_back(hold.name)
 
 
-@pytest.mark.parametrize(
-    ("table", "limit"),
-    [({}, "1-00:02:00"), ({"partition": "short"}, "10:00"), ({"extra": ["--time=5"]}, "5:00")],
-    ids=["its job's", "the partition's", "the setting's"],
-)
-async def test_what_nobody_gives_back_slurm_ends_at_its_limit(
-    slurm_lab: SlurmLab, table: dict[str, object], limit: str
-) -> None:
-    opened = cluster_of(settings_of(slurm_lab, **table), "test")
-    await opened.start()
-    await opened.acquire(a_name(), [need("node1", seconds=90)])
-    limits = slurm_lab.slurm("squeue", "-h", "-o", "%l").split()
-    await opened.close()
-    slurm_lab.clear()
-    assert limits == [limit]
-
-
 async def test_a_request_of_an_earlier_service_whose_limit_is_refused_is_made_again(
     slurm_lab: SlurmLab,
 ) -> None:
@@ -489,50 +472,3 @@ async def test_munge_that_is_down_is_only_a_pause(
         slurm_lab.start_munged("hub")
     # What could not be given back then is given back as soon as Slurm answers again.
     await looked(cluster, lambda report: not report.agents)
-
-
-async def test_an_account_that_may_not_use_a_partition_is_refused(slurm_lab: SlurmLab) -> None:
-    """Slurm would let its job wait for ever, and hides the reason behind a sentence."""
-    if slurm_lab.slurm("scontrol", "--version").split()[1] >= "23.11":
-        pytest.skip("since 23.11 only a cluster with accounting looks at accounts")
-    cluster = cluster_of(settings_of(slurm_lab, partition="spot"), "test")
-    await cluster.start()
-    slurm_lab.slurm("scontrol", "update", "partition=spot", "allowaccounts=physics")
-    try:
-        with pytest.raises(ClusterRefused, match=r"never start this .*spot allows physics"):
-            async with asyncio.timeout(60):
-                await cluster.acquire(a_name(), [need("node1")])
-    finally:
-        slurm_lab.slurm("scontrol", "update", "partition=spot", "allowaccounts=ALL")
-        await cluster.close()
-
-
-async def test_machines_go_where_their_table_says(slurm_lab: SlurmLab) -> None:
-    machines = [
-        {"types": ["n1-highmem-*"], "partition": "tiny"},
-        {"accelerators": ["NVIDIA_TESLA_T4"], "partition": "hi", "constraint": "new", "gres": "gpu:t4"},
-        {"types": ["n1-highcpu-*"], "constraint": "newer"},
-    ]  # fmt: skip
-    settings = settings_of(slurm_lab, machines=machines, accelerators={})
-    cluster = cluster_of(settings, "ways")
-    await cluster.start()
-    try:
-        nodes = {report.node.name: report.node for report in cluster.report().nodes}
-        highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", T4)
-        assert [name for name in nodes if nodes[name].accepts.takes(highmem)] == ["node1"]
-        assert [name for name in nodes if nodes[name].accepts.takes(gpu)] == ["node2", "node3"]
-        assert nodes["node2"].accelerators == ((T4, GPUS),)
-        small, large = a_name(), a_name()
-        await cluster.acquire(small, [need("node1", machine="n1-highmem-8")])
-        with_gpu = {"machine": "n1-standard-4", "accelerators": 1, "accelerator": T4}
-        await cluster.acquire(large, [need("node2", **with_gpu), need("node3", **with_gpu)])
-        lines = slurm_lab.slurm("squeue", "-h", "-o", "%j %P %f %b").splitlines()
-        by_machine = {line.split()[0]: line.split()[1:] for line in lines}
-        assert by_machine[str(small)] == ["tiny", "(null)", "N/A"]
-        # "gres/gpu" since 23.11.
-        assert by_machine[str(large)] in [["hi", "new", f"gres{sign}gpu:t4:1"] for sign in ":/"]
-        with pytest.raises(ClusterRefused, match="Invalid feature specification"):
-            await cluster.acquire(a_name(), [need("node2", machine="n1-highcpu-4")])
-    finally:
-        await cluster.close()
-        slurm_lab.clear()

@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service, submit, trainshed
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, story_of, until
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import await_given_back, configure, held_by, start_again
+from tests.slurm.whole import await_given_back, configure, held_by
 from tests.slurm.whole import service_on as service_on_lab
 
 __all__ = ["commons", "gate"]
@@ -24,23 +24,11 @@ STATED = LEASE + 40.0
 controller answered not: the end of the programs and the pauses between two tries are in it."""
 WHOLE_NODE = "n4-highcpu-2"
 """A machine type of which a node has room for one."""
-PRINTS = """
-import itertools, time
-written = open('/gcs/trainshed/written', 'a')
-for n in itertools.count():
-    print('line', n, flush=True)
-    print(n, file=written, flush=True)
-    time.sleep(0.05)
-"""
 
 
 @pytest.fixture
-def directory(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Path:
-    return configure(slurm_lab, request.node.name[:40], "grace = 2", lease=LEASE)
-
-
-@pytest.fixture
-def service(slurm_lab: SlurmLab, directory: Path) -> Iterator[Service]:
+def service(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Service]:
+    directory = configure(slurm_lab, request.node.name[:40], "grace = 2", lease=LEASE)
     with service_on_lab(slurm_lab, directory) as started:
         yield started
 
@@ -80,21 +68,6 @@ def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
     await_given_back(slurm_lab, service.data, STATED)
 
 
-def test_down_release_gives_back_what_down_could_not(
-    slurm_lab: SlurmLab, service: Service, gate: Path
-) -> None:
-    begun(service, gate)
-    slurm_lab.await_saved()
-    slurm_lab.stop_controller()
-    try:
-        assert down(service).returncode == 1
-    finally:
-        slurm_lab.start_controller()
-    done = trainshed("down", "--release", data=service.data, status=None)
-    assert done.returncode == 0 and "was given back." in done.stdout
-    assert not held_by(slurm_lab, service.data)
-
-
 def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given_back(
     slurm_lab: SlurmLab, service: Service, gate: Path
 ) -> None:
@@ -105,41 +78,3 @@ def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given
     slurm_lab.start_controller()
     assert done.returncode == 0, done.stderr
     assert not held_by(slurm_lab, service.data)
-
-
-def test_a_service_that_is_away_for_longer_than_its_lease_has_left_nothing_and_asks_anew(
-    slurm_lab: SlurmLab, directory: Path, service: Service, gate: Path
-) -> None:
-    """Its agents give back what it held, which is not a scancel of somebody else's. What a program wrote
-    meanwhile goes with its agent, when that ends; what the service had until then, and all of the next life,
-    is there."""
-    gang = begun(service, gate)
-    prints = submit(service, pools(PRINTS, machine=WHOLE_NODE))
-    until(service.follow(prints, PRIMARY), "line 20")
-    assert held_by(slurm_lab, service.data)
-    # Whoever dies: seven days, as their timeout is, and one.
-    assert set(slurm_lab.slurm("squeue", "-h", "-o", "%l").split()) == {"8-00:00:00"}
-    service.kill()
-    await_given_back(slurm_lab, service.data, STATED)
-    written = service.data / "buckets" / "trainshed" / "written"
-    last = int(written.read_text().split()[-1])
-    back = start_again(service, directory)
-    try:
-        lines = back.follow(prints, PRIMARY)
-        until(lines, "line 20")
-        before = [line for line in until(lines, "line 0") if line.startswith("line ")]
-        until(lines, "line 20")
-        for replica in (PRIMARY, WORKER):
-            lives = back.follow(gang, replica)
-            until(lives, BEGUN)
-            until(lives, BEGUN)
-        gate.write_text("")
-        ending = story_of(back, gang)
-    finally:
-        assert down(back).returncode == 0
-    assert before == [f"line {n}" for n in range(21, 21 + len(before))]
-    assert last > 20 + len(before)
-    assert ending.state == "SUCCEEDED"
-    # Either replica may be the first to end.
-    rules = {verdict.rule for verdict in ending.verdicts} - {"replica_completed"}
-    assert rules == {"agent_lost"}

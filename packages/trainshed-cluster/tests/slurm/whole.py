@@ -21,7 +21,6 @@ from tests.e2e.running import (
     down,
     ready,
     running,
-    start,
 )
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
@@ -159,8 +158,3 @@ def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Gener
         if process.poll() is None:
             service.kill()
     await_given_back(lab, service.data)
-
-
-def start_again(service: Service, directory: Path) -> Service:
-    """After `service.kill()`."""
-    return start(service.data, "--config", str(directory / "config.toml"))
