@@ -7,10 +7,8 @@ import contextlib
 import http.client
 import itertools
 import json
-import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests.commands import execute
 from tests.contract.buckets_service import MIB, Service, plain, serving
 from tests.people import known
 from trainshed.access import account_tokens
@@ -33,8 +30,6 @@ from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules
 from trainshed.cli.client_files import credentials_document
-from trainshed.cli.connection import Endpoint
-from trainshed.cli.environment import variables
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
@@ -489,52 +484,6 @@ def test_a_client_that_fetches_a_token_at_an_address_with_a_key(address: str) ->
     # It opens nothing by itself, and a key that nobody has fetches none.
     assert plain(port, "GET", "/storage/v1/b/bucket-p/o", headers=bearer)[0] == 401
     assert plain(port, "POST", f"/with/{'x' * 32}/oauth2/token", form)[0] == 401
-
-
-def test_the_python_client_by_the_variable_alone(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """spec/clients#recipes: with STORAGE_EMULATOR_HOST it sends no token, and resumable uploads go where it
-    is told to."""
-    from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
-
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-    client: Any = storage.Client(project="p")
-    blob = client.bucket("bucket-p").blob("dir/big", chunk_size=MIB)
-    blob.upload_from_string(bytes(3 * MIB))
-    assert client.bucket("bucket-p").blob("dir/big").download_as_bytes() == bytes(3 * MIB)
-    assert [blob.name for blob in client.list_blobs("bucket-p", prefix="dir/")] == ["dir/big"]
-    with client.batch():
-        client.bucket("bucket-p").blob("dir/big").delete()
-    assert not blob.exists()
-
-
-GCSFS = """
-import gcsfs
-fs = gcsfs.GCSFileSystem(project="p", token="anon")
-content = bytes(range(256)) * 4096 * 7
-with fs.open("bucket-p/f/big", "wb", block_size=2**20) as file:
-    file.write(content)
-assert fs.cat("bucket-p/f/big") == content
-fs.mv("bucket-p/f/big", "bucket-p/f/moved")
-assert fs.ls("bucket-p/f") == ["bucket-p/f/moved"], fs.ls("bucket-p/f")
-try:
-    fs.cat("bucket-q/x")
-except OSError as error:
-    print("refused", error)
-else:
-    print("read")
-"""
-
-
-@pytest.mark.parametrize("address", ["gateway"], indirect=True)
-def test_gcsfs(address: str, service: Service) -> None:
-    """spec/program#storage: gs:// by gcsfs, unmodified, with the variables that `trainshed env` prints."""
-    pytest.importorskip("gcsfs", reason="gcsfs is not installed: NOT TESTED")
-    known = variables(Endpoint("http://127.0.0.1:9", service.token))
-    environ = {**os.environ, **known, "STORAGE_EMULATOR_HOST": address}
-    done = execute(sys.executable, "-c", GCSFS, env=environ, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
 
 
 def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:

@@ -5,7 +5,6 @@ import json
 from urllib.parse import urlencode
 
 from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, submit
-from tests.isolation import needs_view
 
 _LENT = """
 import os, sys, time, urllib.request
@@ -45,42 +44,3 @@ def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service
     assert status == 401
     assert b"which is over" in text
     assert exchange() == 401
-
-
-_STORAGE = """
-import os, pathlib
-from google.cloud import storage
-
-bucket = storage.Client().bucket("trainshed")
-here = pathlib.Path("/gcs/trainshed")
-(here / "deep/er").mkdir(parents=True)
-(here / "deep/er/one.txt").write_text("by file")
-bucket.blob("deep/er/two.txt").upload_from_string("by client")
-print("READ", bucket.blob("deep/er/one.txt").download_as_text(), "+", (here / "deep/er/two.txt").read_text())
-print("LIST", sorted(blob.name for blob in bucket.list_blobs(prefix="deep/")))
-model = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
-model.mkdir(parents=True)
-(model / "model.txt").write_text("weights")
-pathlib.Path("/var/hypertune/output.metrics").write_text("{}")
-print("METRICS", [name for name in os.listdir("/var/hypertune") if name[0] != "."])
-"""
-
-
-@needs_view
-def test_buckets_and_metrics_from_inside(service: Service) -> None:
-    """spec/program#metrics-file: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same;
-    /var/hypertune is writable."""
-    body = container_job(_STORAGE)
-    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/inside"}
-    job_id = submit(service, body)
-    view = service.finish(job_id)
-    printed = service.lines(job_id)
-    assert view["state"] == "SUCCEEDED", (view.get("error"), printed)
-    assert printed[-3:] == [
-        "READ by file + by client",
-        "LIST ['deep/er/one.txt', 'deep/er/two.txt']",
-        "METRICS ['output.metrics']",
-    ]
-    # What a job wrote as a file is an object for everybody.
-    objects = service.call("GET", "/storage/v1/b/trainshed/o?prefix=inside/")
-    assert [item["name"] for item in objects["items"]] == ["inside/model/model.txt"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.commands import needs_compiler
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit, worker_pool
-from tests.e2e.stories import PRIMARY, REDUCER, Story, Verdict, story_of, until
+from tests.e2e.stories import PRIMARY, REDUCER, Verdict, story_of, until
 from trainshed.core import reduction
 
 pytestmark = needs_compiler
@@ -47,11 +47,12 @@ def pool(count: int, image: str, **container: object) -> dict[str, object]:
     return worker_pool(count, "n1-highcpu-16", containerSpec={"imageUri": image, **container})
 
 
-def reduced(end: Path, **more: object) -> dict[str, object]:
-    """Three workers and two reducers; the workers go on until `end` exists."""
+def reduced(end: Path) -> dict[str, object]:
+    """Three workers and two reducers that speak TLS; the workers go on until `end` exists."""
     command = ["python3", "-c", _SUMS, str(end)]
     pools = [pool(1, SKLEARN, command=command), pool(2, SKLEARN, command=command), pool(2, IMAGE)]
-    return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}, **more}
+    spec = {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}}
+    return {**spec, "labels": {reduction.TLS_LABEL: "on"}}
 
 
 def reducing(job_id: str, replica: str) -> int:
@@ -72,47 +73,16 @@ def reducing(job_id: str, replica: str) -> int:
 def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     service: Service, commons: Path
 ) -> None:
-    """spec/reduction#losses: every sum exact to the bit, the reducer restarted, no retry; reducers in views,
-    timeline and logs; the token nowhere. What the primary's end leaves of them is told to stop."""
+    """spec/reduction#losses, spec/reduction#security: over TLS by a label, without files; every sum exact to
+    the bit, the reducer restarted and believed, no retry; reducers in views, timeline and logs; token and key
+    nowhere. What the primary's end leaves of them is told to stop."""
     end = commons / "end"
     job_id = submit(service, reduced(end))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
     killed = reducing(job_id, REDUCER)
-    token = _told(killed, reduction.TOKEN)
-    story = _after_the_death(service, job_id, killed, end)
-    assert [verdict for verdict in story.verdicts if verdict.rule != "replica_completed"] == [
-        Verdict("reducer_lost", "replica_restarts", REDUCER, "1/20")
-    ]
-    assert story.view["attempt"] == 1
-    assert story.view["retries"] == {}
-    starts = [e["details"]["replica"] for e in story.of_kind("replica_started")]
-    assert starts.count(REDUCER) == 2
-    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
-    assert len(listening) == 2
-    assert listening[0].split(":")[0] == listening[1].split(":")[0], "it is back where it was"
-    shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
-    assert token not in shown
-
-
-def test_sums_over_tls_that_the_service_made(service: Service, commons: Path) -> None:
-    """spec/reduction#security: by a label, without files; a reducer that is started again is believed, its
-    key shown nowhere."""
-    end = commons / "end"
-    job_id = submit(service, reduced(end, labels={reduction.TLS_LABEL: "on"}))
-    until(service.follow(job_id, PRIMARY), UNDER_WAY)
-    killed = reducing(job_id, REDUCER)
     key = _told(killed, reduction.KEY).splitlines()
     assert key[0] == "-----BEGIN PRIVATE KEY-----"
-    story = _after_the_death(service, job_id, killed, end)
-    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
-    assert len(listening) == 2
-    assert all(line.endswith(" with TLS") for line in listening)
-    shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
-    assert not [line for line in key[1:-1] if line in shown]
-
-
-def _after_the_death(service: Service, job_id: str, killed: int, end: Path) -> Story:
-    """Of a reducer: it is back, the workers end, all sums were right. What the job tells then."""
+    secrets = [_told(killed, reduction.TOKEN), *key[1:-1]]
     os.kill(killed, signal.SIGKILL)
     for view in service.watch(job_id, 60):
         (again,) = (replica for replica in view["replicas"] if replica["id"] == REDUCER)
@@ -123,7 +93,18 @@ def _after_the_death(service: Service, job_id: str, killed: int, end: Path) -> S
     assert story.state == "SUCCEEDED", service.lines(job_id)
     for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
         assert service.lines(job_id, worker)[-1] == "right"
-    return story
+    assert [verdict for verdict in story.verdicts if verdict.rule != "replica_completed"] == [
+        Verdict("reducer_lost", "replica_restarts", REDUCER, "1/20")
+    ]
+    assert story.view["attempt"] == 1
+    assert story.view["retries"] == {}
+    starts = [e["details"]["replica"] for e in story.of_kind("replica_started")]
+    assert starts.count(REDUCER) == 2
+    listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
+    assert len(listening) == 2 and all(line.endswith(" with TLS") for line in listening)
+    assert listening[0].split(":")[0] == listening[1].split(":")[0], "it is back where it was"
+    shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
+    assert not [secret for secret in secrets if secret in shown]
 
 
 def _told(pid: int, name: str) -> str:

@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
-    ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
@@ -29,8 +28,6 @@ from trainshed_cluster.remote.cluster import (
 )
 
 NODES = ("alder", "birch")
-NOBODYS = "nobodys"
-"""A project whose jobs nobody may run."""
 _LOOK_EVERY = 0.2
 _ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
 """Nothing of an agent outlives its first process there."""
@@ -69,8 +66,6 @@ class ProcessCluster:
             yield self._report
 
     async def owner(self, project: str, node: str) -> Owner:
-        if project == NOBODYS:
-            raise ClusterRefused(f"nobody runs jobs of {project}")
         return Owner(account=project)
 
     def suspect(self, node: str) -> None:
@@ -85,14 +80,11 @@ class ProcessCluster:
         nodes = tuple(need.node for need in needs)
         if avoid is not None:
             nodes = tuple(node for node in reversed(self._nodes) if node not in avoid)[: len(needs)]
-        while withheld := [node for node in nodes if self._withheld(node).exists()]:
+        while withheld := [node for node in nodes if self._has(node, "withheld")]:
             self._delays[name] = Delay(WaitReason.CLUSTER, f"{', '.join(withheld)} withheld")
             await asyncio.sleep(_LOOK_EVERY)
         self._delays.pop(name, None)
-        if refused := [node for node in nodes if (self._directory / f"{node}.refused").exists()]:
-            self._set(f"{refused[0]}.told", is_set=True)
-            raise ClusterRefused(f"{refused} will never be given")
-        if gone := [node for node in nodes if (self._directory / f"{node}.gone").exists()]:
+        if gone := [node for node in nodes if self._has(node, "gone")]:
             raise ClusterUnavailable(f"{gone} do not answer")
         path = self._directory / f"{name}.hold"
         if not path.exists():
@@ -100,11 +92,11 @@ class ProcessCluster:
         return Hold(name, path.name, nodes)
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        if (self._directory / f"{node}.stepless").exists():
+        if self._has(node, "stepless"):
             raise ClusterUnavailable(f"{node} takes no step")
-        if (self._directory / f"{node}.stillborn").exists():
+        if self._has(node, "stillborn"):
             raise AgentEnded(f"it ended on {node}, and said: no such file")
-        if (self._directory / f"{node}.short-lived").exists():
+        if self._has(node, "short-lived"):
             argv = ["true"]
         process = await asyncio.to_thread(
             subprocess.Popen,
@@ -132,7 +124,7 @@ class ProcessCluster:
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
         for node in self._report.agents.get(name, ()):
-            if (self._directory / f"{node}.evicting").exists():
+            if self._has(node, "evicting"):
                 return HoldEnd(Loss.POD_EVICTED, f"{node} is being emptied")
         return None
 
@@ -165,53 +157,30 @@ class ProcessCluster:
         }
 
     def mark(self, node: str, mark: str, is_set: bool) -> None:
-        """`gone`; `awaited`: of one that is gone, it is not given up; `draining`: what runs there is to
-        leave, what is held there stays so; `stepless`: nothing can be started there, though it can be held;
-        `refused`: whoever asks for it next, or has to wait for it, will never get it; `evicting`: what is
-        held there is about to be taken away; `stillborn`: agents that are started there end before they have
-        their document; `short-lived`: after that, and before they call."""
-        self._set(f"{node}.{mark}", is_set)
-
-    def has_refused(self, node: str) -> bool:
-        return (self._directory / f"{node}.told").exists()
-
-    def make_old(self) -> None:
-        """Whatever is held from now on."""
-        self._set("old", is_set=True)
-
-    def _set(self, mark: str, is_set: bool) -> None:
-        path = self._directory / mark
+        """`gone`; `awaited`: of one that is gone, it is not given up; `withheld`: who wants it waits;
+        `stepless`: nothing can be started there, though it can be held; `evicting`: what is held there is
+        about to be taken away; `stillborn`: agents that are started there end before they have their
+        document; `short-lived`: after that, and before they call; `old`: whatever is held from now on may
+        soon end."""
+        path = self._directory / f"{node}.{mark}"
         if is_set:
             path.touch()
         else:
             path.unlink()
 
-    def withhold(self, node: str, withheld: bool) -> None:
-        """Have who wants it wait."""
-        if withheld:
-            self._withheld(node).touch()
-        else:
-            self._withheld(node).unlink()
-
     # --- inside ---
 
-    def _withheld(self, node: str) -> Path:
-        return self._directory / f"{node}.withheld"
-
-    def _state(self, node: str) -> NodeState:
-        for state in NodeState.GONE, NodeState.DRAINING:
-            if (self._directory / f"{node}.{state.lower()}").exists():
-                return state
-        return NodeState.UP
+    def _has(self, node: str, mark: str) -> bool:
+        return (self._directory / f"{node}.{mark}").exists()
 
     def _look(self) -> None:
         looked = time.monotonic()
         nodes = tuple(
             NodeReport(
                 Node(name, 4, 8 << 30),
-                self._state(name),
+                NodeState.GONE if self._has(name, "gone") else NodeState.UP,
                 address="127.0.0.1",
-                is_awaited=(self._directory / f"{name}.awaited").exists(),
+                is_awaited=self._has(name, "awaited"),
             )
             for name in self._nodes
         )
@@ -222,7 +191,7 @@ class ProcessCluster:
                 node for node, pid in held["agents"].items() if lives(pid)
             )
         delays = dict(self._delays)
-        old = frozenset(agents) if (self._directory / "old").exists() else frozenset[HoldName]()
+        old = frozenset(agents if any(self._has(node, "old") for node in self._nodes) else ())
         before = self._report
         self._report = ClusterReport(nodes, agents, looked, delays, old=old)
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):

@@ -61,7 +61,7 @@ class RemoteLab(LabWithNodes):
         self._new_engine = partial(new_engine, **more)
         self._directory = directory
         self._port = port
-        self._cluster = ProcessCluster(directory / "cluster")
+        self.cluster = ProcessCluster(directory / "cluster")
 
     def engine(self) -> Engine:
         return self.elsewhere()()
@@ -71,11 +71,11 @@ class RemoteLab(LabWithNodes):
 
     async def cut_off(self, engine: Engine, node: str) -> None:
         self._signal(node, signal.SIGSTOP)
-        self._cluster.mark(node, "gone", is_set=True)
+        self.cluster.mark(node, "gone", is_set=True)
 
     async def reconnect(self, engine: Engine, node: str) -> None:
         self._signal(node, signal.SIGCONT)
-        self._cluster.mark(node, "gone", is_set=False)
+        self.cluster.mark(node, "gone", is_set=False)
 
     def freeze(self, node: str, *, frozen: bool) -> None:
         """Have nothing heard from it, though the cluster says that it is up; or be as it was."""
@@ -83,49 +83,18 @@ class RemoteLab(LabWithNodes):
 
     def miss_pings(self, node: str, *, missed: bool) -> None:
         """Have nobody hear of it, though it is not given up; or be as it was."""
-        self._cluster.mark(node, "awaited", missed)
-        self._cluster.mark(node, "gone", missed)
+        self.cluster.mark(node, "awaited", missed)
+        self.cluster.mark(node, "gone", missed)
         self.freeze(node, frozen=missed)
-
-    def drain(self, node: str, *, draining: bool) -> None:
-        """Have what runs on that node leave it, or no more."""
-        self._cluster.mark(node, "draining", draining)
-
-    def refuse(self, node: str, *, refused: bool) -> None:
-        """Have who wants that node told that it will never be given, or no more."""
-        self._cluster.mark(node, "refused", refused)
-
-    def has_refused(self, node: str) -> bool:
-        return self._cluster.has_refused(node)
-
-    def evict(self, node: str, *, evicting: bool) -> None:
-        """Have the cluster say that it takes away what is held there, or no more."""
-        self._cluster.mark(node, "evicting", evicting)
-
-    def withhold(self, node: str, *, withheld: bool) -> None:
-        """Have who wants that node wait, or no more."""
-        self._cluster.withhold(node, withheld)
-
-    def refuse_steps(self, node: str, *, refused: bool) -> None:
-        """Have no agent start there, though it can be held; or as it was."""
-        self._cluster.mark(node, "stepless", refused)
-
-    def make_old(self) -> None:
-        """Have the cluster say that it may soon end whatever is held from now on."""
-        self._cluster.make_old()
 
     def end_agents(self, node: str) -> None:
         """With all that they started."""
-        for pid in self._cluster.agents_on(node):
+        for pid in self.cluster.agents_on(node):
             end(pid)
 
     async def hold(self, name: HoldName) -> None:
         """As an earlier service did."""
-        await self._cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
-
-    def held(self) -> dict[str, dict[str, int]]:
-        """Processes of the agents by node, by the name of each hold."""
-        return self._cluster.held()
+        await self.cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
 
     def agents_directories(self) -> list[Path]:
         """On all nodes."""
@@ -139,7 +108,7 @@ class RemoteLab(LabWithNodes):
 
     def _agents(self, node: str) -> list[int]:
         """Of those that live, what the process of each is."""
-        holders = [_children(pid) for pid in self._cluster.agents_on(node)]
+        holders = [_children(pid) for pid in self.cluster.agents_on(node)]
         return [children[0] for children in holders if children]
 
 

@@ -25,7 +25,7 @@ def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
 
 def _held(stage: Stage) -> dict[str, dict[str, int]]:
     assert isinstance(stage.lab, RemoteLab)
-    return stage.lab.held()
+    return stage.lab.cluster.held()
 
 
 async def _over(stage: Stage, uid: JobUid, program: Program, attempt: int = 1) -> None:
@@ -144,7 +144,7 @@ class TestKeeping:
     @staged
     async def test_is_not_for_what_the_cluster_may_soon_end(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
-        stage.lab.make_old()
+        stage.lab.cluster.mark((await stage.nodes())[0], "old", True)
         await _over(stage, stage.job(), Program())
         assert _held(stage) == {}
 

@@ -73,10 +73,10 @@ class TestRemote(Conformance):
             waits = [e for e in stage.events if isinstance(e, StartWaits) and e.job_uid == uid]
             return [event.delay and event.delay.message for event in waits]
 
-        lab.withhold(node, withheld=True)
+        lab.cluster.mark(node, "withheld", True)
         allocating = asyncio.ensure_future(stage.allocate(uid, node=node))
         await stage.until(lambda: told() == [f"{node} withheld"], "what it waits for")
-        lab.withhold(node, withheld=False)
+        lab.cluster.mark(node, "withheld", False)
         assert await allocating
         await stage.until(lambda: told()[1:] == [None], "that it waits no more")
 
@@ -86,10 +86,10 @@ class TestRemote(Conformance):
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.started(uid)
-        [own] = lab.held()
+        [own] = lab.cluster.held()
         left = HoldName("labs", uid, 1, 7)
         await lab.hold(left)
-        await stage.until(lambda: list(lab.held()) == [own], "the end of the other hold")
+        await stage.until(lambda: list(lab.cluster.held()) == [own], "the end of the other hold")
         assert not stage.ends(uid)
 
     @staged
@@ -156,13 +156,13 @@ class TestRemote(Conformance):
         await stage.printed(uid, 1)
         [slot, _] = await stage.allocate(uid, PRIMARY, second)
         lab.freeze(slot.node, frozen=True)
-        lab.evict(slot.node, evicting=True)
+        lab.cluster.mark(slot.node, "evicting", True)
         await asyncio.sleep(LEASE + 0.5)
         lab.freeze(slot.node, frozen=False)
         end = await stage.exited(uid, second)
         assert end.exit.stopped
         assert (end.loss, end.cause) == (Loss.POD_EVICTED, f"{slot.node} is being emptied")
-        lab.evict(slot.node, evicting=False)
+        lab.cluster.mark(slot.node, "evicting", False)
         assert not stage.ends(uid)
         await stage.launch(stage.plan(uid, FOREVER, second, incarnation=2))
         await stage.started(uid, second, incarnation=2)
@@ -183,8 +183,8 @@ class TestRemote(Conformance):
         await stage.engine.launch(plans)
         for replica in (PRIMARY, SECOND_REPLICA):
             await stage.started(uid, replica)
-        lab.withhold(there, withheld=True)
-        lab.refuse_steps(there, refused=True)
+        lab.cluster.mark(there, "withheld", True)
+        lab.cluster.mark(there, "stepless", True)
         lab.end_agents(there)
         await stage.end(uid, SECOND_REPLICA)
         await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
@@ -198,8 +198,8 @@ class TestRemote(Conformance):
         await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
         await stage.started(uid, incarnation=2)
         # There is room again: it goes on where it was.
-        lab.withhold(there, withheld=False)
-        lab.refuse_steps(there, refused=False)
+        lab.cluster.mark(there, "withheld", False)
+        lab.cluster.mark(there, "stepless", False)
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
         await stage.started(uid, SECOND_REPLICA, incarnation=2)
@@ -254,7 +254,7 @@ class TestRemote(Conformance):
             await stage.engine.allocate(uid, 1, [moved_to(before, there)])
         await stage.restart()
         await stage.end_all()
-        await stage.until(lambda: not lab.held(), "that nothing is held")
+        await stage.until(lambda: not lab.cluster.held(), "that nothing is held")
 
 
 def lab_of(stage: Stage) -> RemoteLab:

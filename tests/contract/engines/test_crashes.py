@@ -17,20 +17,6 @@ from trainshed.engines.local import findings, reconciler, spawner
 SLEEPS = "import time; print('up'); time.sleep(60)"
 
 
-async def test_running_programs_do_not_notice_the_death_of_the_zygote(house: House) -> None:
-    uid = await house.python(SLEEPS)
-    await house.line(uid, lambda text: text == "up")
-    zygote = house.zygote()
-    os.kill(zygote, signal.SIGKILL)
-    replicas = [ReplicaId(1, index) for index in range(4)]
-    many = house.job()
-    await house.allocate(many, replicas)
-    await house.engine.launch([house.plan(many, "true", replica=replica) for replica in replicas])
-    for replica in replicas:
-        assert (await house.exit(many, replica)).exit.exit_code == 0
-    assert not house.ends(uid)
-
-
 async def test_launches_in_flight_survive_the_death_of_the_zygote(house: House) -> None:
     zygote = house.zygote()
     os.kill(zygote, signal.SIGSTOP)

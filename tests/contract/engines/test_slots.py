@@ -7,63 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, House
 from trainshed.core.launch import Software
-from trainshed.core.names import ReplicaId
-
-MEETS = """
-import socket, sys, threading
-me, *peers = sys.argv[1:]
-server = socket.create_server((me, 2222), backlog=16)
-got = []
-def serve():
-    for _ in peers:
-        connection, _ = server.accept()
-        got.append(connection.recv(100).decode())
-        connection.sendall(socket.gethostname().encode())
-thread = threading.Thread(target=serve); thread.start()
-for peer in peers:
-    for _ in range(400):
-        try:
-            connection = socket.create_connection((peer, 2222)); break
-        except OSError:
-            import time; time.sleep(0.02)
-    connection.sendall(me.encode())
-    answer = connection.recv(100).decode()
-    print(peer, answer)
-thread.join()
-print(sorted(got) == sorted(peers))
-"""
-
-
-async def test_a_gang_meets_by_name_on_port_2222(house: House) -> None:
-    """spec/program#hostnames: hostnames resolvable from every replica, all on port 2222 of one machine at
-    once."""
-    replicas = [ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1), ReplicaId(3, 0)]
-    uid = house.job()
-    slots = await house.allocate(uid, replicas)
-    assert len({slot.address for slot in slots}) == 4
-    hosts = tuple((slot.hostname, slot.address) for slot in slots)
-    await house.engine.launch(
-        [
-            house.plan(
-                uid, PYTHON, "-c", MEETS, slot.host,
-                *(peer.host for peer in slots if peer != slot),
-                replica=slot.replica, hostname=slot.hostname, address=slot.address, hosts=hosts,
-            )
-            for slot in slots
-        ]
-    )  # fmt: skip
-    stable = house.engine.capabilities().stable_hostname
-    for slot in slots:
-        end = await house.exit(uid, slot.replica)
-        texts = house.texts(uid, slot.replica)
-        assert end.exit.exit_code == 0, texts
-        answers = dict(str(text).split() for text in texts[:-1])
-        if stable:
-            assert answers == {peer.host: peer.hostname for peer in slots if peer != slot}
-        assert texts[-1] == "True"
-
 
 FINDS = """
 import os
