@@ -118,7 +118,7 @@ def test_a_resumable_upload_survives_a_kill(client: Any, service: Service, port:
     """The unmodified client goes on where the killed process stopped."""
     bucket = client.create_bucket("bucket-1")
     content = os.urandom(24 * MIB)
-    reader = KillingReader(content, [service, service], at=[6 * MIB, 17 * MIB])
+    reader = KillingReader(content, service, at=[6 * MIB, 17 * MIB])
     bucket.blob("big", chunk_size=MIB).upload_from_file(reader, size=len(content))
     assert reader.kills == 2
     assert bucket.get_blob("big").download_as_bytes(checksum="md5") == content
@@ -127,20 +127,19 @@ def test_a_resumable_upload_survives_a_kill(client: Any, service: Service, port:
 class KillingReader:
     """A file that kills and restarts the service while it is read: between two chunks."""
 
-    def __init__(self, content: bytes, services: list[Service], at: list[int]) -> None:
+    def __init__(self, content: bytes, service: Service, at: list[int]) -> None:
         self._content = content
-        self._services = services
-        self._at = list(at)
+        self._service = service
+        self._at = at
         self._position = 0
         self.kills = 0
 
     def read(self, size: int = -1) -> bytes:
         if self._at and self._position >= self._at[0]:
             self._at.pop(0)
-            service = self._services[self.kills]
             self.kills += 1
-            service.stop(signal.SIGKILL)
-            service.start()
+            self._service.stop(signal.SIGKILL)
+            self._service.start()
         block = self._content[self._position :][: size if size >= 0 else None]
         self._position += len(block)
         return block

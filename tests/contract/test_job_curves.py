@@ -42,11 +42,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves_module, "_SHARE", 0)
 
 
-class Clock:
+def clock() -> float:
     """Seconds since the epoch, a hundred after the job was created."""
-
-    def __call__(self) -> float:
-        return CREATED / 1e9 + 100
+    return CREATED / 1e9 + 100
 
 
 class Killed(Exception):
@@ -124,11 +122,11 @@ async def test_curves_appear_while_the_job_runs(house: House) -> None:
     await house.created(RUNNING)
     async with house.service() as curves:
         curves.follow(RUNNING)
-        writer = EventWriter(house.logs / "train", Clock())
+        writer = EventWriter(house.logs / "train", clock)
         writer.scalar("loss", 1, 1)
         await house.until({"train:loss": {1: 1.0}})
         writer.scalar("loss", 0.5, 2)
-        EventWriter(house.logs, Clock()).scalar("acc", 0.25, 1)
+        EventWriter(house.logs, clock).scalar("acc", 0.25, 1)
         await house.until({"train:loss": {1: 1.0, 2: 0.5}, ":acc": {1: 0.25}})
     assert house.asked == ["gs://b/out/logs"]
 
@@ -139,7 +137,7 @@ async def test_the_end_waits_for_what_was_written_last(house: House) -> None:
     async with house.service() as curves:
         curves.follow(RUNNING)
         await house.until({})
-        EventWriter(house.logs, Clock()).scalar("acc", 0.25, 1)
+        EventWriter(house.logs, clock).scalar("acc", 0.25, 1)
         await curves.finish(OVER)
         assert await house.values() == {":acc": {1: 0.25}}
         await house.ended(OVER)
@@ -181,7 +179,7 @@ def test_a_kill_at_a_commit_loses_and_doubles_nothing(
 
 async def killed_at_commits(house: House, moment: str) -> None:
     await house.created(RUNNING)
-    writer = EventWriter(house.logs, Clock())
+    writer = EventWriter(house.logs, clock)
     for step in range(10):
         writer.scalar("acc", step / 8, step)
     expected = {":acc": {step: step / 8 for step in range(10)}}
@@ -208,7 +206,7 @@ async def killed_at_commits(house: House, moment: str) -> None:
 
 async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(house: House) -> None:
     await house.created(RUNNING)
-    writer = EventWriter(house.logs, Clock())
+    writer = EventWriter(house.logs, clock)
     writer.scalar("acc", 1, 1)
     async with house.service() as curves:
         curves.follow(RUNNING)
@@ -229,7 +227,7 @@ async def test_more_tags_than_are_kept_are_told_of_once(
 ) -> None:
     monkeypatch.setattr(curves_module, "MOST_SERIES", 2)
     await house.created(RUNNING)
-    writer = EventWriter(house.logs, Clock())
+    writer = EventWriter(house.logs, clock)
     for number in range(6):
         writer.scalar(f"tag{number % 3}", number, number)
     async with house.service() as curves:
@@ -242,7 +240,7 @@ async def test_more_tags_than_are_kept_are_told_of_once(
 
 async def test_nothing_is_kept_of_a_job_that_was_deleted(house: House) -> None:
     """It never was there: the same."""
-    EventWriter(house.logs, Clock()).scalar("acc", 1, 1)
+    EventWriter(house.logs, clock).scalar("acc", 1, 1)
     async with house.service() as curves:
         curves.follow(RUNNING)
         await asyncio.wait_for(curves.finish(OVER), 30)
@@ -252,7 +250,7 @@ async def test_nothing_is_kept_of_a_job_that_was_deleted(house: House) -> None:
 async def test_whatever_a_program_writes_the_rest_is_read(house: House) -> None:
     """Times and values that are no numbers, steps and tags of any kind."""
     await house.created(RUNNING)
-    writer = EventWriter(house.logs, Clock())
+    writer = EventWriter(house.logs, clock)
     for at in (math.nan, math.inf, -1.0, 1e300):
         for tag in (b"\xff", b"a\0b", b"", b"t" * 1001):
             for step, value in ((2**63 - 1, math.nan), (2**64 - 1, -math.inf)):
@@ -299,7 +297,7 @@ async def test_a_named_tensorboard_has_the_curves_as_well(house: House) -> None:
     await house.store.tensorboards.create((board,))
     running = await house.created(with_board(RUNNING))
     for number, place in enumerate(("", "eval_1", "eval-1")):
-        EventWriter(house.logs / place, Clock()).scalar("acc", number, number)
+        EventWriter(house.logs / place, clock).scalar("acc", number, number)
     async with house.service() as curves:
         curves.follow(running)
         await house.until({":acc": {0: 0.0}, "eval_1:acc": {1: 1.0}, "eval-1:acc": {2: 2.0}})
@@ -335,7 +333,7 @@ async def test_trials_share_the_experiment_of_their_tuning_job(house: House) -> 
     tuning = JobName(Api.VERTEX, "demo", "us-central1", "70", Collection.TUNING_JOBS)
     trial = replace(with_board(RUNNING), parent=Parent(JobUid(70), tuning, 2))
     await house.created(trial)
-    EventWriter(house.logs / "eval", Clock()).scalar("acc", 1, 1)
+    EventWriter(house.logs / "eval", clock).scalar("acc", 1, 1)
     async with house.service() as curves:
         curves.follow(trial)
         await house.until({"eval:acc": {1: 1.0}})
@@ -346,7 +344,7 @@ async def test_trials_share_the_experiment_of_their_tuning_job(house: House) -> 
 
 async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: House) -> None:
     running = await house.created(with_board(RUNNING))
-    EventWriter(house.logs, Clock()).scalar("acc", 1, 1)
+    EventWriter(house.logs, clock).scalar("acc", 1, 1)
     async with house.service() as curves:
         curves.follow(running)
         await house.until({":acc": {1: 1.0}})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.contract.test_job_curves import clock
 from tests.e2e.programs.event_writer import EventWriter
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import trial_summaries
@@ -35,13 +36,6 @@ class Places:
     def directory(self, uri: str, project: str) -> Directory | None:
         self.asked.append((uri, project))
         return LocalDirectory(self._root, ("out", "3"))
-
-
-class Clock:
-    """Seconds since the epoch, a hundred after the job was created."""
-
-    def __call__(self) -> float:
-        return CREATED / 1e9 + 100
 
 
 @pytest.fixture(autouse=True)
@@ -88,13 +82,13 @@ async def test_every_write_wakes(following: Following, place: Path) -> None:
     """From before the directory is there, in directories that appear, by appending and by putting another in
     its place."""
     assert await following.look() == {}
-    writer = EventWriter(place / "deep" / "eval", Clock())
+    writer = EventWriter(place / "deep" / "eval", clock)
     news = await following.news()
     writer.scalar("acc", 0.25, 1)
     while news != {1: 0.25}:
         news = await following.news()
     (path,) = (place / "deep" / "eval").iterdir()
-    other = EventWriter(place.parents[1] / "staging", Clock())
+    other = EventWriter(place.parents[1] / "staging", clock)
     other.scalar("acc", 0.5, 2)
     (staged,) = (place.parents[1] / "staging").iterdir()
     staged.replace(path)
@@ -124,7 +118,7 @@ def test_other_files_wake_nobody(tmp_path: Path) -> None:
             assert watches.watch(handle, name) is not None
             os.close(handle)
         (tmp_path / "checkpoints" / "model.ckpt-1").write_bytes(b"weights")
-        EventWriter(tmp_path / "events", Clock())
+        EventWriter(tmp_path / "events", clock)
         # What the kernel has to say of the first is said before this.
         await asyncio.wait_for(last.wait(), 30)
         watches.close()
@@ -138,7 +132,7 @@ async def test_a_trial_that_is_over_is_looked_at_for_the_last_time(
 ) -> None:
     """Whoever was woken or not: all is read that there is when its job has ended."""
     assert await following.look() == {}
-    EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+    EventWriter(place, clock).scalar("acc", 0.25, 1)
     assert await following.look(OVER) == {1: 0.25}
     following.summaries.forget(TRIAL.uid)
     following.summaries.close()
@@ -155,7 +149,7 @@ async def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
     monkeypatch.setattr(kernel, "inotify_handle", refuse)
     monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
     assert await following.look() == {}
-    EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+    EventWriter(place, clock).scalar("acc", 0.25, 1)
     values: dict[int, float] = {}
     while values != {1: 0.25}:
         values = await following.news()
@@ -171,7 +165,7 @@ async def test_a_place_that_cannot_be_read_is_tried_again(
     away = root.rename(root.with_name("away"))
     assert await following.look() == {}
     away.rename(root)
-    EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+    EventWriter(place, clock).scalar("acc", 0.25, 1)
     values: dict[int, float] = {}
     while values != {1: 0.25}:
         values = await following.news()
@@ -180,7 +174,7 @@ async def test_a_place_that_cannot_be_read_is_tried_again(
 
 async def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None:
     before = set(kernel.open_handles())
-    EventWriter(place, Clock()).file.close()
+    EventWriter(place, clock).file.close()
     await following.look()
     following.summaries.close()
     assert len(set(kernel.open_handles()) - before) <= 1, "the listing itself"

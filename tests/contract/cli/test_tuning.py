@@ -4,9 +4,8 @@ printed (spec/tuning#studies)."""
 from typing import Any
 
 from tests.contract.cli.conftest import Invoke
-from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line
+from tests.contract.cli.fake_service import JOBS, FakeService, Stream, entry, job, line
 
-JOBS = "/trainshed/v1/jobs"
 PLACE = "projects/p/locations/us-central1"
 NAME = f"{PLACE}/hyperparameterTuningJobs/7"
 

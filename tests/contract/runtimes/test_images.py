@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
+from tests.contract.runtimes.conftest import Objects
 from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
@@ -199,16 +200,8 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
 ) -> None:
     """spec/failures#rules."""
 
-    class Nothing:
-        def open(self, uri: str) -> object:
-            raise FileNotFoundError(uri)
-
-        def fingerprint(self, uri: str) -> str:
-            raise FileNotFoundError(uri)
-
     choice = RuntimeChoice(CONTAINER, "", "", image=reference)
-    packages = Packages(tmp_path, Nothing())  # pyright: ignore[reportArgumentType] -- nothing is opened
-    contained = ContainerRuntimes(shop.images(), packages)
+    contained = ContainerRuntimes(shop.images(), Packages(tmp_path, Objects()))
     assert contained.ready(choice, (JobPackage("gs://b/p.tar.gz"),)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/p.tar.gz does not exist"):
         asyncio.run(contained.prepare(choice, (JobPackage("gs://b/p.tar.gz"),), None))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
+from tests.contract.runtimes.conftest import Workshop, copy_template, sdist
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
@@ -41,10 +41,6 @@ def _site(prepared: PreparedRuntime) -> list[str]:
     return sorted(path.name for path in site.iterdir())
 
 
-def _start(prepared: PreparedRuntime, root: Path) -> Replica:
-    return copy_template(prepared, root)
-
-
 def test_a_package_that_needs_nothing_new_is_all_that_is_installed(
     workshop: Workshop, tmp_path: Path
 ) -> None:
@@ -53,7 +49,7 @@ def test_a_package_that_needs_nothing_new_is_all_that_is_installed(
     prepared = workshop.prepare(uri)
     assert _site(prepared) == ["_trainshed_base.pth", "trainer", "trainer-0.1.dist-info"]
     assert any("trainer 0.1" in notice for notice in prepared.notices)
-    replica = _start(prepared, tmp_path)
+    replica = copy_template(prepared, tmp_path)
     assert replica.run("python3", "-m", "trainer.task").stdout == "hello\n"
     assert replica.run("trainer-run").stdout == "hello\n"
     replica.python("import numpy, trainer")
@@ -63,7 +59,6 @@ def test_a_package_that_needs_nothing_new_is_all_that_is_installed(
 def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    base = Replica(tmp_path, copy_template(workshop.base, tmp_path / "base").prepared)
     version = copy_template(workshop.base, tmp_path / "plain").python(
         "import joblib; print(joblib.__version__)"
     )
@@ -72,9 +67,8 @@ def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
     assert {"six.py", "joblib", "picky"} <= set(_site(prepared))
     assert "numpy" not in _site(prepared)
     assert f"(instead of {version})" in prepared.notices[0]
-    replica = _start(prepared, tmp_path / "replica")
+    replica = copy_template(prepared, tmp_path / "replica")
     assert replica.python("import joblib; print(joblib.__version__)") != version
-    assert base.prepared == workshop.base
 
 
 def test_packages_are_installed_in_order_and_the_later_wins(
@@ -83,7 +77,7 @@ def test_packages_are_installed_in_order_and_the_later_wins(
     """spec/program#arguments: packages installed first, in order."""
     first = _package(workshop, "twice", [], says="first", version="0.2")
     second = _package(workshop, "twice", [], says="second", version="0.1")
-    replica = _start(workshop.prepare(first, second), tmp_path / "one")
+    replica = copy_template(workshop.prepare(first, second), tmp_path / "one")
     assert replica.run("python", "-m", "twice.task").stdout == "second\n"
     # The first way has failed in the installer's words, and the log says that this is not the end.
     assert any(line.startswith("Wheels alone will not do") for line in workshop.said)
@@ -99,7 +93,7 @@ def test_a_package_may_need_another_of_the_same_job(workshop: Workshop, tmp_path
     workshop.objects.content[private] = sdist(
         "private_only_here", setup, {"hidden.py": ""}, version="1.0"
     )
-    replica = _start(workshop.prepare(needy, private), tmp_path)
+    replica = copy_template(workshop.prepare(needy, private), tmp_path)
     replica.python("import needy, hidden")
 
 
@@ -112,7 +106,7 @@ def test_a_build_that_asks_for_another_backend_gets_it(workshop: Workshop, tmp_p
     workshop.objects.content[uri] = sdist(
         "flitted", "", {"pyproject.toml": pyproject, "flitted/__init__.py": ""}
     )
-    _start(workshop.prepare(uri), tmp_path).python("import flitted")
+    copy_template(workshop.prepare(uri), tmp_path).python("import flitted")
 
 
 def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> None:
@@ -162,7 +156,7 @@ def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called
     }
     for uri, files in packages.items():
         workshop.objects.content[uri] = _by_hand(files)
-    replica = _start(workshop.prepare(*packages), tmp_path)
+    replica = copy_template(workshop.prepare(*packages), tmp_path)
     assert replica.run("python3", "-m", "trainer.task").stdout == "classified\n"
     assert replica.python("import real; print(real.VALUE)") == "7"
 

@@ -1,28 +1,24 @@
 """Summaries that the libraries themselves write today: the golden files are no memory of another time."""
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.contract.runtimes.conftest import Objects
+from tests.contract.runtimes.test_families import CACHE
 from tests.summary_writers import WRITERS, write
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.summaries.directories import Follower, LocalDirectory
-
-_CACHE = Path(
-    os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"
-)
 
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
     writer = WRITERS[name]
-    runtimes = LocalRuntimes(_CACHE, Objects(), now=time.monotonic_ns)
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     try:
         choice = runtimes.catalog.named(*writer.runtime, "")
         if not isinstance(choice, RuntimeChoice):

@@ -29,6 +29,8 @@ LEASE = 8
 _BINARIES = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet")
 _COMMANDS = ("etcd", "dockerd", "runc", "ip", "nsenter", "unshare", "kubectl", "ldd")
 _DOCKER = "/usr/bin/docker"
+_SOCKET = "unix:///tmp/docker.sock"
+"""Of few letters, as sockets' paths must be; nodes have a /tmp of their own."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -73,7 +75,8 @@ class KubernetesLab(Machines):
         self._write_configuration()
         super().__enter__()
         try:
-            self._connect_pods()
+            for name in self.nodes:
+                self._connect(name)
             self.start_etcd()
             for name in self.nodes:
                 self._start_docker(name)
@@ -92,8 +95,6 @@ class KubernetesLab(Machines):
         for process in reversed(self._running.values()):
             self.kill(process, signal.SIGKILL)
         super().__exit__()
-        for name in self.nodes:
-            self._remove_groups(name)
 
     # --- what is asked of it ---
 
@@ -258,8 +259,8 @@ class KubernetesLab(Machines):
                 f"--config={self.directory}/kubelet.{name}.json",
                 f"--hostname-override={name}",
                 f"--node-ip={self.address(name)}",
-                f"--docker-endpoint={self._socket(name)}",
-                f"--docker={self._socket(name)}",
+                f"--docker-endpoint={_SOCKET}",
+                f"--docker={_SOCKET}",
                 # Nodes share /run: by the usual place one kubelet would speak to the other one's containers.
                 "--container-runtime-endpoint=unix:///tmp/dockershim.sock",
                 f"--pod-infra-container-image={IMAGE}",
@@ -293,10 +294,6 @@ class KubernetesLab(Machines):
         with (self.directory / "log" / part).open("ab") as log:
             self._running[part] = self.popen(where, argv, output=log, env=_environment())
 
-    def _socket(self, name: str) -> str:
-        # Of few letters, as sockets' paths must be; nodes have a /tmp of their own.
-        return "unix:///tmp/docker.sock"
-
     def _start_docker(self, name: str) -> None:
         own = self.directory / name
         own.mkdir(exist_ok=True)
@@ -310,7 +307,7 @@ class KubernetesLab(Machines):
             "dockerd",
             [
                 *("--data-root", str(own / "docker"), "--exec-root", "/tmp/docker-exec"),
-                *("-H", self._socket(name), "--pidfile", "/tmp/docker.pid"),
+                *("-H", _SOCKET, "--pidfile", "/tmp/docker.pid"),
                 *("--iptables=false", "--ip6tables=false", "--ip-masq=false"),
                 *("--add-runtime", f"lab={self.directory}/runc", "--default-runtime", "lab"),
                 f"--bip={self._pods(number, 1)}/27",
@@ -324,7 +321,7 @@ class KubernetesLab(Machines):
         self, name: str, *command: str, stdin: IO[bytes] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            self.argv(name, [_DOCKER, "-H", self._socket(name), *command]),
+            self.argv(name, [_DOCKER, "-H", _SOCKET, *command]),
             capture_output=True,
             check=False,
             stdin=stdin,
@@ -343,10 +340,6 @@ class KubernetesLab(Machines):
     def _pods(self, node: int, host: int) -> str:
         """Addresses of a node's Pods: 10.214.LAB.(32 NODE) to ... + 31."""
         return f"10.214.{self.network.split('.')[2]}.{32 * node + host}"
-
-    def _connect_pods(self) -> None:
-        for name in self.nodes:
-            self._connect(name)
 
     def _connect(self, name: str) -> None:
         """Pods of a node can be reached from all other machines, as with the simplest of networks."""
@@ -375,19 +368,6 @@ class KubernetesLab(Machines):
             "done",
         ]
         self.run(name, ["sh", "-c", "\n".join(script)])
-
-    def _remove_groups(self, name: str) -> None:
-        """Of the trees that nodes do not have to themselves."""
-        for top in _CGROUPS.glob(f"*/{self._group(name)}"):
-            for directory, _, _ in os.walk(top, topdown=False):
-                for _ in until(f"the end of {directory}", 5):
-                    try:
-                        Path(directory).rmdir()
-                    except FileNotFoundError:
-                        break
-                    except OSError:
-                        continue
-                    break
 
     def _write_configuration(self) -> None:
         own = self.directory

@@ -50,7 +50,6 @@ def site(kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
         insecure_registries=[registry.host],
         run_as=1000,
         cache="",
-        pull_minutes=0.05,
     )
     with service_on(kubernetes_lab, config) as service:
         yield Site(service, registry)
@@ -83,14 +82,3 @@ def test_what_a_registry_does_not_tell_the_job_has_to(site: Site) -> None:
     assert (
         "starts by itself (ENTRYPOINT and CMD) is not known" in refused.public["error"]["message"]
     )
-
-
-def test_an_image_that_no_node_has_is_the_jobs_end(site: Site) -> None:
-    """It is waited for as long as `pull_minutes`."""
-    story = story_of(
-        site.service, submit(site.service, job("registry.invalid/nowhere:1", command=["true"]))
-    )
-    assert story.state == "FAILED"
-    message = story.public["error"]["message"]
-    assert "its image registry.invalid/nowhere:1 does not come" in message
-    assert "it was tried for 0.05 minutes" in message

@@ -3,7 +3,7 @@ and its end."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -106,6 +106,10 @@ class Api:
             self._events[kind].append(json.dumps({"type": what, "object": item}).encode() + b"\n")
             self.changed.notify_all()
 
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with self.changed:
+            await self.changed.wait_for(holds)
+
     async def admit(self) -> None:
         """Pods get nodes of the cluster's choice, and run."""
         for number, pod in enumerate([*self.kinds["pods"].values()]):
@@ -150,8 +154,7 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
             asyncio.create_task(here.acquire(name, [need], avoid=("bad",)))
             for name, need in zip(HOLDS, NEEDS, strict=True)
         ]
-        async with api.changed:
-            await api.changed.wait_for(lambda: len(api.kinds["pods"]) == 2)
+        await api.until(lambda: len(api.kinds["pods"]) == 2)
         for pod in api.kinds["pods"].values():
             own = pod["metadata"]
             assert own["labels"]["kueue.x-k8s.io/queue-name"] == "users"
@@ -185,8 +188,7 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
         await here.give_back(HOLDS[0])
         assert GROUP not in api.deleted
         await here.give_back(HOLDS[1])
-        async with api.changed:
-            await api.changed.wait_for(lambda: GROUP in api.deleted)
+        await api.until(lambda: GROUP in api.deleted)
     assert api.deleted == ["job-0-1-0", "job-1-1-1", GROUP]
 
 
@@ -196,8 +198,7 @@ async def test_what_waits_is_left_waiting_for_the_next_service(
     api = Api()
     async with started(api, tmp_path, monkeypatch) as here:
         acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
-        async with api.changed:
-            await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
+        await api.until(lambda: bool(api.kinds["pods"]))
         here.detach()
         acquiring.cancel()
         await asyncio.gather(acquiring, return_exceptions=True)
@@ -215,8 +216,7 @@ async def test_pods_that_kueue_does_not_take_in_are_refused(
     api = Api(manages=False)
     async with started(api, tmp_path, monkeypatch) as here:
         acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
-        async with api.changed:
-            await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
+        await api.until(lambda: bool(api.kinds["pods"]))
         await api.admit()
         with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
             await acquiring
@@ -242,8 +242,7 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(
             asyncio.create_task(here.acquire(name, [need], avoid=()))
             for name, need in zip(HOLDS, NEEDS, strict=True)
         ]
-        async with api.changed:
-            await api.changed.wait_for(lambda: len(api.kinds["pods"]) == 2)
+        await api.until(lambda: len(api.kinds["pods"]) == 2)
         await api.admit()
         await asyncio.gather(*holds)
         following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
@@ -258,8 +257,7 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(
         over = api.kinds["pods"]["job-1-1-1"]
         over["status"] = {"phase": "Failed"}
         await api.put("MODIFIED", "pods", over)
-        async with api.changed:
-            await api.changed.wait_for(lambda: "job-1-1-2" in api.kinds["pods"])
+        await api.until(lambda: "job-1-1-2" in api.kinds["pods"])
         follower = api.kinds["pods"]["job-1-1-2"]["metadata"]
         assert follower["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
         following.cancel()

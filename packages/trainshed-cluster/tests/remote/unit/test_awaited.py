@@ -3,26 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 from trainshed.core.capacity import Delay, Node, WaitReason
-from trainshed.core.held import Leftover
-from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote import awaited as module
 from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.cluster import (
+    Cluster,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
-    HoldEnd,
     HoldName,
     NodeNeed,
     NodeReport,
-    Owner,
 )
 
 pytestmark = pytest.mark.anyio
@@ -32,14 +30,12 @@ HOLD = HoldName("abc", JobUid(7), 1, 0)
 
 @dataclass
 class Recorder:
-    """A cluster that notes what it is asked."""
+    """As much of a cluster as these tests ask; it notes that."""
 
     latest: ClusterReport
     down: bool = False
     #: Why it can never be asked.
     refusal: str = ""
-    #: It had the hold, which was cancelled.
-    held: bool = False
     calls: list[str] = field(default_factory=list[str])
     changes: asyncio.Queue[ClusterReport | None] = field(
         default_factory=asyncio.Queue[ClusterReport | None]
@@ -56,12 +52,6 @@ class Recorder:
         self.calls.append("close")
         self.changes.put_nowait(None)
 
-    async def require_answer(self, name: HoldName) -> None:
-        self.calls.append(f"require_answer {name}")
-
-    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
-        return ()
-
     def report(self) -> ClusterReport:
         return self.latest
 
@@ -69,35 +59,10 @@ class Recorder:
         while (report := await self.changes.get()) is not None:
             yield report
 
-    async def owner(self, project: str, node: str) -> Owner:
-        if not project:
-            raise ClusterRefused("nobody's")
-        return Owner(f"{project}-on-{node}")
-
-    def suspect(self, node: str) -> None:
-        pass
-
-    def detach(self) -> None:
-        self.calls.append("detach")
-
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Hold:
-        nodes = tuple(need.node for need in needs)
-        self.calls.append(f"acquire {name} {nodes}")
-        return Hold(name, "12", nodes)
-
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        self.calls.append(f"agent {hold.name} {hold.nodes} {node}: {stdin.decode()}")
-
-    async def ended(self, name: HoldName) -> HoldEnd | None:
-        return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
-
-    async def ending(self, name: HoldName) -> HoldEnd | None:
-        return HoldEnd(Loss.CLUSTER_PREEMPTED, f"{name} is preempted") if self.held else None
-
-    async def give_back(self, name: HoldName) -> None:
-        self.calls.append(f"give back {name}")
+        return Hold(name, "12", tuple(need.node for need in needs))
 
 
 def a_report(node: str, looked: float, hold: HoldName | None = None) -> ClusterReport:
@@ -114,7 +79,7 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
 ) -> None:
     monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.001)
     slurm = Recorder(a_report("n1", 5.0, HOLD), down=True)
-    awaited = AwaitedCluster(slurm, "slurm")
+    awaited = AwaitedCluster(cast(Cluster, slurm), "slurm")
     await awaited.start()
     [stand_in] = awaited.report().nodes
     assert (stand_in.node.name, stand_in.node.unreached) == ("slurm", "no answer")
@@ -143,5 +108,5 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
 async def test_a_cluster_that_can_never_be_asked_is_a_mistake_of_the_settings() -> None:
     slurm = Recorder(a_report("n1", 5.0), refusal="there is no command salloc")
     with pytest.raises(ClusterRefused, match="there is no command salloc"):
-        await AwaitedCluster(slurm, "slurm").start()
+        await AwaitedCluster(cast(Cluster, slurm), "slurm").start()
     assert slurm.calls[-1] == "close"

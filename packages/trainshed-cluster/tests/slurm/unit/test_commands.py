@@ -3,11 +3,10 @@ a real 22.05 gave."""
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.slurm.unit.test_queries import RECORDED
+from tests.slurm.unit.test_queries import GOLDEN, RECORDED
 from tests.slurm.unit.test_queries import recorded as read
 from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.names import JobUid
@@ -21,7 +20,6 @@ from trainshed_cluster.slurm.records import Gres, Job, NodeLine
 from trainshed_cluster.slurm.routes import Routes, has_features
 from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
 HELD = HoldName("lab", JobUid(12), 1, 0)
 WAITING = HoldName("lab", JobUid(13), 1, 0)
 GIB = 1 << 30

@@ -1,18 +1,15 @@
 """What `trainshed doctor` says of what holds on a cluster's nodes, by a configuration that a real 22.05
 has shown."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.slurm.unit.test_queries import GOLDEN
 from trainshed_cluster.slurm.doctor import on_nodes
 from trainshed_cluster.slurm.queries import parse_config
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "slurm" / "scontrol_config.txt"
-
 
 def config(**more: str) -> dict[str, str]:
-    return parse_config(GOLDEN.read_text()) | more
+    return parse_config((GOLDEN / "scontrol_config.txt").read_text()) | more
 
 
 def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
