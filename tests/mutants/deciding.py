@@ -190,7 +190,9 @@ DECIDING: Final = (
         "                return set(state.places) == set(nodes)\n",
         "                return True\n",
         "Room that was given to another meanwhile is taken all the same.",
-        tests("tests/sim/test_restarts.py"),
+        tests(
+            "tests/sim/test_restarts.py::test_room_that_was_given_to_another_job_meanwhile_is_not_taken"
+        ),
     ),
     Mutant(
         "grown memory not counted",

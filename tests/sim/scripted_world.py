@@ -109,13 +109,6 @@ class World:
     async def state(self, uid: JobUid, *states: JobState) -> Job:
         return await self.until(uid, lambda job: job.state in states)
 
-    async def pass_pause(self, uid: JobUid) -> int:
-        """The job waits before its next attempt: let that time pass; returns how long it was."""
-        now = self.time
-        self.time = (await self.until(uid, lambda job: job.not_before > now)).not_before
-        await self.controller.capacity_changed()
-        return self.time - now
-
     async def crash(self) -> None:
         """The controller is gone in the middle of whatever it did; a new one takes over."""
         old = self.controller

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.sim.parents import CountingAdvisor
 from tests.sim.scripted_world import PRIMARY, World, numbered, world
 from tests.sim.tuning_jobs import tuning
-from tests.unit.jobs import SECOND, exited, job
+from tests.unit.jobs import exited, job
 from trainshed.controller import carrier, controller
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.core.capacity import EACH, QuotaKey
@@ -23,8 +23,8 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.datasets.port import DataRefused
-from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest, StartFailed
-from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest
+from trainshed.runtimes.port import PackageFailed
 from trainshed.store.port import NewWork
 
 
@@ -44,16 +44,6 @@ async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
         await w.state(first, JobState.RUNNING)
         w.engine.exit(first, 1, PRIMARY, 0)
         await w.state(second, JobState.RUNNING)
-
-
-async def test_environments_that_are_there_are_not_prepared(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        uid = await w.create(numbered(1, 1))
-        await w.state(uid, JobState.RUNNING)
-        w.engine.exit(uid, 1, PRIMARY, 139)
-        again = await w.until(uid, lambda job: job.attempt == 2)
-        await w.state(uid, JobState.RUNNING)
-        assert (again.attempt, w.runtimes.prepared) == (2, 0)
 
 
 async def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
@@ -121,30 +111,6 @@ async def test_a_tuning_job_without_a_trial_waits_after_a_kill_too(
             await w.crash()
 
 
-async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        asking = asyncio.create_task(w.create(job(1)))
-        await asyncio.sleep(0)
-        asking.cancel()
-        uid = job(1).uid
-        async with asyncio.timeout(60):
-            while w.notices.count(uid) == 0:
-                await w.notices.wait_beyond(uid, 0, 10)
-        await w.state(uid, JobState.RUNNING)
-
-
-async def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path) -> None:
-    async with world(tmp_path, warm=False) as w:
-        w.runtimes.failure = BuildFailed("no interpreter 3.7")
-        uid = await w.create(job(1))
-        assert [await w.pass_pause(uid) for _ in range(2)] == [2 * SECOND, 10 * SECOND]
-        done = await w.state(uid, JobState.FAILED)
-        assert done.error is not None
-        message = "Internal error occurred for the current attempt: no interpreter 3.7"
-        assert done.error.message == message
-        assert w.engine.launches == []
-
-
 def reading(number: int) -> Job:
     """A job whose programs read a dataset."""
     subject = job(number)
@@ -181,17 +147,6 @@ async def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_pat
         assert w.engine.launches == []
 
 
-async def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        w.datasets.gate.clear()
-        subject = reading(1)
-        uid = await w.create(subject)
-        await w.state(uid, JobState.PREPARING)
-        await w.cancel(subject)
-        await w.state(uid, JobState.CANCELLED)
-        assert w.engine.launches == []
-
-
 async def test_a_service_that_is_killed_while_a_dataset_is_split_does_it_again(
     tmp_path: Path,
 ) -> None:
@@ -217,19 +172,6 @@ async def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while await w.engine.released.get() != (uid, 1):
                 pass
-
-
-async def test_a_start_that_fails_is_tried_three_times_in_all(tmp_path: Path) -> None:
-    """spec/failures#service-failures: the service's own failure."""
-    async with world(tmp_path) as w:
-        w.engine.always["launch"] = StartFailed("no node reaches another one")
-        uid = await w.create(job(1))
-        for _ in range(2):
-            await w.pass_pause(uid)
-        failed = await w.state(uid, JobState.FAILED)
-        assert failed.error is not None
-        assert (failed.error.code, failed.attempt) == (13, 3)
-        assert "no node reaches another one" in failed.error.reason
 
 
 async def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(

@@ -11,19 +11,18 @@ from msgspec.structs import replace
 from tests.inline_store import InlineStore
 from tests.sim.engine.programs import Life, Reports, Script
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
-from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
+from tests.sim.scenario import MINUTE, Cancel, Character, Scenario
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
-from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.names import Api, JobUid
+from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Parameters, Trial, TrialState
-from trainshed.core.study.spec import Algorithm, Limits, StudySpec
+from trainshed.core.study.spec import Algorithm, StudySpec
 from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
@@ -79,16 +78,6 @@ class Counting(Universe):
 # --- tuning jobs ---
 
 
-def test_a_tuning_job_runs_its_trials_and_finds_the_best() -> None:
-    """spec/tuning#measurements: every trial a job of its own; measurements while they run."""
-    made = lived(lone(tuning(trials=6, parallel=3)))
-    job = the_tuning_job(made)
-    assert (job.state, job.succeeded, job.begun) == (JobState.SUCCEEDED, 6, 6)
-    finals = [trial.final.value("acc") for trial in trials(made) if trial.final]
-    assert job.best_value == max(value for value in finals if value is not None)
-    assert job.labels == (("team", "a"),)
-
-
 def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
     """spec/invariants#durability: no trial is lost, none is doubled, and the same points are tried."""
     world = lone(tuning(trials=6, parallel=3))
@@ -134,20 +123,6 @@ def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> No
         assert the_tuning_job(made).state.is_final
 
 
-@pytest.mark.parametrize("asap", [False, True])
-def test_a_study_that_has_come_to_its_limit_of_time_begins_no_trial(asap: bool) -> None:
-    """facts/tuning#vertex, maxDuration; with shouldStopAsap what still runs then is stopped early."""
-    limits = Limits(max_duration=16 * MINUTE, stop_asap=asap)
-    spec = replace(tuning().spec.study, limits=limits)
-    world = lone(tuning(trials=9, parallel=2, spec=spec))
-    for made in (lived(world), *crashed(world, every=4)):
-        job = the_tuning_job(made)
-        assert job.state is JobState.SUCCEEDED
-        assert 2 <= job.begun < 9
-        assert all(trial.created - CREATED <= 16 * MINUTE for trial in trials(made))
-        assert asap or not any(trial.stopped_early for trial in trials(made))
-
-
 def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result() -> None:
     """spec/lifecycle#success: the primary's end is the job's. Nothing that it measured is lost."""
 
@@ -160,21 +135,6 @@ def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result
     made = Swift(lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))).run()
     assert not made.wrong, made.wrong[0]
     assert the_tuning_job(made).succeeded == 6
-
-
-def test_an_ml_tuning_job_ends_at_its_own_limits_of_time() -> None:
-    """docs/tuning.md: the running limit is the whole job's, whatever its trials do."""
-    limits = Scheduling(timeout=15 * MINUTE)
-    world = lone(
-        tuning(api=Api.ML, trials=6, parallel=1, scheduling=limits),
-        character=Character(10 * MINUTE, measures=1),
-    )
-    for made in (lived(world), *crashed(world, every=3)):
-        job = the_tuning_job(made)
-        assert job.state is JobState.CANCELLED
-        assert job.error is not None
-        assert "maximum running time" in job.error.message
-        assert job.begun < 6
 
 
 # --- advisors that fail ---
@@ -256,17 +216,6 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
 def _commit_of_cancel(made: Universe) -> int:
     """The number of the commit that made the cancel known."""
     return next(n for n, what in enumerate(made.written, 1) if what == "request_cancel")
-
-
-def test_a_trial_that_is_cancelled_by_hand_is_replaced() -> None:
-    world = lone(tuning(trials=4, parallel=2))
-    at = CREATED + MINUTE
-    made = lived(
-        dataclasses.replace(world, requests=(*world.requests, CancelTrial(at, JobUid(7000), 2)))
-    )
-    job = the_tuning_job(made)
-    assert (job.state, job.succeeded, job.infeasible, job.failed) == (JobState.SUCCEEDED, 3, 1, 0)
-    assert "cancelled by the user" in trials(made)[1].infeasible_reason
 
 
 # --- pipelines ---

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from tests.sim.scripted_world import PRIMARY, WORKER, World, world
-from tests.unit.jobs import CREATED, job
+from tests.sim.scripted_world import PRIMARY, WORKER, World, numbered, world
+from tests.unit.jobs import job
 from trainshed.controller import steps
 from trainshed.core.job import Scheduling
 from trainshed.core.launch import LaunchPlan
@@ -28,13 +27,6 @@ def replica(found: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
     return state.state, state.incarnation, state.node
 
 
-def numbered(uid: int, scheduling: Scheduling | None = None) -> Job:
-    """One more job of one replica, younger the higher its number."""
-    other = job(1, scheduling=scheduling)
-    name = replace(other.name, job_id=str(uid))
-    return replace(other, uid=JobUid(uid), name=name, created=CREATED + uid)
-
-
 async def up(w: World, uid: JobUid, which: ReplicaId, incarnation: int) -> Job:
     return await w.until(
         uid,
@@ -47,22 +39,6 @@ async def up(w: World, uid: JobUid, which: ReplicaId, incarnation: int) -> Job:
 
 async def kinds(w: World, uid: JobUid) -> list[str]:
     return [entry.kind for entry in await w.store.reader.timeline(uid)]
-
-
-async def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path) -> None:
-    """spec/lifecycle#time-limits: during a job retry the state goes back; startTime stays the first."""
-    async with world(tmp_path) as w:
-        uid = await w.create(job(1))
-        first = await w.state(uid, JobState.RUNNING)
-        w.runtimes.warm = False
-        w.runtimes.gate.clear()
-        w.engine.exit(uid, 1, PRIMARY, 139)
-        waiting = await w.until(uid, lambda found: found.attempt == 2)
-        assert waiting.state is JobState.PREPARING
-        w.runtimes.gate.set()
-        again = await w.state(uid, JobState.RUNNING)
-        assert (again.attempt, again.started) == (2, first.started)
-        assert await w.engine.released.get() == (uid, 1)
 
 
 async def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(
@@ -101,27 +77,6 @@ async def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_fo
         assert "service_failed" in await kinds(w, uid)
 
 
-async def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
-    async with world(tmp_path, limit=1) as w:
-        first = await w.create(job(1))
-        await w.state(first, JobState.RUNNING)
-        other = job(1)
-        second = replace(
-            other, uid=JobUid(8), name=replace(other.name, job_id="8"), created=CREATED + 1
-        )
-        uid = await w.create(second)
-        async with asyncio.timeout(60):
-            while "waiting" not in await kinds(w, uid):
-                await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
-        assert w.controller.position(uid) == 1
-        waiting = w.controller.why(uid)
-        assert waiting is not None
-        assert waiting.blockers == (str(other.name),)
-        w.engine.exit(first, 1, PRIMARY, 0)
-        await w.state(uid, JobState.RUNNING)
-        assert w.controller.position(uid) == 0
-
-
 async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,10 +94,10 @@ async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
         monkeypatch.setattr(w.store.ledger, "commit", slow)
         first = await w.create(job(1))
         await w.state(first, JobState.RUNNING)
-        slower = await w.create(numbered(8))
+        slower = await w.create(numbered(8, 1))
         w.engine.exit(first, 1, PRIMARY, 0)
         await w.state(first, JobState.SUCCEEDED)
-        urgent = await w.create(numbered(9, Scheduling(priority=5)))
+        urgent = await w.create(numbered(9, 1, scheduling=Scheduling(priority=5)))
         async with asyncio.timeout(60):
             while "waiting" not in await kinds(w, urgent):
                 await w.notices.wait_beyond(urgent, w.notices.count(urgent), 0.1)

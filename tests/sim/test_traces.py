@@ -13,10 +13,10 @@ from tests.sim.traces import Life
 from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.core.failure.table import RULES
 from trainshed.core.job import ExitRecord
-from trainshed.core.lifecycle.events import JobAdmitted, Preempted, RuntimePrepared
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.core.lifecycle.states import AttemptState, JobState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import ReplicaId
 
@@ -147,24 +147,3 @@ def test_a_crash_of_the_whole_gang_costs_one_retry(record: ExitRecord) -> None:
             judge.observe(before, event, now + 10 * SECOND, subject)
         assert subject.state is (JobState.PREPARING if attempt < 4 else JobState.FAILED)
     assert not judge.differences, judge.told()
-
-
-def test_a_spot_job_that_is_being_restarted_gives_its_room_up_when_it_is_preempted() -> None:
-    """spec/failures#preemption. Else the scheduler, which sees it keep its room, would ask again and again
-    while it shuts down; and what is over already is not preempted, so no preemption is counted."""
-    subject = job(1, 1)
-    for event in (
-        JobAdmitted(((PRIMARY, "node-0"), (WORKER, "node-0"))),
-        RuntimePrepared(1),
-        ReplicaStarted(1, PRIMARY, 1, CREATED),
-        ReplicaStarted(1, WORKER, 1, CREATED),
-        ReplicaExited(1, WORKER, 1, exited(139)),
-        Preempted("an on-demand job"),
-        ReplicaExited(
-            1, PRIMARY, 1, replace(exited(signal=15, ended=CREATED + 60 * SECOND), stopped=True)
-        ),
-    ):
-        subject = step(subject, event, CREATED + 30 * SECOND).job
-    assert subject.phase is AttemptState.WAITING
-    assert not subject.is_placed
-    assert dict(subject.retries) == {"transient_exit": 1}

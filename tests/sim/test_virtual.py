@@ -9,39 +9,6 @@ from tests.sim import virtual
 from tests.sim.engine.clock import Clock
 
 SECOND = 10**9
-YEAR = 365 * 24 * 3600
-
-
-def test_a_year_passes_at_once_and_to_the_nanosecond() -> None:
-    clock = Clock(7)
-
-    async def body() -> float:
-        await asyncio.sleep(YEAR)
-        return asyncio.get_running_loop().time()
-
-    assert virtual.run(clock, body()) == pytest.approx(YEAR)
-    assert abs(clock.now - 7 - YEAR * SECOND) < SECOND // 1000
-
-
-def test_the_world_and_the_service_take_turns() -> None:
-    clock, seen = Clock(), list[str]()
-
-    async def body() -> None:
-        heard = asyncio.Event()
-
-        def happens() -> None:
-            seen.append("world")
-            heard.set()
-
-        clock.at(2 * SECOND, happens)
-        await asyncio.sleep(1)
-        seen.append("service")
-        await heard.wait()
-        seen.append("heard")
-
-    virtual.run(clock, body())
-    assert seen == ["service", "world", "heard"]
-    assert clock.now == 2 * SECOND
 
 
 def test_waiting_for_what_never_comes_is_an_error() -> None:

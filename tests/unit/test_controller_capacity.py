@@ -23,7 +23,6 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
 )
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.engines.port import NodeState
@@ -157,30 +156,6 @@ async def test_what_changes_during_a_decision_is_seen_at_once_and_decided_about_
     waiting = scene.room.why(third.uid, NOW)
     assert waiting is not None
     assert waiting.reason is WaitReason.CAPACITY
-
-
-async def test_a_job_that_is_over_in_the_middle_of_a_decision_gives_its_place_to_another() -> None:
-    scene = Apart("a")
-    first, second = numbered(7), numbered(8)
-    scene.room.put(first)
-    assert scene.room.decide(NOW) == ()
-    scene.room.put(replace(first, state=JobState.CANCELLED))
-    scene.room.put(second)
-    assert await scene.delivered() == []
-    assert await scene.decided() == [second.uid]
-
-
-async def test_one_more_behind_those_who_wait_begins_no_decision_when_it_came_during_one() -> None:
-    scene = Apart("a")
-    scene.room.put(numbered(7))
-    assert await scene.decided() == [7]
-    scene.room.put(numbered(8))
-    assert scene.room.decide(NOW) == ()
-    scene.room.put(numbered(9))
-    assert await scene.delivered() == []
-    assert scene.room.decide(NOW) == ()
-    scene.room.forget(JobUid(7))
-    assert await scene.decided() == [8]
 
 
 async def test_nothing_of_a_preflight_is_seen_and_it_is_answered_beside_decisions() -> None:

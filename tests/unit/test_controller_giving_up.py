@@ -5,26 +5,23 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
-from tests.inline_store import open_inline
 from tests.sim.parents import parent_stores
-from tests.sim.tuning_jobs import pipeline, trial_spec, tuning
+from tests.sim.tuning_jobs import tuning
 from tests.unit.jobs import CREATED
-from tests.unit.jobs import job as custom_job
 from tests.unit.test_controller_tuning import House
 from trainshed.controller import parents
 from trainshed.controller.parents import Next, Parents
 from trainshed.core.errors import Unavailable
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines import Pipeline, created
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.port import LiveJob, NewWork
+from trainshed.store.port import LiveJob
 from trainshed.store.sqlite.database import Store
 
 
@@ -92,23 +89,6 @@ def test_a_tuning_job_whose_looks_fail_each_time_ends_with_the_cause() -> None:
         assert house.trial(number).state is TrialState.INFEASIBLE
         assert looks.cancels(child) == [CancelCause.PARENT]
         assert child in looks.woken
-
-
-def test_a_pipeline_whose_looks_fail_each_time_ends_with_the_cause() -> None:
-    store = open_inline()
-    backing = replace(custom_job(), spec=trial_spec(), created=CREATED)
-    subject = created(pipeline(), backing)
-    asyncio.run(store.intake.create_jobs((NewWork(subject, ()), NewWork(backing, ()))))
-    looks = Looks(store, subject.uid, KeyError("task"))
-    for _ in range(parents.PATIENCE - 1):
-        with pytest.raises(KeyError):
-            looks.look()
-    looks.look()
-    ended = looks.work()
-    assert isinstance(ended, Pipeline)
-    assert ended.state is PipelineState.FAILED
-    assert ended.error is not None and ended.error.reason == "'task'"
-    assert looks.cancels(backing.uid) == [CancelCause.PARENT]
 
 
 @pytest.mark.parametrize(

@@ -65,16 +65,6 @@ async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: P
     assert UID in published
 
 
-async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Path) -> None:
-    """As after a restart of the service in the middle of a build."""
-    for text in ("first", "second"):
-        async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
-            hearing.hear(text)
-    page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
-    assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
-    assert page.lines[0].at < page.lines[1].at
-
-
 async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
     """However often it is begun; what a build says comes behind them."""
     published: list[JobUid] = []
@@ -115,16 +105,6 @@ async def test_a_long_build_tells_its_last_line_now_and_then(
     assert [event.took // 10**9 for event in news] == [5, 10, 30, 60, 120, 240, 480]
     assert news[-1].message == "after 480"
     assert {event.attempt for event in news} == {3}
-
-
-async def test_who_has_left_hears_nothing_more() -> None:
-    written = Written()
-    async with BuildOutput(UID, 1, written, _ignore) as hearing:
-        hearing.hear("in time")
-        await asyncio.sleep(0)
-    hearing.hear("too late")
-    await asyncio.sleep(0)
-    assert written.batches == [["in time"]]
 
 
 async def test_a_log_that_cannot_be_written_fails_no_build() -> None:

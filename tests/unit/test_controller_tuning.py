@@ -20,12 +20,11 @@ from trainshed.controller.tuning import TuningReconciler
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.core.study.progress import moments
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Limits, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
-from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
+from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.reading import Directory
 
@@ -33,20 +32,9 @@ SECOND = 10**9
 
 
 class Advisor(CountingAdvisor):
-    """`fails`: whether it can say what to try next. `shown`: the curves of each look, and about which trials
-    it was asked."""
+    """`fails`: whether it can say what to try next."""
 
     fails = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: list[tuple[list[Curve], list[int]]] = []
-
-    async def should_stop(
-        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
-    ) -> tuple[StoppingVerdict, ...]:
-        self.shown.append((list(curves), list(numbers)))
-        return await super().should_stop(spec, curves, numbers)
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
@@ -192,36 +180,6 @@ def test_a_limit_of_time_ends_a_job_whose_trials_all_run() -> None:
     assert outcome.deadlines == ()
 
 
-def test_the_last_trials_of_a_limited_number_may_end() -> None:
-    limits = Limits(max_trials=2, stop_asap=True)
-    house = House(tuning(trials=6, parallel=2, spec=study_spec(limits=limits)))
-    house.look()
-    outcome = house.look()
-    assert isinstance(outcome.job, TuningJob)
-    assert len(outcome.job.running) == 2
-    assert outcome.cancel == ()
-
-
-def test_moments_of_limits() -> None:
-    done = Trial(
-        StudyUid(1), 1, TrialState.SUCCEEDED, (), 1, 1, CREATED + SECOND, final=at(1, 0.5, 1)
-    )
-    limits = Limits(
-        min_duration=SECOND,
-        max_duration=2 * SECOND,
-        end_at=CREATED + 7,
-        max_duration_without_progress=5 * SECOND,
-    )
-    spec = study_spec(limits=limits)
-    assert moments(spec, (done,), CREATED) == (
-        CREATED + SECOND,
-        CREATED + 2 * SECOND,
-        CREATED + 7,
-        CREATED + 6 * SECOND,
-    )
-    assert moments(study_spec(), (done,), CREATED) == ()
-
-
 # --- summaries ---
 
 
@@ -288,17 +246,6 @@ def test_a_trial_that_reports_nothing_is_measured_by_what_it_has_printed(tmp_pat
     house.is_seen(1, JobState.SUCCEEDED)
     house.look()
     assert house.measured(1) == (at(1, 0.5, 1), at(2, 0.25, 1))
-
-
-def test_reports_of_other_metrics_keep_nobody_from_the_summaries(
-    tmp_path: Path, writes: Callable[..., None]
-) -> None:
-    house = running_trial(tmp_path)
-    house.reports(1, Measurement((("loss", 1.0),), 1))
-    writes(house, METRIC, {1: 0.25})
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.look()
-    assert house.trial(1).final == at(1, 0.25, 10)
 
 
 def test_a_restarted_service_reads_the_same_and_stores_it_once(

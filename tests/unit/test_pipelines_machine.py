@@ -13,7 +13,7 @@ from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.names import JobUid, ModelName
+from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion, Pipeline, Task
 
 NOW = CREATED + 60 * SECOND
@@ -63,13 +63,6 @@ def test_it_goes_with_its_job() -> None:
     assert (subject.state, subject.started) == (P.RUNNING, at)
 
 
-def test_a_job_that_is_deleted_under_it_ends_it() -> None:
-    subject = seen(stored(), None)
-    assert subject.state is P.FAILED
-    assert subject.error is not None
-    assert "was deleted" in subject.error.message
-
-
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:
     """facts/resources#pipelines: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task
     that of its best trial."""
@@ -92,16 +85,6 @@ def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is
     third = replace(first, version=3, aliases=())
     version = left(draft(stored(), is_new_version=True), third, first)
     assert (version.version, version.aliases) == (4, ())
-
-
-def test_a_model_that_somebody_else_made_meanwhile_fails_the_pipeline() -> None:
-    """facts/resources#pipelines: without parentModel a new model is made, and no version of another one."""
-    name = ModelName("demo", "us-central1", "m")
-    subject, _ = pipelines.model_taken(stored(), name, NOW)
-    assert subject.state is P.FAILED
-    assert subject.error is not None
-    assert str(name) in subject.error.message
-    assert "parent_model" in subject.error.message
 
 
 def test_whatever_its_job_does_the_pipeline_ends_with_it_and_stays_over() -> None:
@@ -131,9 +114,3 @@ def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
         assert bool(subject.model) == (subject.state is P.SUCCEEDED)
         if subject.state is not before.state:
             assert subject.updated >= before.updated
-
-
-def test_the_model_of_another_project_is_another_model() -> None:
-    other = stored()
-    other = replace(other, name=replace(other.name, project_id="other"))
-    assert left(other).name == ModelName("other", "us-central1", "m")

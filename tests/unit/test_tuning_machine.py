@@ -55,16 +55,6 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
 # --- trials without a result ---
 
 
-def test_a_trial_that_reports_another_metric_is_told_which_one_is_asked_for() -> None:
-    """facts/tuning#metrics: a trial without the metric is INFEASIBLE."""
-    subject = play(failed=6).reports(1, 0.5, tag="accuracy").becomes(1, S.SUCCEEDED).look()
-    trial = subject.trials[1]
-    assert trial.state is TrialState.INFEASIBLE
-    assert "'accuracy'" in trial.infeasible_reason
-    assert f"'{METRIC}'" in trial.infeasible_reason
-    assert subject.job.failed == 1
-
-
 @pytest.mark.parametrize(
     ("api", "tags", "reason"),
     [

@@ -81,7 +81,6 @@ class World:
             reported=self._reported,
         )
         self._gangs = Gangs()
-        #: HOST:PORT of all reducers of an attempt that will not come back.
         #: All incarnations that were ever handed over, in that order, whatever became of their slots.
         self.lived: list[tuple[SimSlot, Incarnation]] = []
 
