@@ -59,14 +59,6 @@ def test_an_entry_of_a_built_in_name_replaces_the_row_in_its_place() -> None:
     ]
 
 
-def test_the_time_between_restarts_can_be_changed() -> None:
-    """spec/failures#overrides: overridable by an operator; a row without restarts has none."""
-    text = toml("replica_lost", spacing=[0, 30])
-    assert row("replica_lost", table(text)).spacing == (0, 30 * SECOND)
-    (fault,) = violations(toml("user_code_failed") + "spacing = 1")
-    assert "spacing: it is the time between restarts" in fault
-
-
 def test_a_new_row_stands_before_the_failures_and_wins() -> None:
     """spec/failures#rules: first match wins."""
     text = """
@@ -210,15 +202,6 @@ def test_what_cannot_be_meant_is_refused(name: str, changes: dict[str, Any], sai
     with pytest.raises(WrongRules) as raised:
         table_with([whole(name, **changes)])
     assert any(said in text for text in raised.value.violations), raised.value.violations
-
-
-def test_a_faulty_row_that_may_be_the_last_word_leaves_no_gap_and_is_a_place() -> None:
-    (fault,) = violations(
-        toml("stock_out", name="mine", retries=-1)
-        + toml("stock_out", causes=["preempted"])
-        + toml("user_code_failed", name="first", before="mine")
-    )
-    assert fault.startswith('failure_rules "mine".retries: ')
 
 
 def test_two_entries_of_one_name_are_refused() -> None:

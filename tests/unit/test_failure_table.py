@@ -169,15 +169,6 @@ def test_an_image_that_cannot_be_had_is_told_by_its_cause_first() -> None:
     assert error is not None and "status of 1. Termination reason" in error.message
 
 
-def test_the_out_of_disk_message_says_what_to_do() -> None:
-    verdict = judge(ended(replace(exited(signal=9), out_of_disk=True)), FRESH, RULES)
-    assert verdict.error is not None
-    assert verdict.error.message == (
-        "The replica workerpool0-0 was ended because its files took more than its disk has. Delete what is "
-        "not needed, or ask for a larger disk (bootDiskSizeGb)."
-    )
-
-
 def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
     """spec/failures#messages: the last lines of its log, which shows the message of a line in JSON
     (spec/logs#lines)."""

@@ -5,8 +5,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.api.trainshed_v1.timeline import timeline_of
-from trainshed.controller.capacity import CapacityTracker
-from trainshed.core.capacity import Delay, Node, WaitReason
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -17,7 +16,6 @@ from trainshed.core.lifecycle.events import (
     StartDelayed,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.scheduler.model import Policy
 
 PLACES = JobAdmitted(((PRIMARY, "a"),))
 BUSY = Delay(WaitReason.CLUSTER, "Slurm has not given its node yet: it is in use", word="Resources")
@@ -68,40 +66,6 @@ def test_nothing_is_told_of_what_is_not_to_be_started() -> None:
         starting().see(StartDelayed(2, BUSY)),
     ):
         assert told(life) == []
-
-
-def test_what_is_waited_for_again_after_a_start_is_told_again() -> None:
-    places = JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))
-    life = Life(job(1, 1)).see(places, RuntimePrepared(1), StartDelayed(1, BUSY))
-    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED), StartDelayed(1, BUSY))
-    assert len(told(life)) == 2
-
-
-def test_the_delay_is_why_the_job_waits_until_it_has_started() -> None:
-    room = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None)
-    room.set_nodes([Node("a", 4, 2**40)])
-    life = starting()
-    room.put(life.job)
-    assert room.why(life.job.uid, life.now) is None
-    expected = CREATED + HOUR
-    room.set_delay(life.job.uid, 1, replace(BUSY, expected=expected, position=2))
-    room.put(life.job)
-    waiting = room.why(life.job.uid, life.now)
-    assert waiting is not None
-    assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
-    assert (waiting.hint, waiting.position, waiting.expected) == (
-        "start expected at 1970-01-01 01:16 UTC",
-        2,
-        expected,
-    )
-    room.set_delay(life.job.uid, 1, None)
-    assert room.why(life.job.uid, life.now) is None
-    room.set_delay(life.job.uid, 1, BUSY)
-    room.put(life.see(ReplicaStarted(1, PRIMARY, 1, life.now)).job)
-    assert room.why(life.job.uid, life.now) is None, "it has started"
-    room.put(life.see(ReplicaExited(1, PRIMARY, 1, exited())).job)
-    room.set_delay(life.job.uid, 1, BUSY)
-    assert room.why(life.job.uid, life.now) is None, "it is over"
 
 
 def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None:

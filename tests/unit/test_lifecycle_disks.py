@@ -60,20 +60,6 @@ def test_a_restarted_replica_tells_nothing_that_is_known(life: Life) -> None:
     assert told(life) == ["Node a: it is full.", "workerpool0-0: 104 GB"]
 
 
-def test_a_service_that_comes_back_tells_nothing_twice(life: Life) -> None:
-    both = (seen(1, disk.NEARLY_FULL, "91 GB"), seen(2, disk.FULL, "104 GB"))
-    life.see(*both, *both)
-    assert told(life) == ["workerpool0-0: 91 GB", "workerpool0-0: 104 GB"]
-
-
-def test_another_attempt_is_told_anew(life: Life) -> None:
-    life.see(seen(1, NO_ROOM)).exits(PRIMARY, 139)
-    life.up()
-    assert life.job.attempt == 2
-    life.see(seen(1, NO_ROOM, attempt=2))
-    assert told(life) == ["Node a: it is full."] * 2
-
-
 def test_a_failure_names_the_full_disk_that_the_log_names(life: Life) -> None:
     """What the log says is quoted; that the node's disk is full is said where it was seen."""
     life.see(seen(1, NO_ROOM)).exits(PRIMARY, 1, tail=TAIL)

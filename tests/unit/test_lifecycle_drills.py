@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.unit.jobs import PRIMARY, WORKER, Life, job
+from tests.unit.jobs import WORKER, Life, job
 from trainshed.core.lifecycle.events import DrillOrdered, StopReplicas
 from trainshed.core.lifecycle.records import Drill, DrillKind
-from trainshed.core.lifecycle.states import AttemptState, JobState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
 
@@ -34,14 +34,3 @@ def test_an_attempt_meets_what_the_rule_of_that_name_is_about(kind: DrillKind, r
     assert not life.job.retry.keeps_room
     life.up()
     assert (life.job.attempt, life.job.state) == (2, JobState.RUNNING)
-
-
-def test_a_drill_that_met_its_budget_ends_the_job_as_the_real_thing_would() -> None:
-    """spec/operations#drills: an internal error on demand is one of the three attempts."""
-    life = Life(job(1)).up()
-    for _ in range(3):
-        life.see(order(DrillKind.INTERNAL, PRIMARY)).up()
-    assert life.job.state is JobState.FAILED
-    assert life.job.error is not None
-    assert life.job.error.code == 13
-    assert life.job.phase is AttemptState.OVER

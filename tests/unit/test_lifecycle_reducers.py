@@ -16,22 +16,6 @@ from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
 
 
-def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute() -> None:
-    """spec/failures#retries: given up after 20 within a minute; the job goes on without it; never a job
-    retry."""
-    life = Life(job(1, 1, 1, reducers=True)).up()
-    for _ in range(20):
-        life.exits(REDUCER, 1)
-        life.see(ReplicaStarted(1, REDUCER, life.replica(REDUCER).incarnation, life.now))
-    assert life.replica(REDUCER).incarnation == 21
-    life.exits(REDUCER, 1)
-    assert life.replica(REDUCER).state is ReplicaState.EXITED
-    assert life.job.state is JobState.RUNNING
-    assert life.last.endswith("20 of 20 restarts used; the job goes on without it.")
-    assert instructions(life.job) == ()
-    assert life.exits(PRIMARY).up().job.state is JobState.SUCCEEDED
-
-
 def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -> None:
     """spec/reduction#losses: a rate limit of its own. The first time at once, and always once it has lived;
     given up all the same within the minute."""
@@ -58,17 +42,6 @@ def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -
     assert now - began < 60 * SECOND
 
 
-def test_a_reducer_that_has_lived_is_started_again_at_once() -> None:
-    """spec/reduction#losses: what a pause is for is a reducer that cannot start, not one that is killed."""
-    life = Life(job(1, 1, 1, reducers=True)).up()
-    for _ in range(12):
-        life.now += 3 * SECOND
-        life.loses(REDUCER)
-        replica = life.replica(REDUCER)
-        assert instructions(life.job) == (StartReplicas(1, ((REDUCER, replica.incarnation),)),)
-        life.up()
-
-
 def test_a_job_that_ends_in_a_reducers_pause_waits_for_nobody() -> None:
     """spec/lifecycle#cancel: the incarnation that was to come never starts."""
     life = Life(job(1, 1, 1, reducers=True)).up()
@@ -85,20 +58,13 @@ def test_a_reducer_may_be_lost_any_number_of_times_if_it_is_seldom() -> None:
     life = Life(job(1, 1, 1, reducers=True, scheduling=Scheduling(disable_retries=True))).up()
     for _ in range(50):
         life.now += 4 * SECOND
-        life.loses(REDUCER, by_service=True).up()
+        life.loses(REDUCER, by_service=True)
+        replica = life.replica(REDUCER)
+        started = StartReplicas(1, ((REDUCER, replica.incarnation),))
+        assert instructions(life.job) == (started,), "it has lived, and starts at once"
+        life.up()
     assert life.replica(REDUCER).incarnation == 51
     assert (life.job.state, life.job.attempt) == (JobState.RUNNING, 1)
-
-
-def test_a_reducer_is_nobody_elses_business() -> None:
-    """spec/failures#retries: never a job retry, restartJobOnWorkerRestart or not."""
-    life = (
-        Life(job(1, 1, 1, reducers=True, scheduling=Scheduling(restart_job_on_worker_restart=True)))
-        .up()
-        .exits(REDUCER, 139)
-    )
-    assert life.job.retry is None
-    assert life.replica(REDUCER).incarnation == 2
 
 
 def test_how_reducers_end_once_the_workers_have_is_nobodys_business() -> None:

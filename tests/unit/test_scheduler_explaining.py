@@ -1,14 +1,9 @@
 """Why a job waits and what would let it start, in exact words (issue 3, point 3)."""
 
-from collections.abc import Iterable
-
-import pytest
-
 from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, World, gang, node
 from trainshed.core.capacity import (
     NodeCondition,
     OthersUse,
-    Preflight,
     QuotaKey,
     Waiting,
     WaitReason,
@@ -85,17 +80,6 @@ def test_others_use_the_nodes() -> None:
     assert said(alone, 3).message == f"needs 1 {T4}, 2 of 2 are used by others"
     alone.run(gang(1, 1), "a")
     assert said(alone, 2).message == "needs 4 CPUs, 1 of 8 are used by job 1 and 6 by others"
-
-
-def test_a_replica_that_moves_waits_for_others() -> None:
-    world = World([node("a", 8), node("b", 8, others=OthersUse(8)), node("c", 8)])
-    item = gang(1, 8, replicas=2)
-    first, second = (replica for replica, _ in item.replicas)
-    world.run(gang(2, 1), "a")
-    world.put(GangState(item, places=((first, "c"),), unplaced=((second, "a"),)))
-    reasons = said(world, 1)
-    assert reasons.reason is WaitReason.CAPACITY
-    assert reasons.message.endswith("b is used by others")
 
 
 def test_the_quota_is_used_up() -> None:
@@ -175,20 +159,6 @@ def test_a_replica_without_a_place_says_so() -> None:
     )
 
 
-def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
-    """spec/failures#maintenance."""
-    drained = NodeCondition.DRAINED
-    world = World([node("a", 4, condition=drained), node("b", 4, condition=drained)])
-    lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))
-    world.put(GangState(gang(1, 4, replicas=2), unplaced=lost))
-    assert said(world, 1) == Waiting(
-        WaitReason.NO_NODE,
-        "2 replicas wait for another place: workerpool0-0 lost its place on a;"
-        " needs 4 CPUs on a node, and a is drained, b is drained",
-        "a drained node is given back with: trainshed nodes drain NAME --undo",
-    )
-
-
 def test_jobs_of_other_projects_are_not_named() -> None:
     """Who may see this job need not see those; how much they have is told."""
     world = World([node("a", 8)])
@@ -206,32 +176,6 @@ def test_jobs_of_other_projects_are_not_named() -> None:
 
 
 # Pre-flight
-
-
-def test_preflight_says_where_it_would_run_and_creates_nothing() -> None:
-    """spec/submit#preflight."""
-    world = World([node("a", 4), node("b", 8)])
-    world.run(gang(1, 4), "a")
-    wanted = gang(5, 2, replicas=2)
-    assert preflight(world.snapshot.copy(), wanted, NOW) == Preflight(
-        (("workerpool0-0", "b"), ("workerpool1-0", "b")), None, 1
-    )
-    assert JobUid(5) not in world.snapshot.entries
-    with pytest.raises(ValueError, match="uid of its own"):
-        preflight(world.snapshot.copy(), gang(1), NOW)
-
-
-def test_preflight_says_why_not_and_what_would() -> None:
-    """spec/submit#preflight."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4), "a")
-    world.wait(gang(2, 8))
-    answer = preflight(world.snapshot.copy(), gang(9, 2, replicas=4), NOW)
-    assert not answer.admitted
-    assert answer.position == 2
-    assert answer.waiting is not None
-    assert answer.waiting.message == "needs 8 CPUs, 4 of 8 are used by job 1"
-    assert answer.waiting.hint == "would start now with at most 1 replica in workerpool1"
 
 
 def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
@@ -253,25 +197,6 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
 
 
 # Positions
-
-
-def test_positions_count_what_came_and_went_since_somebody_asked() -> None:
-    """Also where so many did that it is counted in between."""
-
-    def crowd(uids: Iterable[int]) -> World:
-        world = World([node("a", 64)])
-        for uid in uids:
-            world.wait(gang(uid, 1 + uid % 3, uid % 4 + 1, project="pq"[uid % 2]))
-        return world
-
-    world = crowd(range(1, 3001))
-    gone = [uid for uid in range(1, 3001) if uid % 7 in (0, 3, 5)]
-    for uid in gone:
-        world.snapshot.remove(JobUid(uid))
-    left = sorted({*range(1, 3001)} - {*gone})
-    anew = crowd(left)
-    for uid in left[::100]:
-        assert position(world.snapshot, JobUid(uid)) == position(anew.snapshot, JobUid(uid))
 
 
 def test_of_two_jobs_with_equal_shares_the_older_one_counts_first() -> None:

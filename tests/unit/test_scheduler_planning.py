@@ -2,13 +2,12 @@
 
 import pytest
 
-from tests.unit.clusters import NOW, REGION, SECOND, STRICT, T4, V100, World, gang, node
+from tests.unit.clusters import NOW, REGION, SECOND, STRICT, V100, World, gang, node
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
 from trainshed.scheduler.model import (
     Admit,
-    Demand,
     Gang,
     GangState,
     Place,
@@ -19,16 +18,6 @@ from trainshed.scheduler.model import (
 
 PATIENT = STRICT.patience
 CPUS = "cpus_n1_e2"
-
-
-def mixed(uid: int, *pools: tuple[int, Demand]) -> Gang:
-    """A gang with pools of its own demands."""
-    replicas = tuple(
-        (ReplicaId(pool, index), demand)
-        for pool, (count, demand) in enumerate(pools)
-        for index in range(count)
-    )
-    return Gang(JobUid(uid), f"projects/p/jobs/j{uid}", "p", REGION, 0, uid, replicas)
 
 
 # Order
@@ -92,16 +81,6 @@ def test_work_without_devices_stays_away_from_nodes_that_have_them() -> None:
     world = World([node("a", 4, gpus=4), node("b", 32)])
     world.wait(gang(1, 4), gang(2, 4, gpus=4))
     assert len(world.admitted()) == 2
-
-
-def test_replicas_of_different_sorts_are_placed_together() -> None:
-    """spec/lifecycle#start: a primary with devices and workers without."""
-    world = World([node("a", 4, gpus=1), node("b", 4), node("c", 4)])
-    world.wait(mixed(1, (1, Demand(4, 0, T4, 1)), (2, Demand(4))))
-    (made,) = world.plan().decisions
-    assert isinstance(made, Admit)
-    assert made.nodes[0] == (ReplicaId(0, 0), "a")
-    assert sorted(name for _, name in made.nodes[1:]) == ["b", "c"]
 
 
 def test_relaxed_gangs_are_dealt_evenly_and_one_too_large_runs_alone() -> None:
@@ -249,25 +228,6 @@ def test_room_is_kept_for_a_homeless_replica_at_once() -> None:
     world.run(gang(2, 2), "b")
     world.wait(gang(3, 1), gang(4, 2))
     assert world.plan().decisions == ()  # on b it would be in the way of job 1
-
-
-def test_a_replica_goes_back_where_it_was_if_that_takes_work_again_and_no_other_has_room() -> None:
-    """spec/failures#maintenance: a node that is undrained while its replicas wait for another one."""
-    drained = node("a", 4, condition=NodeCondition.DRAINED)
-    world = World([drained, node("b", 4)])
-    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
-    world.run(gang(2, 2), "b")
-    assert world.plan().decisions == ()
-    world.set_nodes([node("a", 4), node("b", 4)])
-    assert world.plan().decisions == (Place(JobUid(1), ReplicaId(0, 0), "a"),)
-
-
-def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:
-    """spec/queue#capacity."""
-    world = World([node("b", 2)])
-    world.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
-    reason = "needs 4 CPUs on one node; the largest node has 2"
-    assert world.plan().decisions == (StockOut(JobUid(1), reason),)
 
 
 # Spot
