@@ -3,7 +3,6 @@
 
 import base64
 import json
-import multiprocessing
 import stat
 from pathlib import Path
 
@@ -73,18 +72,6 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(bytes.fromhex(path.read_text())) == 32
     assert [file.name for file in path.parent.iterdir()] == [KEY_FILE]
-
-
-def _mint(path: Path) -> str:
-    return JobTokens.open(path, clock).mint(CLAIMS)[0]
-
-
-def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
-    path = tmp_path / KEY_FILE
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        tokens = pool.map(_mint, [path] * 6, chunksize=1)
-    assert len(set(tokens)) == 1
-    assert JobTokens.open(path, clock).read(tokens[0]) == CLAIMS
 
 
 @pytest.mark.parametrize("content", ["", "00", "no hexadecimal digits", "00" * 33])

@@ -91,18 +91,6 @@ def test_a_change_that_broke_off_loses_nothing_and_can_be_made_again(file: Path)
     assert len(file.read_text().split()) == 1
 
 
-def test_of_two_changes_at_once_the_second_forgets_the_former_keys(file: Path) -> None:
-    sealer = Sealer(file, {})
-    sealer.seal("hunter2", ID)
-    first = sealer.start_change()
-    sealed = sealer.seal("hunter2", ID)
-    second = sealer.start_change()
-    sealer.end_change(first)
-    assert Sealer(file, {}).open(sealed, ID) == "hunter2"
-    sealer.end_change(second)
-    assert len(file.read_text().split()) == 1
-
-
 def test_the_environment_changes_its_key_with_both_in_it(file: Path) -> None:
     sealed = Sealer(file, {VARIABLE: GIVEN}).seal("hunter2", ID)
     with pytest.raises(KeyUnusable, match='="NEW FORMER"'):

@@ -75,11 +75,6 @@ def test_what_is_no_filter_is_refused_with_a_place(text: str) -> None:
         parse_filter(text)
 
 
-def test_a_filter_has_a_largest_length() -> None:
-    with pytest.raises(FilterError, match="longer"):
-        parse_filter("a" * 20_001)
-
-
 @given(st.text(max_size=40))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:

@@ -21,18 +21,6 @@ ENTRY = Entry(
 )
 
 
-def test_the_filter_of_gcloud_ai_platform_stream_logs() -> None:
-    """spec/clients#log-pages: both names of the resource, both places of the task's name."""
-    compiled = compile_log_filter(
-        '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="42" AND '
-        '(resource.labels.task_name="workerpool0-0" OR labels.task_name="workerpool0-0")'
-    )
-    assert compiled.job_ids == {"42"}
-    assert compiled.tasks is None
-    assert compiled.passes(ENTRY)
-    assert not compiled.passes(replace(ENTRY, task="workerpool1-0"))
-
-
 def test_the_resume_form() -> None:
     """spec/clients#log-pages."""
     compiled = compile_log_filter(

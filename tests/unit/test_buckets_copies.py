@@ -43,19 +43,6 @@ def cp_without_attributes(source: Path, target: Path) -> None:
     run("cp", "-r", "--preserve=timestamps", source, target)
 
 
-def tar(source: Path, target: Path) -> None:
-    archive = source.with_name("copy.tar")
-    run("tar", "-C", source, "--format=gnu", "-cf", archive, ".")
-    target.mkdir()
-    run("tar", "-C", target, "-xf", archive)
-
-
-def rsync(source: Path, target: Path) -> None:
-    if shutil.which("rsync") is None:
-        pytest.skip("there is no rsync here")
-    run("rsync", "-a", f"{source}/", f"{target}/")
-
-
 def hard_links(source: Path, target: Path) -> None:
     run("cp", "-al", source, target)
 
@@ -73,7 +60,7 @@ def put_back(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-WAYS = [cp_r, cp_a, cp_without_attributes, tar, rsync, hard_links, moved, put_back]
+WAYS = [cp_r, cp_a, cp_without_attributes, hard_links, moved, put_back]
 
 
 @pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])

@@ -116,16 +116,6 @@ def test_a_list_of_versions_is_in_order_whatever_lives(store: ObjectStore) -> No
     assert {name for name, _ in page.objects} == {"a", "a\x01", "a-b", "ä"}
 
 
-def test_versioning_can_be_suspended(store: ObjectStore) -> None:
-    first = put(store, "x", b"one")
-    second = put(store, "x", b"two")
-    store.catalog.patch(BUCKET, {"versioning": {"enabled": False}})
-    third = put(store, "x", b"three")
-    assert all_of(store) == [("x", first), ("x", third)]
-    with pytest.raises(NotFound):
-        get(store, "x", second)
-
-
 def test_a_bucket_with_noncurrent_generations_is_not_empty(store: ObjectStore) -> None:
     generation = put(store, "x", b"one")
     store.delete(ObjectRef(BUCKET, "x"))

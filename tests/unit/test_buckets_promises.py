@@ -155,24 +155,6 @@ def test_a_predefined_acl_is_refused_by_its_name(ask: Ask, name: str) -> None:
     assert ask("PUT", "/bucket/z", b"", x_goog_acl="project-private").status == 200
 
 
-def test_holds_over_the_api(ask: Ask) -> None:
-    put(ask, "x", b"one")
-    assert ask("PATCH", f"{ITEM}x", {"temporaryHold": True}).json["temporaryHold"] is True
-    refused = ask("DELETE", f"{ITEM}x")
-    assert refused.status == 403
-    assert "active Temporary hold" in refused.json["error"]["message"]
-    assert ask("POST", f"{UPLOAD}?uploadType=media&name=x", b"two").status == 403
-    assert ask("DELETE", "/bucket/x").status == 403
-    assert ask("PATCH", f"{ITEM}x", {"contentType": "a/b"}).json["temporaryHold"] is True
-    assert "temporaryHold" not in ask("PUT", f"{ITEM}x", {}).json
-    put(ask, "x", b"two")
-    assert ask("PATCH", f"{ITEM}x", {"temporaryHold": "yes"}).status == 400
-    begun = ask("POST", f"{UPLOAD}?uploadType=resumable&name=y", {"eventBasedHold": True})
-    target = "/" + begun.headers["location"].split("/", 3)[3]
-    assert ask("PUT", target, b"content").json["eventBasedHold"] is True
-    assert ask("DELETE", f"{ITEM}y").status == 403
-
-
 def test_entity_tags_are_compared_when_properties_are_read(ask: Ask) -> None:
     put(ask, "x", b"one")
     for target in (f"{ITEM}x", BUCKET):

@@ -40,17 +40,6 @@ def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
         assert total == pytest.approx(prices[tier], abs=1e-3)
 
 
-def test_consumed_units() -> None:
-    """facts/machines#ml-units: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
-    minute = machines.MINUTE
-    assert machines.consumed_units([0.3878], 386 * minute // 60) == 0.06
-    assert machines.consumed_units([0.3878] * 3, 5 * minute) == 0.1
-    assert machines.consumed_units([0.3878], 60 * minute) == 0.39
-    assert machines.consumed_units([0.3878], 0) == 0
-    assert machines.consumed_units([], minute) == 0
-    assert machines.units_per_hour("n4-standard-4") is None
-
-
 def test_every_listed_image_is_read() -> None:
     """facts/packaging#images: 91 images, in each of the three multi-regions."""
     assert len(images.listed_images()) == 91

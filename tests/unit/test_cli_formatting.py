@@ -1,33 +1,12 @@
 """Moments, durations, tables, references: what the command line shows."""
 
 import click
-import pytest
 
 from trainshed.cli.jobs.describe import timeline_lines
-from trainshed.cli.text.moments import duration
 from trainshed.cli.text.tables import Field, table_of, width
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
-SECOND = 10**9
 NOON = "2026-11-20T12:00:00Z"
-
-
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [
-        (-1, "0.00s"),
-        (420_000_000, "0.42s"),
-        (7_390_000_000, "7.3s"),
-        (9_999_999_999, "9.9s"),
-        (42 * SECOND, "42s"),
-        (192 * SECOND, "3m 12s"),
-        (3599 * SECOND, "59m 59s"),
-        (7500 * SECOND, "2h 05m"),
-        (76 * 3600 * SECOND, "3d 4h"),
-    ],
-)
-def test_durations(length: int, text: str) -> None:
-    assert duration(length) == text
 
 
 def lines_of(

@@ -9,8 +9,6 @@ from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import ReplicaId
 from trainshed.telemetry.meters import Histogram, Meters
 
-SECOND = 10**9
-
 
 def placed(waiting: Job) -> Job:
     replica = Replica(ReplicaId(0, 0), node="n1")
@@ -20,22 +18,6 @@ def placed(waiting: Job) -> Job:
 def count(histogram: Histogram, *labels: str) -> tuple[int, float]:
     series = histogram.series[labels]
     return sum(series.counts), series.total
-
-
-def test_waiting_and_starting_are_timed() -> None:
-    meters, waiting = Meters(), job()
-    admitted = placed(waiting)
-    count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)
-    running = replace(
-        admitted,
-        state=JobState.RUNNING,
-        phase=AttemptState.RUNNING,
-        started=waiting.created + 5 * SECOND,
-    )
-    count_step(meters, admitted, running, waiting.created + 6 * SECOND)
-    count_step(meters, running, running, waiting.created + 7 * SECOND)
-    assert count(meters.waits, "vertex") == (1, 3.0)
-    assert count(meters.starts, "vertex") == (1, 5.0)
 
 
 def test_ends_restarts_and_lines_are_counted_once() -> None:

@@ -16,12 +16,6 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_files_are_found_from_where_the_service_was_started(tmp_path: Path) -> None:
-    settings = load(None, {"tls_cert": Path("a.pem"), "tls_key": Path("~/b.pem")})
-    assert settings.tls_cert == str(tmp_path / "a.pem")
-    assert settings.tls_key == str(tmp_path / "b.pem")
-
-
 @pytest.mark.parametrize("there", ["tls_cert", "tls_key"])
 def test_a_half_is_named_with_its_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: str

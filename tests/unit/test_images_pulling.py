@@ -145,8 +145,3 @@ def test_what_is_never_pulled_must_be_here(policy: str, reference: str, why: str
         Counter(policy).get(shop, reference)
     assert shop.pulls == 0
     assert Counter(policy).get(shop, reference, can_do_without=True) is None
-
-
-def test_an_image_that_was_unpacked_before_does_without_its_registry() -> None:
-    """spec/runtimes#images: what is built once is kept."""
-    assert Counter(MISSING).get(Shop(), VERSION, can_do_without=True) is None

@@ -11,21 +11,6 @@ from tools.install import locked
 from tests.commands import execute
 from tests.e2e.running import ROOT
 
-LOCK = """\
-a==1 \\
-    --hash=sha256:aa
-uv==0.1 \\
-    --hash=sha256:bb \\
-    --hash=sha256:cc
-uvloop==2 ; sys_platform != 'win32' \\
-    --hash=sha256:dd
-"""
-
-
-def test_a_package_is_taken_out_of_a_lock_with_its_hashes() -> None:
-    assert locked("uv", LOCK) == "uv==0.1 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc"
-    assert locked("b", LOCK) == ""
-
 
 def test_what_is_installed_first_is_in_every_lock() -> None:
     """The installer, and what a service loads, whose modules are compiled at once."""

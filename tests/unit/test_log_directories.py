@@ -17,19 +17,9 @@ def spec_with(value: str) -> JobSpec:
     )
 
 
-@pytest.mark.parametrize("output", ["gs://b/out", "gs://b/out/"])
-def test_vertex_jobs_log_below_their_output_directory(output: str) -> None:
-    assert log_directory(job(output=output).spec) == "gs://b/out/logs"
-
-
 def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
     spec = replace(job(api=Api.ML).spec, job_dir="gs://b/census/3/")
     assert log_directory(spec) == "gs://b/census/3"
-
-
-@pytest.mark.parametrize("api", Api)
-def test_a_job_without_a_directory_has_none(api: Api) -> None:
-    assert log_directory(job(api=api).spec) == ""
 
 
 @pytest.mark.parametrize(

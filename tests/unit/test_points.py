@@ -85,15 +85,6 @@ async def test_a_caller_who_goes_away_leaves_nobody_waiting(tmp_path: Path) -> N
     assert (await files.read(7, [1]))[1][-2:] == points(2, 3)
 
 
-async def test_points_of_runs_that_are_gone_are_gone(tmp_path: Path) -> None:
-    files = PointFiles(tmp_path)
-    await files.append(7, [(1, points(1))])
-    await files.forget([7, 8])
-    assert await files.read(7, [1]) == {1: []}
-    await files.append(7, [(1, points(2))])
-    assert await files.read(7, [1]) == {1: points(2)}
-
-
 async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(*range(5, 100), *range(10)))])
@@ -104,28 +95,6 @@ async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
     assert some == points(19, 31)  # A line goes on at both edges.
     means = (await files.read(7, [1], Part(10, has_means=True)))[1]
     assert [(point.step, point.value) for point in means[:2]] == [(9, 2.25), (19, 7.25)]
-
-
-async def test_who_looks_again_at_many_points_waits_for_none_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_points, "_LOOSE", 100)
-    reads: list[Path] = []
-    real = Path.read_bytes
-
-    def noted(path: Path) -> bytes:
-        reads.append(path)
-        return real(path)
-
-    monkeypatch.setattr(Path, "read_bytes", noted)
-    files = PointFiles(tmp_path)
-    for end in (50, 99):
-        await files.append(7, [(1, points(*range(end)))])
-        reads.clear()
-        for _ in range(2):
-            few = (await files.read(7, [1], Part(4)))[1]
-            assert (len(few), few[-1].step) == (4, end - 1)
-        assert len(reads) == 1
 
 
 async def test_points_as_version_0_2_wrote_them_are_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from trainshed.core.progress import Estimate, Tracker, counts, last_state, remaining_text, totals_of
+from trainshed.core.progress import Estimate, Tracker, counts, last_state, totals_of
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"))
 """What programs of each library printed: `# COMMAND`, lines `SECONDS TEXT`, `# end SECONDS`."""
@@ -124,17 +124,3 @@ def test_what_comes_before_the_work_is_not_the_work() -> None:
 def test_a_program_that_says_it_is_through_is_through() -> None:
     estimate = estimate_of((1, "step 1/2"), (2, "step 2/2"), now=9)
     assert (estimate.done, estimate.remaining) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("remaining", "text"),
-    [
-        (None, ""),
-        (0.2, "nearly done"),
-        (118.0, "about 120 s left"),
-        (6840.0, "about 110 min left"),
-        (9000.0, "about 2.5 h left"),
-    ],
-)
-def test_the_rest_in_words(remaining: float | None, text: str) -> None:
-    assert remaining_text(remaining) == text

@@ -17,9 +17,7 @@ from tests.unit.specs_requests import (
     custom_job,
     package,
 )
-from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.job import Accelerators, Machine
-from trainshed.core.names import Api
 from trainshed.core.reducers import bandwidth, warning_for
 from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.vertex import parse_custom_job
@@ -83,17 +81,6 @@ def test_bandwidth_of_a_machine_with_its_accelerators(
     """spec/reduction#bandwidth: the machine table. On N1 the GPUs count as well, and what was not published
     is not guessed."""
     assert bandwidth(machine(kind, accelerator, count)) == gbps
-
-
-def test_machines_without_a_known_bandwidth_are_few() -> None:
-    """spec/reduction#bandwidth: TPU hosts, and machines whose GPUs have network cards of their own."""
-    unknown = {
-        name.split("-")[0]
-        for name, machine in machine_types().items()
-        if Api.VERTEX in machine.apis and egress_with(machine) is None
-    }
-    assert unknown == {"a3", "a4", "a4x", "g4", "cloud", "ct5lp", "ct6e", "tpu7x"}
-    assert egress_with(machine_types()["a3-ultragpu-8g"]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """The distribution that workers import and images of users install (spec/reduction)."""
 
-import sys
 from pathlib import Path
 
-from tests.commands import execute
 from trainshed.runtimes import reduction
 from trainshed.runtimes.reduction import Reduction
 
@@ -12,23 +10,6 @@ def test_it_holds_sources_and_nothing_that_was_built() -> None:
     """spec/reduction: one for all Pythons and machines."""
     suffixes = {Path(name).suffix for name in reduction.content() if "dist-info" not in name}
     assert {".py", ".c"} <= suffixes <= {".py", ".c", ".h", ".typed"}
-
-
-def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
-    """spec/reduction: a directory on PYTHONPATH is all that PyTorch needs to load it."""
-    reduction.unpack(tmp_path)
-    program = (
-        "from importlib.metadata import entry_points\n"
-        "print(*[(p.name, p.value) for p in entry_points(group='torch.backends')])\n"
-        "import trainshed_reduction.settings as s\n"
-        "print(s.__file__)"
-    )
-    answer = execute(
-        sys.executable, "-S", "-c", program, env={"PYTHONPATH": str(tmp_path)}, check=True
-    )
-    point, file = answer.stdout.splitlines()
-    assert point == "('trainshed_reduction', 'trainshed_reduction.autoload:autoload')"
-    assert file == str(tmp_path / "trainshed_reduction/settings.py")
 
 
 def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) -> None:

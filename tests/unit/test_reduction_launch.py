@@ -1,7 +1,6 @@
 """What workers and reducers are told of each other (spec/reduction)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     REDUCER,
-    TENSORFLOW,
     ReducingRuntimes,
     Request,
     container,
@@ -29,15 +27,10 @@ from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job import JobSpec
-from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, ReductionPart, Software
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.engines.launch.documents import launch_document
-from trainshed.engines.launch.where import HostFacts, SharedPaths, Where
-from trainshed.engines.port import Slot
-from trainshed.replica import protocol
 from trainshed.serve.engine_adapters import JobCertificate, job_certificate
 
 PRIMARY, WORKER, FIRST, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
@@ -244,42 +237,3 @@ def test_ml_jobs_have_reducers_in_no_other_role() -> None:
 
 
 # --- what the engine adds ---
-
-SLOT = Slot(WORKER, "local", "h", "h", "127.64.0.2", 2222)
-
-
-def plan(spec: JobSpec, replica: ReplicaId, image: ImageRoot | None = None) -> LaunchPlan:
-    return LaunchPlan(
-        job_uid=JobUid(7),
-        attempt=1,
-        replica=replica,
-        incarnation=1,
-        argv=("x",),
-        environ=tuple(environ(spec, replica).items()),
-        hostname="h",
-        address="127.64.0.2",
-        hosts=(),
-        software=Software(read_only=("/cache/reduction/1",), image=image),
-        limits=Limits(cpu_weight=1600),
-        reduction=ReductionPart("/cache/reduction/1"),
-    )
-
-
-def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
-    where = Where(
-        slot=SLOT,
-        host=HostFacts(level, "", "", 2**30, "id", processors=2),
-        shared=SharedPaths(),
-        directory=Path("/slots/7/1/workerpool1-0"),
-        hosts=Path("/slots/7/1/hosts"),
-        logs=Path("/logs"),
-    )
-    return launch_document(launch, where)
-
-
-def test_a_jobs_own_number_of_reducers_counts() -> None:
-    """spec/reduction#settings: the user's variables win."""
-    env = [{"name": reduction.THREADS, "value": "5"}]
-    spec = parsed(package(executorImageUri=TENSORFLOW), pool(), reducers(env=env))
-    assert document("session", plan(spec, FIRST)).program.environ[reduction.THREADS] == "5"
-    assert document("session", plan(THREE, FIRST)).program.environ[reduction.THREADS] == "2"

@@ -8,23 +8,6 @@ from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, unix_sockets
 
 
-def v2_tree(root: Path, own: str, handed_on: dict[str, str]) -> Path:
-    for path in ("", *handed_on, own):
-        directory = root / path
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "cgroup.procs").write_text("")
-        (directory / "cgroup.controllers").write_text("cpu memory")
-        (directory / "cgroup.subtree_control").write_text(handed_on.get(path, ""))
-    membership = root / "membership"
-    membership.write_text(f"0::/{own}\n")
-    return membership
-
-
-def test_version_2_without_delegation_offers_nothing(tmp_path: Path) -> None:
-    membership = v2_tree(tmp_path, "user/service", {"user": "pids"})
-    assert cgroups.find_bases(str(tmp_path), str(membership)) == ("", "", "")
-
-
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "", "")
     groups = cgroups.ControlGroups(

@@ -79,21 +79,6 @@ def test_a_link_in_a_directory_s_place_is_not_followed(
     assert measured(top) < 2 * MIB
 
 
-def test_another_file_system_does_not_count(tmp_path: Path) -> None:
-    shared = Path("/dev/shm")
-    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is no other file system")
-    tree = TreeSize("/dev")
-    assert tree.go_on(60.0)
-    write(own := shared / f"trainshed-test-{os.getpid()}", 4 * MIB)
-    try:
-        again = TreeSize("/dev")
-        assert again.go_on(60.0)
-        assert again.found - tree.found < MIB
-    finally:
-        own.unlink()
-
-
 def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
     """Each directory on the way down is open: of 300 some are left out, and no handle is."""
     place = os.open(top, os.O_RDONLY)

@@ -4,7 +4,6 @@ import errno
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -111,18 +110,6 @@ def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: 
     claim.release()
     assert journal.expel(str(slot), 3, "late")
     assert journal.Entries(str(slot)).record(3) == journal.lost_record("by itself")
-
-
-def test_a_document_of_another_version_of_the_service_is_read() -> None:
-    message: dict[str, Any] = {
-        "incarnation": 1,
-        "argv": ["true"],
-        "environ": {},
-        "logs": "/logs",
-        "later": 1,
-    }
-    document = protocol.LaunchDocument.from_message(message)
-    assert (document.limits.stall_after, document.limits.disk_enforced) == (0.0, False)
 
 
 def test_notes_stay_with_their_incarnation(slot: Path) -> None:

@@ -73,9 +73,3 @@ def test_json_lines_tell_their_step_by_a_field() -> None:
     assert numbers(lines) == [7, 8]
     assert numbers([Said("x", {"globalStep": 9})]) == [9]
     assert numbers([Said("x", {"step": True})]) == []
-
-
-def test_lines_about_checkpoints_count_only_alone() -> None:
-    saves = ["saved checkpoint at step 10", "saved checkpoint at step 20"]
-    assert numbers([*saves, "step 15 done"]) == [15]
-    assert numbers(saves) == [10, 20]

@@ -1,7 +1,9 @@
 """Which runtime stands for an image or a runtime version (spec/submit#defaults, spec/runtimes#substitutes;
-facts/packaging#runtime-versions, facts/packaging#images)."""
+facts/packaging#runtime-versions, facts/packaging#images). An operator's image map: which entry an image
+gets, and what cannot be an entry."""
 
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,32 +14,31 @@ from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.sheet import Minor
+from trainshed.serve.setting_types import MappedImages, convert
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
 
 
 @dataclass
 class Pythons:
-    """Interpreters that a test says are there; `searches` counts how often the whole machine was asked."""
+    """Interpreters that a test says are there."""
 
     own: Minor
     others: tuple[Minor, ...] = ()
-    searches: int = 0
 
     def usual(self) -> Minor:
         return self.own
 
     def found(self) -> Sequence[Minor]:
-        self.searches += 1
         return sorted({self.own, *self.others}, reverse=True)
 
 
-def _chosen(answer: RuntimeChoice | RuntimeRefusal) -> RuntimeChoice:
+def chosen(answer: RuntimeChoice | RuntimeRefusal) -> RuntimeChoice:
     assert isinstance(answer, RuntimeChoice), answer
     return answer
 
 
-def _refused(answer: RuntimeChoice | RuntimeRefusal) -> str:
+def refused(answer: RuntimeChoice | RuntimeRefusal) -> str:
     assert isinstance(answer, RuntimeRefusal), answer
     return answer.reason
 
@@ -50,7 +51,7 @@ def test_an_image_of_a_served_framework_is_exact_where_its_python_is_found(
     """spec/runtimes#substitutes."""
     catalog = LocalCatalog(Pythons((3, 12), ((3, 10),)))
     uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{name}:latest"
-    choice = _chosen(catalog.for_image(uri))
+    choice = chosen(catalog.for_image(uri))
     assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.6", "3.10")
     assert not any("cannot be had" in notice for notice in choice.notices)
     assert any("crcmod (there is no wheel" in notice for notice in choice.notices)
@@ -58,7 +59,7 @@ def test_an_image_of_a_served_framework_is_exact_where_its_python_is_found(
 
 def test_the_same_minor_version_on_another_python_comes_before_another_version() -> None:
     """spec/runtimes#substitutes: nearest, with a notice that says what was asked and what is there."""
-    choice = _chosen(
+    choice = chosen(
         LocalCatalog(Pythons((3, 12), ((3, 7),))).for_image(_IMAGES + "sklearn-cpu.1-6:latest")
     )
     assert (choice.version, choice.python_version) == ("1.6", "3.12")
@@ -80,22 +81,22 @@ def test_a_python_that_is_missing_is_named_with_how_to_get_it(
     """Nothing is advised where no Python would help: of PyTorch there is one version. uv has no Python below
     3.8."""
     uri = f"{_IMAGES}{image}:latest"
-    choice = _chosen(LocalCatalog(Pythons((3, 11))).for_image(uri))
-    refused = _refused(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
+    choice = chosen(LocalCatalog(Pythons((3, 11))).for_image(uri))
+    refusal = refused(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
     assert not choice.is_exact
-    assert "exact_runtimes" in refused
-    for text in (choice.notices[0], refused):
+    assert "exact_runtimes" in refusal
+    for text in (choice.notices[0], refusal):
         assert (f"is Python {python}: `{command}`" in text) == bool(command)
         assert ("install" in text) == bool(command)
     if python:
         there = LocalCatalog(Pythons((3, 11), ((3, int(python[2:])),)), exact=True)
-        assert _chosen(there.for_image(uri)).is_exact
+        assert chosen(there.for_image(uri)).is_exact
 
 
 @pytest.mark.parametrize("name", ["ray-cpu.2-47.py311", "ray-gpu.2-9.py310"])
 def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> None:
     """spec/runtimes#environments: never replaced by an environment without that framework."""
-    reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
+    reason = refused(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
     assert name in reason
     for offer in ("sklearn-cpu.1-6", "xgboost-cpu.2-1", "pytorch-xla.2-4.py310", "tf-cpu.2-17"):
         assert offer in reason
@@ -121,9 +122,7 @@ def test_images_of_every_framework(
 ) -> None:
     """spec/runtimes#substitutes: exact where version and interpreter are there, else the nearest version of
     the same framework."""
-    choice = _chosen(
-        LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest")
-    )
+    choice = chosen(LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest"))
     assert (choice.family, choice.version, choice.python_version) == expected
     version = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
     missing = any("cannot be had here" in notice for notice in choice.notices)
@@ -134,7 +133,7 @@ def test_packages_for_tpus_are_told_to_those_who_named_tpus_alone() -> None:
     """The public image of PyTorch without GPUs is called XLA's, whether one has a TPU or not."""
     catalog = LocalCatalog(Pythons((3, 11)))
     for device, is_told in (("xla", False), ("gpu", False), ("tpu", True)):
-        choice = _chosen(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
+        choice = chosen(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
         assert any("torch-xla (no TPU" in notice for notice in choice.notices) is is_told, device
 
 
@@ -150,20 +149,20 @@ def test_programs_of_an_older_pytorch_load_what_they_saved(name: str, variables:
     """`torch.load` refuses most objects since 2.6; a program for an older image never says
     `weights_only`."""
     catalog = LocalCatalog(Pythons((3, 11)))
-    choice = _chosen(catalog.for_image(f"{_IMAGES}{name}:latest"))
+    choice = chosen(catalog.for_image(f"{_IMAGES}{name}:latest"))
     assert [way.variable for way in choice.old_ways] == variables
     assert any("torch.load" in notice for notice in choice.notices) == bool(variables)
     # Whoever names the runtime itself gets it as it is.
-    assert not _chosen(catalog.default("pytorch")).old_ways
+    assert not chosen(catalog.default("pytorch")).old_ways
 
 
 def test_the_version_comes_before_cuda() -> None:
     """spec/runtimes#substitutes: the nearest version; that it is built for CPUs is told."""
     catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
-    exact = _chosen(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
+    exact = chosen(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
     assert (exact.version, exact.python_version) == ("2.16+cuda12", "3.10")
     assert not any("cannot be had" in notice for notice in exact.notices)
-    old = _chosen(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
+    old = chosen(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
     assert old.version == "2.6"
     assert any("with CUDA" in notice for notice in old.notices)
 
@@ -181,17 +180,9 @@ class Engine:
 def test_a_custom_image_runs_as_a_container_where_there_is_an_engine() -> None:
     """spec/runtimes#images."""
     catalog = LocalCatalog(Pythons((3, 11)), images=Engine(missing="gone:v1"))
-    choice = _chosen(catalog.for_image("gcr.io/p/trainer:v1"))
+    choice = chosen(catalog.for_image("gcr.io/p/trainer:v1"))
     assert (choice.family, choice.image, choice.notices) == (CONTAINER, "gcr.io/p/trainer:v1", ())
-    assert "pull it" in _refused(catalog.for_image("gone:v1"))
-
-
-@pytest.mark.parametrize("images", [None, Engine()])
-def test_an_unlisted_prebuilt_image_gets_a_hint(images: Engine | None) -> None:
-    catalog = LocalCatalog(Pythons((3, 11)), images=images)
-    assert "sklearn-cpu.1-6" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-5:latest"))
-    reducers = "vertex-ai-restricted/training/reductionserver:latest"
-    assert reducers in _refused(catalog.for_image(_IMAGES + "reductionserver:latest"))
+    assert "pull it" in refused(catalog.for_image("gone:v1"))
 
 
 @pytest.mark.parametrize("region", ["us", "europe", "asia"])
@@ -203,7 +194,7 @@ def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None
     assert catalog.for_image(uri) == RuntimeChoice("reduction-server", "", "3.12")
     entries = [MappedImage("*/reductionserver:*", image="mine:v1")]
     mapping = LocalCatalog(Pythons((3, 12)), image_map=entries, images=Engine())
-    assert _chosen(mapping.for_image(uri)).image == "mine:v1"
+    assert chosen(mapping.for_image(uri)).image == "mine:v1"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +211,7 @@ def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(
     """spec/runtimes#substitutes and the public guide's runtimeVersion 2.6 with Python 3.7: nothing is
     substituted."""
     catalog = LocalCatalog(Pythons((3, 12), ((3, 13), (3, 10), (3, 7))), exact=True)
-    choice = _chosen(catalog.for_runtime_version(version, python))
+    choice = chosen(catalog.for_runtime_version(version, python))
     assert (choice.family, choice.version, choice.python_version) == here
     (notice,) = choice.notices
     for name in ("numpy", "pandas", "scikit-learn", "statsmodels", "tensorflow", "xgboost"):
@@ -243,7 +234,7 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
     """spec/runtimes#substitutes: what was asked, what is there, what is missing; TensorFlow is left out only
     where it cannot be had."""
     catalog = LocalCatalog(Pythons(pythons[0], pythons))
-    choice = _chosen(catalog.for_runtime_version(version, python))
+    choice = chosen(catalog.for_runtime_version(version, python))
     assert (choice.family, choice.version, choice.python_version) == here
     (notice,) = choice.notices
     for part in (f"TensorFlow {version}", f"Python {python}", f"on Python {here[2]}"):
@@ -257,29 +248,17 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
 def test_exact_refuses_substitutes_but_not_the_default() -> None:
     """spec/runtimes#substitutes: an operator's setting."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)
-    assert "TensorFlow 2.12" in _refused(catalog.for_runtime_version("2.6", "3.7"))
-    assert "refuse" in _refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
-    _chosen(catalog.for_runtime_version("", ""))
-
-
-def test_without_a_fitting_interpreter_the_refusal_says_which_would_do() -> None:
-    reason = _refused(LocalCatalog(Pythons((3, 5))).for_runtime_version("", ""))
-    assert "Install a Python" in reason
-
-
-def test_families_by_name() -> None:
-    catalog = LocalCatalog(Pythons((3, 11)))
-    assert _chosen(catalog.default("python")) == RuntimeChoice("python", "", "3.11")
-    assert "scikit-learn, python" in _refused(catalog.default("fortran"))
-    assert _chosen(catalog.default("tensorflow")).version == "2.21"
+    assert "TensorFlow 2.12" in refused(catalog.for_runtime_version("2.6", "3.7"))
+    assert "refuse" in refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
+    chosen(catalog.for_runtime_version("", ""))
 
 
 def test_a_release_by_name_on_the_nearest_python() -> None:
     catalog = LocalCatalog(Pythons((3, 11), ((3, 7), (3, 9))))
-    assert _chosen(catalog.named("tensorflow", "2.6")).python_version == "3.9"
-    assert _chosen(catalog.named("tensorflow", "2.6", "3.7")).python_version == "3.7"
-    assert "2.21" in _refused(catalog.named("tensorflow", "9.9"))
-    assert "3.7 to 3.8" in _refused(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
+    assert chosen(catalog.named("tensorflow", "2.6")).python_version == "3.9"
+    assert chosen(catalog.named("tensorflow", "2.6", "3.7")).python_version == "3.7"
+    assert "2.21" in refused(catalog.named("tensorflow", "9.9"))
+    assert "3.7 to 3.8" in refused(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
 
 
 def test_the_locks_hold_what_the_sheets_ask_for() -> None:
@@ -301,3 +280,107 @@ def test_the_locks_hold_what_the_sheets_ask_for() -> None:
     (cuda,) = (release for release in torch.releases if release.for_gpu)
     # Two signs would also take a build for CPUs, if the machine's index has one.
     assert "torch===2.13.0" in torch.lock(cuda).read_text().splitlines()
+
+
+# --- an operator's image map ---
+
+SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
+
+
+class LocalEngine:
+    """Runs only what is local."""
+
+    def refusal(self, reference: str) -> str:
+        return "" if reference.startswith("localhost/") else f"{reference} is not here; pull it."
+
+
+def mapping(text: str, *, exact: bool = False, engine: bool = True) -> LocalCatalog:
+    entries = convert("images", MappedImages, tomllib.loads(text).get("images", []))
+    images = LocalEngine() if engine else None
+    return LocalCatalog(Pythons((3, 12), ((3, 11),)), exact=exact, image_map=entries, images=images)
+
+
+_PYTHONS = """
+[[images]]
+pattern = "python:3.11*"
+runtime = "python"
+python = "3.11"
+[[images]]
+pattern = "python:*"
+runtime = "python"
+[[images]]
+pattern = "*/team/*"
+runtime = "tensorflow 2.17"
+"""
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("python:3.11", ("python", "", "3.11")),
+        ("python:3.11-slim", ("python", "", "3.11")),
+        ("python:3", ("python", "", "3.12")),
+        ("gcr.io/team/a/b:v1", ("tensorflow", "2.17", "3.12")),
+    ],
+)
+@pytest.mark.parametrize("engine", [True, False])
+def test_the_first_entry_that_fits_gives_the_runtime(
+    uri: str, expected: tuple[str, str, str], engine: bool
+) -> None:
+    """spec/runtimes#images: images that cannot be pulled run in an environment of that kind, with or without
+    a container engine."""
+    choice = chosen(mapping(_PYTHONS, engine=engine).for_image(uri))
+    assert (choice.family, choice.version, choice.python_version) == expected
+    (notice,) = choice.notices
+    assert uri in notice
+    assert "operator's setting" in notice
+
+
+def test_an_entry_wins_over_the_prebuilt_names() -> None:
+    text = '[[images]]\npattern = "*/sklearn-cpu.1-6:*"\nimage = "localhost/sklearn:1"\n'
+    choice = chosen(mapping(text).for_image(SKLEARN))
+    assert (choice.family, choice.image) == (CONTAINER, "localhost/sklearn:1")
+    assert "localhost/sklearn:1" in choice.notices[0]
+    assert "container engine" in refused(mapping(text, engine=False).for_image(SKLEARN))
+
+
+def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
+    """spec/runtimes#images: they name images too, of several frameworks."""
+    text = '[[images]]\npattern = "runtimeVersion:2.*"\nruntime = "scikit-learn 1.6"\n'
+    catalog = mapping(text, exact=True)
+    choice = chosen(catalog.for_runtime_version("2.6", "3.7"))
+    assert (choice.family, choice.version) == ("scikit-learn", "1.6")
+    assert "runtimeVersion:2.6 is mapped" in choice.notices[0]
+    refused(catalog.for_runtime_version("1.15", "3.7"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "word"),
+    [
+        ('runtime = "python"', "pattern", "missing"),
+        ('pattern = ""\nruntime = "python"', "pattern", "missing"),
+        ('pattern = "a"', "runtime", "neither"),
+        ('pattern = "a"\nruntime = "python"\nimage = "b"', "runtime", "both"),
+        ('pattern = "a"\nruntime = "tensorflwo"', "runtime", "Did you mean tensorflow?"),
+        ('pattern = "a"\nruntime = "tensorflow 9.9"', "runtime", "2.21"),
+        ('pattern = "a"\nruntime = "python 3.11"', "runtime", "leave it out"),
+        ('pattern = "a"\nruntime = "tensorflow 2.6"\npython = "3.13"', "python", "tensorflow 2.6"),
+        ('pattern = "a"\nruntime = "python"\npython = "three"', "python", "three"),
+        ('pattern = "a"\nruntime = "python"\npython = 3.1', "python", "text"),
+        ('pattern = "a"\nimage = "b"\npython = "3.11"', "python", "runtime only"),
+        ('pattern = "a"\nimage = "https://b"', "image", "HOST/NAME:TAG"),
+        ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
+    ],
+)
+def test_what_cannot_be_an_entry_is_named_with_its_key(entry: str, key: str, word: str) -> None:
+    with pytest.raises(ValueError, match=rf"^images\[1\]\.{key}: ") as refusal:
+        mapping(f'[[images]]\npattern = "z"\nimage = "y"\n[[images]]\n{entry}\n')
+    assert word in str(refusal.value)
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    tables = [{"pattern": "a", "image": "b"}, {"pattern": "a", "runtime": "x"}, {}]
+    with pytest.raises(ValueError, match="pattern 'a' has two tables") as refusal:
+        convert("images", MappedImages, tables)
+    places = [line.partition(":")[0] for line in str(refusal.value).splitlines()]
+    assert places == ["images[1].runtime", "images[2].pattern", "images[2].runtime", "images"]

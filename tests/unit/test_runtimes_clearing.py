@@ -148,12 +148,3 @@ def test_a_download_takes_no_room_as_long_as_an_environment_has_it_too(cache: Pa
     shared.unlink()
     (piece,) = cleaner.downloads()
     assert piece.bytes >= 500_000
-
-
-def test_a_download_cache_that_an_operator_named_is_his_own(cache: Path, tmp_path: Path) -> None:
-    archive = cache / "uv" / "archive-v0" / "abc"
-    (archive / "old_thing-1.0.dist-info").mkdir(parents=True)
-    _age(archive, 40)
-    shared = {"PATH": "/usr/bin:/bin", "UV_CACHE_DIR": str(tmp_path / "shared")}
-    installer = Installer(cache / "uv", shared)
-    assert list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).downloads()) == []

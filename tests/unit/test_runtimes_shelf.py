@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -78,28 +77,6 @@ def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> N
     assert not list((tmp_path / ".drafts").iterdir())
     shelf.put("key", _fill)
     assert shelf.has("key")
-
-
-def test_two_services_build_once(tmp_path: Path) -> None:
-    built: list[Path] = []
-    entered, go = threading.Event(), threading.Event()
-
-    def fill(draft: Path) -> None:
-        built.append(draft)
-        entered.set()
-        assert go.wait(60)
-        _fill(draft)
-
-    # Two shelves on one directory: what they share is only the lock file, as two processes would.
-    threads = [threading.Thread(target=Shelf(tmp_path).put, args=("key", fill)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert entered.wait(60)
-    go.set()
-    for thread in threads:
-        thread.join(60)
-    assert len(built) == 1
-    assert Shelf(tmp_path).has("key")
 
 
 def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(

@@ -114,20 +114,6 @@ def test_mail_needs_a_server_and_a_sender(tmp_path: Path) -> None:
     assert load(config, {}).notify[0].mail == ("a@example.org",)
 
 
-def test_an_image_map_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -> None:
-    """spec/runtimes#substitutes: an operator's image map; errors name the table and the key."""
-    config = tmp_path / "c.toml"
-    entry = '[[images]]\npattern = "python:*"\nruntime = "python"\npython = "3.11"\n'
-    config.write_text(entry)
-    (mapped,) = load(config, {}).images
-    assert (mapped.pattern, mapped.family, mapped.python) == ("python:*", "python", "3.11")
-    config.write_text(f'{entry}[[images]]\npattern = "a"\nruntime = "pyton"\n')
-    with pytest.raises(SettingsError) as refused:
-        load(config, {})
-    assert f"{config}: images[1].runtime: there is no runtime 'pyton'" in str(refused.value)
-    assert "Did you mean python?" in str(refused.value)
-
-
 @pytest.mark.parametrize("text", ["= 1", b"\xff\xfe\x00".decode("latin-1")])
 def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
     config = tmp_path / "c.toml"

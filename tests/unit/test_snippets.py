@@ -1,7 +1,6 @@
 """The same job for other clients: what is printed says all of it, in words that those clients take."""
 
 import ast
-import json
 import shlex
 from typing import Any
 
@@ -14,18 +13,6 @@ def custom(**spec: Any) -> dict[str, Any]:
     return custom_job(package(packageUris=["gs://b/p.whl"], args=["--epochs", "3"]), **spec) | {
         "displayName": "first try"
     }
-
-
-def test_a_custom_job_is_a_command_of_gcloud_and_its_file() -> None:
-    job = custom(serviceAccount="me@p")
-    head, _, rest = snippet(SnippetForm.GCLOUD, Api.VERTEX, "p", "r", job).partition("\n")
-    assert head == "cat > job.json <<'END'"
-    content, _, command = rest.partition("\nEND\n")
-    assert json.loads(content) == job["jobSpec"]
-    assert shlex.split(command.replace("\\\n", "")) == [
-        *("gcloud", "ai", "custom-jobs", "create", "--region=r", "--display-name=first try"),
-        "--config=job.json",
-    ]
 
 
 def test_a_job_of_ml_is_a_command_of_gcloud() -> None:

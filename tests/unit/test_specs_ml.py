@@ -216,22 +216,6 @@ def test_tiers_with_devices() -> None:
     assert any("TPU" in warning for warning in tpu.warnings)
 
 
-def test_custom_tpu_worker_goes_with_both_categories() -> None:
-    """facts/machines#accelerators."""
-    for master in ("n1-highcpu-16", "complex_model_m"):
-        spec = spec_of(custom(masterType=master, workerType="cloud_tpu", workerCount="1"))
-        assert [p.position for p in spec.pools] == [0]
-        assert spec.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)
-
-
-def test_accelerators_and_legacy_machines() -> None:
-    spec = spec_of(gpus("NVIDIA_TESLA_V100", "4"))
-    assert spec.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_V100", 4)
-    legacy = spec_of(custom(masterType="complex_model_l_gpu"))
-    assert legacy.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 8)
-    assert legacy.pool(0).machine.vcpus == 32
-
-
 def test_containers_fall_back_to_the_masters_image() -> None:
     """facts/program#arguments: a role without an image of its own runs the master's; args go to every
     role."""
@@ -257,12 +241,6 @@ def test_containers_fall_back_to_the_masters_image() -> None:
     assert all(p.program.module is None for p in spec.pools)
     assert spec.use_chief_in_tf_config
     assert spec.runtime_version == ""
-
-
-def test_container_command_and_args() -> None:
-    config = {"containerCommand": ["python3", "-m", "x"], "containerArgs": ["--a"]}
-    program = spec_of(image(config=config)).pool(0).program
-    assert (program.command, program.args) == (("python3", "-m", "x"), ("--a",))
 
 
 @pytest.mark.parametrize(

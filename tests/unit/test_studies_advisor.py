@@ -20,9 +20,8 @@ from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, Para
 from trainshed.studies import advisor_client as client
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import HEAD, SuggestCall, algorithm_for, frame
-from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
+from trainshed.studies.gp.bandit import outlook
 from trainshed.studies.port import AdvisorFailed, Curve, Seen
-from trainshed.studies.random_search import GridSearch, RandomSearch
 
 
 def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
@@ -70,13 +69,6 @@ async def test_it_answers_what_the_algorithm_says(advisor: ProcessAdvisor) -> No
     assert not other.should_stop
     expected = await advisor.outlook(spec(Algorithm.DEFAULT), SEEN, ["x"])
     assert expected == outlook(spec(Algorithm.DEFAULT), SEEN, ["x"]) and "so far" in expected.reason
-
-
-async def test_several_at_once_are_answered_one_after_the_other(advisor: ProcessAdvisor) -> None:
-    asking = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
-    answers = await asyncio.gather(*asking)
-    random = algorithm_for(Algorithm.RANDOM_SEARCH)
-    assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
 
 
 async def test_a_suggestion_waits_for_one_outlook_at_most(advisor: ProcessAdvisor) -> None:
@@ -225,21 +217,6 @@ async def test_one_that_takes_too_long_is_ended(
         assert advisor._process is None  # pyright: ignore[reportPrivateUsage] # nothing else shows it
 
 
-async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
-    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played(
-        monkeypatch,
-        """
-        sys.stdin.buffer.read(HEAD.size)
-        os.write(1, frame(Proposals(()))[:7])
-        """,
-    )
-    for _ in range(2):
-        with pytest.raises(AdvisorFailed, match="its process ended"):
-            await advisor.suggest(spec(), SEEN, 1, 7)
-
-
 async def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
     advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,13 +292,6 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
     assert not failed
     assert answers == answers[: head + length] * 2
     assert errors.count(b"hello from a library") == errors.count(b"and from its C code") == 2
-
-
-def test_each_study_gets_what_it_asks_for() -> None:
-    """facts/tuning#ml: the default is Bayesian."""
-    assert isinstance(algorithm_for(Algorithm.DEFAULT), GaussianProcessBandit)
-    assert isinstance(algorithm_for(Algorithm.GRID_SEARCH), GridSearch)
-    assert isinstance(algorithm_for(Algorithm.RANDOM_SEARCH), RandomSearch)
 
 
 def test_importing_the_room_loads_no_numpy() -> None:

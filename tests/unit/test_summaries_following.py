@@ -115,30 +115,6 @@ def test_points_are_bounded_and_the_last_is_kept(
     assert max(points) == 199
 
 
-def test_directories_are_told_before_they_are_read(
-    place: Path, directory: Counted, clock: Clock
-) -> None:
-    """So that what appears in between is not missed; of those above it is told what counts there."""
-
-    def told() -> list[tuple[str, str]]:
-        directories: list[tuple[str, str]] = []
-
-        def met(handle: int, awaited: str) -> None:
-            path = str(Path(f"/proc/self/fd/{handle}").readlink())
-            directories.append((path.removeprefix(str(place.parents[1])), awaited))
-
-        for _ in directory.files(met):
-            pass
-        return directories
-
-    above = [("", "jobs"), ("/jobs", "3")]
-    assert told() == above[:1]
-    place.parent.mkdir()
-    assert told() == above
-    EventWriter(place / "eval", clock)
-    assert told() == [*above, ("/jobs/3", ""), ("/jobs/3/eval", "")]
-
-
 class Vanishing:
     """Files that are gone before they can be read."""
 
