@@ -42,13 +42,8 @@ async def record(house: House, job_id: str = "census") -> TuningJob:
 
 
 async def over(house: House, job_id: str = "census", **changes: Any) -> None:
-    await house.become(
-        f"projects/p1/jobs/{job_id}",
-        state=JobState.SUCCEEDED,
-        started=START,
-        ended=START + SECOND,
-        **changes,
-    )
+    ended = {"state": JobState.SUCCEEDED, "started": START, "ended": START + SECOND}
+    await house.become(f"projects/p1/jobs/{job_id}", **ended, **changes)
 
 
 def trial_job(job: TuningJob, number: int, state: JobState, minutes: int) -> Job:
@@ -186,6 +181,10 @@ async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:
     await over(house, "more", next_trial=21)
     await created(house, "most", resumePreviousJobId="more")
     assert (await record(house, "most")).spec.resumed == (first.study, more.study)
+    # What it leaves out of the search is as it was before: public programs name only the job.
+    rest = ml_job(job_id="rest", hyperparameters={"resumePreviousJobId": "census"})
+    await house.result("POST", JOBS, rest)
+    assert (await record(house, "rest")).spec.study == first.spec.study
 
 
 async def test_what_a_job_cannot_go_on_from(house: House) -> None:

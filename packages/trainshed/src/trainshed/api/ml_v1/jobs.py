@@ -73,18 +73,20 @@ def check_create(
     return parsed, public
 
 
-def new(call: Call, request: Any) -> Job:
+async def new(call: Call, request: Any) -> Job:
     """Return the job as `create` stores it; for a job with hyperparameters, the job of one trial, which is
     not stored. Raises InvalidRequest with all faults."""
-    parsed, public = check_create(call, request)
+    _, further = await _resumed(call, request)
+    parsed, public = check_create(call, request, further)
     facts = _facts(call.services, request, parsed, public)
     return new_job(call.services, spec=parsed.spec, **facts)
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
-    parent = ProjectName.parse(request.parent)
-    resumed, further = await _resumed(services, parent, request)
+    resumed, further = await _resumed(call, request)
+    # `public` was made of the request as it came.
+    call = call if resumed is None else replace(call, public=None)
     parsed, public = check_create(call, request, further)
     facts = _facts(services, request, parsed, public)
     if parsed.tuning is None:
@@ -210,17 +212,16 @@ def _facts(
     }
 
 
-async def _resumed(
-    services: Services, parent: ProjectName, request: Any
-) -> tuple[TuningJob | None, tuple[Violation, ...]]:
-    """Return the tuning job that a new one resumes, and violations if that cannot be done
-    (facts/tuning#ml)."""
-    previous = request.job.training_input.hyperparameters.resume_previous_job_id
-    if not previous:
+async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Violation, ...]]:
+    """Return the tuning job that a new one resumes, and violations if that cannot be done. What the request
+    leaves out of the search is put in as it was before (facts/tuning#ml)."""
+    search = request.job.training_input.hyperparameters
+    if not search.resume_previous_job_id:
         return None, ()
-    name = JobName(Api.ML, parent.project_id, "", previous)
+    project = ProjectName.parse(request.parent).project_id
+    name = JobName(Api.ML, project, "", search.resume_previous_job_id)
     try:
-        work, _ = await services.reader.job(name)
+        work, _ = await call.services.reader.job(name)
     except NotFound:
         return None, (Violation(_RESUME, f"{name} does not exist; name a job of this project."),)
     if not isinstance(work, TuningJob):
@@ -229,6 +230,11 @@ async def _resumed(
     if not work.state.is_final:
         text = f"{name} is {work.state}; wait for its end, or cancel it, and submit again."
         return None, (Violation(_RESUME, text),)
+    previous: Any = views.job(work, "")
+    before = previous.training_input.hyperparameters
+    search.params.extend(() if search.params else before.params)
+    for field in ("goal", "hyperparameter_metric_tag", "algorithm"):
+        setattr(search, field, getattr(search, field) or getattr(before, field))
     return work, ()
 
 
@@ -238,14 +244,11 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
     if previous is None:
         return spec
     before = previous.spec.study
-    differing = [
-        words
-        for words, same in (
-            ("the parameters", spec.study.parameters == before.parameters),
-            ("the metric and its goal", spec.study.metrics == before.metrics),
-        )
-        if not same
-    ]
+    same = {
+        "the parameters": spec.study.parameters == before.parameters,
+        "the metric and its goal": spec.study.metrics == before.metrics,
+    }
+    differing = [words for words, alike in same.items() if not alike]
     if differing:
         text = (
             f"{previous.name} was another search: {' and '.join(differing)} must be the same in both"

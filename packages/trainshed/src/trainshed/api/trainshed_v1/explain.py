@@ -92,7 +92,7 @@ async def _read(
                 new, check = _pipeline, training_pipelines.check_create
         case Api.ML:
             path = f"/v1/projects/{quote(project, safe='')}/jobs"
-            new, check = _ml, ml_jobs.check_create
+            new, check = ml_jobs.new, ml_jobs.check_create
         case _:
             assert_never(api)
     matched = routes.match("POST", path)
@@ -110,10 +110,6 @@ async def _read(
 async def _custom(call: Call, request: Any) -> Job:
     job, _ = await job_service.new_custom_job(call, request)
     return job
-
-
-async def _ml(call: Call, request: Any) -> Job:
-    return ml_jobs.new(call, request)
 
 
 async def _trial(call: Call, request: Any) -> Job:
