@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from trainshed.access import account_tokens
 from trainshed.access.account_tokens import is_json_web_token
 from trainshed.access.book import AccessBook, ServiceAccount
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
-from trainshed.access.principals import Bearer
+from trainshed.access.permissions import OWNER, ROLES
+from trainshed.access.principals import Bearer, Principal, Rights
 from trainshed.buckets import authentication
 from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog
@@ -33,7 +35,7 @@ from trainshed.cli.client_files import credentials_document
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
-from trainshed.serve.bucket_adapters import BucketAdapter
+from trainshed.serve.bucket_adapters import BucketAdapter, GatewayBuckets
 
 RULES = BucketRules("own", frozenset({"shared-1"}))
 
@@ -358,6 +360,26 @@ def test_what_is_under_way_ends_with_its_token(service: Service, way: str) -> No
                 while block := down.recv(MIB):
                     size -= len(block)
     assert size > 0
+
+
+def test_a_download_of_the_console_ends_with_its_session(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "_AGAIN", 0)
+    owner(service, "POST", "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=big", bytes(MIB))
+    sent: list[int] = []
+    visit: Any = SimpleNamespace(
+        principal=Principal("ana@test", Rights(ROLES[OWNER])), is_valid=lambda: not any(sent)
+    )
+    path = "/storage/v1/b/bucket-p/o/big?alt=media"
+    download = GatewayBuckets(service.uds).download(visit, path, "big")
+
+    async def take(message: Any) -> None:
+        sent.append(len(message.get("body", b"")))
+
+    never: Any = asyncio.Event().wait
+    asyncio.run(download.send(never, take))
+    assert 0 < sum(sent) < MIB
 
 
 def test_a_token_that_runs_out_ends_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,11 +228,7 @@ class TokenFile:
     has changed."""
 
     def __init__(
-        self,
-        path: Path,
-        jobs: JobTokens,
-        now: Callable[[], int],
-        liveness: Liveness | None = None,
+        self, path: Path, jobs: JobTokens, now: Callable[[], int], liveness: Liveness | None = None
     ) -> None:
         """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens, and
         checks that programs still run; without it their tokens count until they expire."""

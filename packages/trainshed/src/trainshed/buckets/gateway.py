@@ -226,10 +226,12 @@ class BucketCalls:
     """Requests of the service itself, with the rights of one caller and without a body. Paths are encoded,
     and have their query."""
 
-    def __init__(self, uds: Path, caller: Caller) -> None:
-        """`uds`: the bucket process's socket for the service."""
+    def __init__(self, uds: Path, caller: Caller, is_valid: Callable[[], bool]) -> None:
+        """`uds`: the bucket process's socket for the service. `is_valid`: whether the caller may go on."""
 
         async def identify(_authorization: str | None, _key: str) -> Caller:
+            if not is_valid():
+                raise Unauthenticated("Your session has ended, or your roles have changed.")
             return caller
 
         self._gateway = BucketsGateway(uds, identify)

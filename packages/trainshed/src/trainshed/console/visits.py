@@ -109,12 +109,13 @@ class Buckets(Protocol):
     """Buckets and their objects, as far as the visitor may read them. Paths are those of the storage API,
     encoded, with their query."""
 
-    async def ask(self, principal: Principal, path: str) -> Any:
+    async def ask(self, visit: "Visit", path: str) -> Any:
         """Return the JSON that answers `GET path`. Raises `wire.status.Refused`."""
         ...
 
-    def download(self, principal: Principal, path: str, name: str) -> Response:
-        """Return the answer to `GET path` as a download, which browsers save under `name`."""
+    def download(self, visit: "Visit", path: str, name: str) -> Response:
+        """Return the answer to `GET path` as a download, which browsers save under `name`. It ends when the
+        visit is not valid any more."""
         ...
 
 

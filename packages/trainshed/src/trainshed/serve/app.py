@@ -51,11 +51,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import (
-    BucketAdapter,
-    BucketDirectories,
-    BucketSummaries,
-)
+from trainshed.serve.bucket_adapters import BucketAdapter, BucketDirectories, BucketSummaries
 from trainshed.serve.engine_adapters import (
     EngineLogs,
     EngineShells,

@@ -10,7 +10,6 @@ from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
 from trainshed.access.policy import member_of
-from trainshed.access.principals import Principal
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.disk.tree import encode_segment
@@ -18,6 +17,7 @@ from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
 from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
+from trainshed.console.visits import Visit
 from trainshed.core import errors
 from trainshed.core.patterns import fixed_part, matches
 from trainshed.core.units import Bytes, Nanos
@@ -272,18 +272,18 @@ class GatewayBuckets:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
-    async def ask(self, principal: Principal, path: str) -> Any:
-        status, answer = await self._calls(principal).ask("GET", path, _MOST)
+    async def ask(self, visit: Visit, path: str) -> Any:
+        status, answer = await self._calls(visit).ask("GET", path, _MOST)
         if status < 400:
             return answer
         code = _CODES.get(status, StatusCode.PERMISSION_DENIED)
         raise Refused(code, str(answer["error"].get("message", status)))
 
-    def download(self, principal: Principal, path: str, name: str) -> Response:
-        return _Download(self._calls(principal), path, name)
+    def download(self, visit: Visit, path: str, name: str) -> Response:
+        return _Download(self._calls(visit), path, name)
 
-    def _calls(self, principal: Principal) -> BucketCalls:
-        return BucketCalls(self._socket, caller_of(principal))
+    def _calls(self, visit: Visit) -> BucketCalls:
+        return BucketCalls(self._socket, caller_of(visit.principal), visit.is_valid)
 
 
 class _Download(Response):

@@ -204,10 +204,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def answer(
-    body: bytes = b"",
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-    kind: str = "",
+    body: bytes = b"", status: int = 200, headers: Mapping[str, str] | None = None, kind: str = ""
 ) -> Response:
     """Returns a response with the headers that follow from its body. `kind`: its media type."""
     raw = [

@@ -138,11 +138,7 @@ def xml_element(name: str, text: str) -> str:
 
 def error_view(error: BucketsError) -> dict[str, Any]:
     """Returns the public form of an error in the JSON API."""
-    detail: dict[str, Any] = {
-        "message": error.message,
-        "domain": "global",
-        "reason": error.reason,
-    }
+    detail: dict[str, Any] = {"message": error.message, "domain": "global", "reason": error.reason}
     if error.location is not None:
         detail["locationType"], detail["location"] = error.location
     view: dict[str, Any] = {"code": error.status, "message": error.message, "errors": [detail]}

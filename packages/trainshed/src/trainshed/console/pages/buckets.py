@@ -19,7 +19,7 @@ async def buckets(visit: Visit) -> View:
     """`/buckets`: the buckets of the project."""
     project, _ = visit.place
     answer = await visit.buckets.ask(
-        visit.principal, f"/storage/v1/b?{urlencode({'project': project, 'maxResults': _PAGE})}"
+        visit, f"/storage/v1/b?{urlencode({'project': project, 'maxResults': _PAGE})}"
     )
     return View("Buckets", "buckets.html", {"buckets": answer.get("items", ())}, place="buckets")
 
@@ -36,7 +36,7 @@ async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, 
     if token:
         query["pageToken"] = token
     path = f"/storage/v1/b/{quote(name, safe='')}/o?{urlencode(query)}"
-    answer = await visit.buckets.ask(visit.principal, path)
+    answer = await visit.buckets.ask(visit, path)
     parts = [part for part in prefix.split("/") if part]
     return {
         "bucket": name,
@@ -76,4 +76,4 @@ async def download(visit: Visit) -> Response:
     if not name:
         raise Refused(StatusCode.INVALID_ARGUMENT, "The address names no object to download.")
     path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
-    return visit.buckets.download(visit.principal, path, clean(name.rpartition("/")[2]) or "object")
+    return visit.buckets.download(visit, path, clean(name.rpartition("/")[2]) or "object")

@@ -337,7 +337,7 @@ async def _size(visit: Visit, uri: str) -> int | None:
         return None
     path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
     try:
-        answer = await visit.buckets.ask(visit.principal, f"{path}?{urlencode({'fields': 'size'})}")
+        answer = await visit.buckets.ask(visit, f"{path}?{urlencode({'fields': 'size'})}")
     except Refused:
         return None
     return int(answer["size"]) if "size" in answer else None
