@@ -45,7 +45,7 @@ from trainshed.wire.trainshed_v1.jobs import Outlook
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
-HOSTS = Hosts(("trainshed.example",))
+HOSTS = Hosts(("trainshed.example", "*.googleapis.com"))
 LOCATION = "/v1/projects/p1/locations/us-central1"
 
 
@@ -121,6 +121,7 @@ class House:
         self._uids = iter(range(first_uid, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
         self.tokens, self.token = owned(self.now, self.jobs)
+        self.tokens.hosts = HOSTS
         owner = digest_of(self.token)
         self.keeper = AccessKeeper(self.store.access, self.tokens, owner, directory, self.now)
         back = "http://trainshed.example/login/back"

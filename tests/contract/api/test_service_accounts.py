@@ -24,6 +24,7 @@ from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims
 from trainshed.buckets.local import LocalStore
 from trainshed.core.errors import Unauthenticated
+from trainshed.httpd.hosts import Hosts
 from trainshed.serve.bucket_adapters import BucketAdapter
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
@@ -224,6 +225,19 @@ async def test_forged_tokens_are_refused(house: House) -> None:
         assert (await exchange(house, token)).json["error"] == "invalid_grant", name
 
 
+async def test_what_an_account_signs_is_meant_for_this_service(house: House) -> None:
+    """By one of its own names, or one of Google's: libraries sign these, whatever they call."""
+    file = await key_file(house)
+    own = (AUDIENCE, "https://oauth2.googleapis.com/token", "http://trainshed.example/token")
+    own = (*own, "https://127.0.0.1:8080/google.cloud.ml.v1", ["https://else.example/", AUDIENCE])
+    other = ("https://else.example/", "https://googleapis.com.else.example/", "trainshed.example")
+    other = (*other, "https://else.example/?//trainshed.example/", "https://@localhost/", 7)
+    for audience in (*own, *other):
+        token = signed(file, aud=audience)
+        assert await may(house, token) == (audience in own), audience
+        assert ((await exchange(house, token)).status == 200) == (audience in own), audience
+
+
 async def test_nothing_is_remembered_of_forged_tokens() -> None:
     """Anybody can send thousands, each as long as a head may be."""
     forger = OctKey.generate_key(256)
@@ -231,7 +245,7 @@ async def test_nothing_is_remembered_of_forged_tokens() -> None:
     for number in range(60):
         token = jwt.encode({"alg": "HS256"}, {"n": number, "x": "x" * 30_000}, forger)
         with pytest.raises(Unauthenticated):
-            account_tokens.read(token, b"k" * 32, AccessBook(), NOW)
+            account_tokens.read(token, b"k" * 32, AccessBook(), NOW, Hosts())
     assert tracemalloc.get_traced_memory()[0] < 1 << 20
     tracemalloc.stop()
 

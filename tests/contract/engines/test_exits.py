@@ -37,9 +37,7 @@ async def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house:
     restart."""
     # Levels with a view of their own need the one, the others copy the other.
     uid = await house.run(
-        "true",
-        buckets=(("odd", "/dev/null/here"),),
-        software=Software(template="/nowhere/here"),
+        "true", buckets=(("odd", "/dev/null/here"),), software=Software(template="/nowhere/here")
     )
     end = await house.end(uid)
     assert isinstance(end, ReplicaLost)

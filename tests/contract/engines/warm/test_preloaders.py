@@ -6,13 +6,7 @@ import signal
 import pytest
 
 from tests.contract.engines.conftest import House
-from tests.contract.engines.warm.running import (
-    WARM,
-    how_it_began,
-    preloaded,
-    preloader_of,
-    start,
-)
+from tests.contract.engines.warm.running import WARM, how_it_began, preloaded, preloader_of, start
 from tests.contract.engines.warm.runtimes import ToyRuntime
 
 

@@ -9,12 +9,13 @@ what it no longer holds ends at once.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from trainshed.access.book import AccessBook, AccountKey
 from trainshed.access.job_tokens import ISSUER, JobClaims
 from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
+from trainshed.httpd.hosts import Hosts
 
 if TYPE_CHECKING:
     from joserfc.jwt import ClaimsOption
@@ -76,21 +77,21 @@ def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> s
     return jwt.encode({"alg": "HS256"}, claims, OctKey.import_key(secret))
 
 
-def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
-    """Return for whom a token speaks, which the service or a key of the account has signed. Raises
-    Unauthenticated, which says why it is refused."""
+def read(token: str, secret: bytes, book: AccessBook, now: int, hosts: Hosts) -> Bearer:
+    """Return for whom a token speaks, which the service or a key of the account has signed for one of
+    `hosts`. Raises Unauthenticated, which says why it is refused."""
     header = _header(token)
     if header.get("alg") != "HS256":
-        return _self_signed(token, header, book, now)
+        return _self_signed(token, header, book, now, hosts)
     claims = _claims(token, secret, "HS256")
     check_claims(claims, now, 0)
     sub, key, by, exp, iat = (claims[name] for name in ("sub", "key", "by", "exp", "iat"))
     return Bearer(sub, key, by, exp, issued=iat, by_groups=tuple(claims.get("groups", ())))
 
 
-def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
+def asserted(assertion: str, book: AccessBook, now: int, hosts: Hosts) -> Bearer:
     """Return for which account an assertion of RFC 7523 speaks. Raises Unauthenticated."""
-    bearer = _self_signed(assertion, _header(assertion), book, now)
+    bearer = _self_signed(assertion, _header(assertion), book, now, hosts)
     check(bearer, book)
     return bearer
 
@@ -133,7 +134,9 @@ def check_program(claims: JobClaims, book: AccessBook) -> None:
         )
 
 
-def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: int) -> Bearer:
+def _self_signed(
+    token: str, header: Mapping[str, Any], book: AccessBook, now: int, hosts: Hosts
+) -> Bearer:
     key: AccountKey | None = book.keys.get(str(header.get("kid", "")))
     claims = _claims(token, key.public.encode(), "RS256") if key else dict[str, Any]()
     # An assertion need not say for whom it is; nobody but the account itself is meant.
@@ -145,8 +148,17 @@ def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: i
         raise Unauthenticated(
             f"The token is signed for {claims['exp'] - claims['iat']} s: sign one for at most {LIFETIME} s."
         )
-    if not (claims.get("aud") or claims.get("scope")):
+    audience: object = claims.get("aud")
+    if not (audience or claims.get("scope")):
         raise Unauthenticated("The token names neither an audience (`aud`) nor a `scope`.")
+    listed = cast("list[object]", audience) if isinstance(audience, list) else [audience]
+    urls = [str(url) for url in listed]
+    netlocs = (url.partition("://")[2].partition("/")[0] for url in urls)
+    if audience and not any(map(hosts.knows, netlocs)):
+        raise Unauthenticated(
+            f"The token is meant for {', '.join(urls)[:200]!r}, and this service is not known by that name: "
+            "sign one for the address that is called, or as Google's libraries do by themselves."
+        )
     return Bearer(key.email, key.id, expires=claims["exp"])
 
 

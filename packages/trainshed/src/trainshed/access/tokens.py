@@ -18,6 +18,7 @@ from trainshed.access.permissions import OWNER, PROGRAM, ROLES
 from trainshed.access.principals import Bearer, Principal, Rights, Shown
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
+from trainshed.httpd.hosts import Hosts
 
 _HOW: Final = (
     "send `Authorization: Bearer TOKEN` with a token that this service issued; gcloud takes it from "
@@ -40,6 +41,8 @@ class TokenAuthority:
         self._is_over: Callable[[JobClaims], bool] = lambda _: False
         #: Whoever shows no token that is known is taken for the owner.
         self.is_open = False
+        #: The hosts for which accounts may have signed.
+        self.hosts = Hosts()
         #: The marks of the issuers whose ID tokens are taken.
         self.issuers: Collection[str] = ()
         #: Called with the digest of each token of the book that is shown.
@@ -73,7 +76,8 @@ class TokenAuthority:
             return principal
         if self._jobs is not None and account_tokens.is_json_web_token(token):
             secret, seconds = self._jobs.account_secret, self._now() // 10**9
-            return self.recognise(account_tokens.read(token, secret, self.book, seconds))
+            bearer = account_tokens.read(token, secret, self.book, seconds, self.hosts)
+            return self.recognise(bearer)
         raise Unauthenticated(f"The access token is not known here: {_HOW}.")
 
     def holder(self, digest: str) -> Principal | None:
@@ -121,6 +125,10 @@ class TokenAuthority:
                 return token.expires if token is not None else None
             case bearer:
                 return Nanos(bearer.expires * 10**9)
+
+    def asserted(self, assertion: str) -> Bearer:
+        """Return for which account an assertion speaks. Raises Unauthenticated."""
+        return account_tokens.asserted(assertion, self.book, self._now() // 10**9, self.hosts)
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
         """Returns an access token of a service account that is valid for so many seconds."""

@@ -208,8 +208,7 @@ async def exchanged(
         return 400, {"error": "unsupported_grant_type", "error_description": text}
     assertion = fields.get("assertion", [""])[0]
     try:
-        book = services.access.book
-        bearer = account_tokens.asserted(assertion, book, services.now() // 10**9)
+        bearer = services.access.asserted(assertion)
     except Unauthenticated as error:
         return 400, {"error": "invalid_grant", "error_description": str(error)}
     token = services.access.mint(bearer, LIFETIME)

@@ -41,6 +41,7 @@ from trainshed.buckets.callers import (
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
+from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.wire.trainshed_v1.access import Identity
@@ -228,7 +229,12 @@ class TokenFile:
     has changed."""
 
     def __init__(
-        self, path: Path, jobs: JobTokens, now: Callable[[], int], liveness: Liveness | None = None
+        self,
+        path: Path,
+        jobs: JobTokens,
+        now: Callable[[], int],
+        hosts: Hosts,
+        liveness: Liveness | None = None,
     ) -> None:
         """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens, and
         checks that programs still run; without it their tokens count until they expire."""
@@ -236,6 +242,7 @@ class TokenFile:
         self._liveness = liveness
         self._jobs = jobs
         self._now = now
+        self._hosts = hosts
         self._version = (-1, -1)
         self._authority: TokenAuthority | None = None
 
@@ -246,6 +253,7 @@ class TokenFile:
             if self._authority is None or version != self._version:
                 file = msgspec.json.decode(self._path.read_bytes(), type=AccessFile)
                 self._authority = TokenAuthority(file.book(), file.owner, self._now, self._jobs)
+                self._authority.hosts = self._hosts
                 self._version = version
         except (OSError, ValueError) as error:
             raise Unavailable(f"The service's tokens cannot be read: {error}.") from error

@@ -58,7 +58,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     tokens = Path(setup.tokens)
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
     liveness = Liveness(Path(setup.service)) if setup.service else None
-    known = TokenFile(tokens, jobs, time.time_ns, liveness)
+    known = TokenFile(tokens, jobs, time.time_ns, setup.hosts, liveness)
     authenticator = Authenticator(known.read, known.authenticate)
     metadata = Metadata(jobs, authenticator.claims)
     app = BucketsApp(store, authenticator, hosts=setup.hosts, metadata=metadata)

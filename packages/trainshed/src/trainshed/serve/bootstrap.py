@@ -23,12 +23,7 @@ from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import (
-    GrpcPorts,
-    browsers_address,
-    listen_for_programs,
-    own_hosts,
-)
+from trainshed.serve.addresses import GrpcPorts, browsers_address, listen_for_programs, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import LINGER, BucketKeeper
@@ -115,7 +110,7 @@ class Bootstrap:
             lambda: f"{browsers_address(settings, self.listener.getsockname()[1])}/login/back",
             clock.now,
         )
-        self.tokens.issuers = self.signing_in.marks
+        self.tokens.issuers, self.tokens.hosts = self.signing_in.marks, own_hosts(settings)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -21,12 +21,7 @@ from msgspec.structs import replace
 from trainshed.api.calls.services import Services
 from trainshed.buckets.errors import BucketsError
 from trainshed.core.cluster import is_reducer
-from trainshed.core.errors import (
-    FailedPrecondition,
-    InvalidRequest,
-    ResourceExhausted,
-    Violation,
-)
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, ResourceExhausted, Violation
 from trainshed.core.job import JobSpec, Program
 from trainshed.core.runtime import CONTAINER, RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.wire import json as wire_json

@@ -47,6 +47,7 @@ class AccessKeeper:
         self._authority = authority
         self.authenticate, self.recognise = authority.authenticate, authority.recognise
         self.known, self.mint = authority.known, authority.mint
+        self.asserted = authority.asserted
         self.audited = store.audited
         self._owner = owner
         self._file = data / FILE

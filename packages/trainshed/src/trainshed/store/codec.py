@@ -16,11 +16,7 @@ from trainshed.core.datasets.records import Dataset
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata import MetadataStore, Node
-from trainshed.core.pipelines import (
-    ModelEvaluation,
-    ModelVersion,
-    Pipeline,
-)
+from trainshed.core.pipelines import ModelEvaluation, ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.tensorboards import BoardResource, CurveSeries
 from trainshed.core.tuning.records import TuningJob

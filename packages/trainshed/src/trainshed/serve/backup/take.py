@@ -38,14 +38,7 @@ from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.serve import clock
-from trainshed.serve.backup.manifest import (
-    FILE,
-    FORMAT,
-    Contents,
-    Entry,
-    RunningJob,
-    encode,
-)
+from trainshed.serve.backup.manifest import FILE, FORMAT, Contents, Entry, RunningJob, encode
 from trainshed.serve.settings import load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable

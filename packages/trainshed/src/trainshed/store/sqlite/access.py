@@ -31,11 +31,7 @@ class Access(Port):
 
         return self._snapshots.here(read)
 
-    async def change(
-        self,
-        put: Documents,
-        removed: Collection[tuple[str, str]],
-    ) -> None:
+    async def change(self, put: Documents, removed: Collection[tuple[str, str]]) -> None:
         """Write and remove entries, in one transaction."""
 
         def work(connection: sqlite3.Connection) -> None:

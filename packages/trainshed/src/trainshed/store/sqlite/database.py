@@ -33,12 +33,7 @@ from trainshed.store.sqlite.presence import (
     require_present,
 )
 from trainshed.store.sqlite.reader import Reader
-from trainshed.store.sqlite.resources import (
-    Curves,
-    Datasets,
-    Notifications,
-    Secrets,
-)
+from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import Studies, finish_deleting
@@ -72,10 +67,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        writer: Writing,
-        snapshots: Reading,
-        acquired: Callable[[int], None] = lambda _: None,
+        self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
         self.intake = Intake(writer)
         self.ledger = Ledger(writer, snapshots, acquired)

@@ -30,12 +30,7 @@ from trainshed.store.sqlite.connections import (
 )
 from trainshed.store.sqlite.models import registering
 from trainshed.store.sqlite.resources import put as put_notifications
-from trainshed.store.sqlite.rows import (
-    etag,
-    intent,
-    name_parameters,
-    use_parameters,
-)
+from trainshed.store.sqlite.rows import etag, intent, name_parameters, use_parameters
 from trainshed.store.sqlite.setting_aside import job_set_aside
 from trainshed.store.sqlite.writes import (
     append_timeline,
@@ -193,8 +188,7 @@ class Intake:
     async def _execute(self, statement: str, parameters: Parameters) -> int:
         """Execute one statement, which has the method's name. Return how many rows it changed."""
         return await self._writer.run(
-            statement,
-            lambda connection: connection.execute(_SQL[statement], parameters).rowcount,
+            statement, lambda connection: connection.execute(_SQL[statement], parameters).rowcount
         )
 
 
@@ -246,10 +240,7 @@ class Ledger:
     """What the controller, and nothing else, writes."""
 
     def __init__(
-        self,
-        writer: Writing,
-        snapshots: Reading,
-        acquired: Callable[[int], None] = lambda _: None,
+        self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
         self._writer = writer
         self._snapshots = snapshots

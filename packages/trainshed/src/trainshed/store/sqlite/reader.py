@@ -145,11 +145,7 @@ class Reader:
         """Return operations whose name begins with `parent` + "/operations/", ascending by name, after
         `after`."""
         first = f"{parent}/operations/"
-        parameters = {
-            "after": max(after, first),
-            "before": f"{parent}/operations0",
-            "limit": limit,
-        }
+        parameters = {"after": max(after, first), "before": f"{parent}/operations0", "limit": limit}
         return await self._snapshots.aside(
             lambda connection: records(connection, _SQL["operations"], parameters, OPERATION)
         )

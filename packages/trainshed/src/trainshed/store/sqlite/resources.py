@@ -14,13 +14,7 @@ from trainshed.core.secrets import SecretRef
 from trainshed.core.tensorboards import CurveSeries
 from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
-from trainshed.store.records import (
-    Operation,
-    Outgoing,
-    Sealed,
-    SecretVersion,
-    Stored,
-)
+from trainshed.store.records import Operation, Outgoing, Sealed, SecretVersion, Stored
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
 from trainshed.store.sqlite.rows import rows_after
 from trainshed.store.sqlite.writes import insert_operation

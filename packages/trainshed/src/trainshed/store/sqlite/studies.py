@@ -71,11 +71,7 @@ class Studies(Port):
 
     async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
         """Raises NotFound."""
-        parameters = {
-            "project_id": project_id,
-            "location": location,
-            "display_name": display_name,
-        }
+        parameters = {"project_id": project_id, "location": location, "display_name": display_name}
         what = f"a study called {display_name!r} in projects/{project_id}/locations/{location}"
         return self._snapshots.here(
             lambda connection: existing(connection, _SQL["lookup_study"], parameters, STUDY, what)

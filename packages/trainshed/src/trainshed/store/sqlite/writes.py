@@ -147,11 +147,7 @@ _TRIALS = load_statements("trials.sql")
 
 
 def trial_parameters(trial: Trial) -> Parameters:
-    return {
-        "study_uid": trial.study,
-        "number": trial.number,
-        "record": TRIAL.encode(trial),
-    }
+    return {"study_uid": trial.study, "number": trial.number, "record": TRIAL.encode(trial)}
 
 
 def measurement_parameters(study: StudyUid, number: int, measurement: Measurement) -> Parameters:
