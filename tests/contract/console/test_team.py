@@ -73,7 +73,14 @@ async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: Con
         assert action not in page, action
     needs = "you need roles/ml.jobOwner in p1, which its owners give."
     assert f"To cancel, drill or open a shell {needs}" in page
-    assert "To retry or clone you need roles/aiplatform.user in p1" in page
+    creates = "you need roles/aiplatform.user in p1"
+    assert f"To retry or clone {creates}" in page
+    jobs = text_of(await viewer.get("/jobs?project=p1"))
+    assert f"To submit jobs {creates}" in jobs and f"To retry them {creates}" in jobs
+    assert f"To cancel or delete them {needs}" in jobs and "Cancel them" not in jobs
+    for path in ("/submit", "/submit/json"):
+        form = text_of(await viewer.get(f"{path}?project=p1"))
+        assert f"To submit it {creates}" in form
     assert "Inject the fault" not in text_of(await viewer.get(f"/jobs/{uid}/drills"))
     queue = text_of(await viewer.get("/queue?project=p1"))
     assert "Set a quota" not in queue and "you need roles/owner in p1" in queue
