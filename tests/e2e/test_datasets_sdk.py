@@ -89,9 +89,7 @@ def found(service: Service, job_id: str) -> dict[str, Any]:
     return json.loads(line.removeprefix("FOUND "))
 
 
-def test_datasets_of_each_kind_are_made_listed_and_changed(
-    seen: dict[str, Any],
-) -> None:
+def test_datasets_of_each_kind_are_made_listed_and_changed(seen: dict[str, Any]) -> None:
     assert seen["name"] == "rows"
     assert seen["schema"].endswith("/tabular_1.0.0.yaml")
     assert seen["same"]

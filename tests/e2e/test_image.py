@@ -165,9 +165,7 @@ def test_programs_are_kept_apart_as_the_page_says(
 
 
 def test_a_job_outlasts_its_container_and_reads_no_secret(
-    image: str,
-    podman: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    image: str, podman: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a root file system that nobody can write to. A container takes its programs along."""
     podman(

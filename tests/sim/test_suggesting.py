@@ -18,14 +18,7 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.changes import assigned, completed
-from trainshed.core.study.records import (
-    Measurement,
-    Parameters,
-    Study,
-    StudyUid,
-    Trial,
-    TrialState,
-)
+from trainshed.core.study.records import Measurement, Parameters, Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Limits, StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind

@@ -66,6 +66,14 @@ async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
     assert [row["answer"] for row in (refused, deletion)] == ["PERMISSION_DENIED", "OK"]
     assert deletion["detail"] == {"removed": [f"roles/aiplatform.user user:{ANA}"]}
     assert (await house.call("DELETE", project)).status == 404
+    grant = {"role": "roles/viewer", "member": f"user:{ANA}", "project": "vision"}
+    for path, body in (("/v1/projects", {"projectId": "vision"}), (f"{OURS}/access:change", grant)):
+        refused = await house.call("POST", path, body)
+        assert "was deleted, and what it held is kept" in refused.error["message"]
+    undelete = "/v1/projects/vision:undelete"
+    assert (await house.call("POST", undelete, {})).json == {}
+    assert (await house.call("POST", undelete, {})).status == 404
+    assert (await token_of(house, project="vision"))["token"]
 
 
 async def test_everybody_lists_and_ends_the_tokens_of_their_own(house: Shelled) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.grpc_house import GrpcHouse
 from tests.contract.api.house import House
@@ -121,7 +122,9 @@ async def test_the_table_alone_decides(house: House) -> None:
         if role == PROGRAM and path.endswith(":cancel"):
             continue  # It depends on who made the job.
         granted = () if role == PROGRAM else (Grant(OWN, role, f"user:{ANA}"),)
-        book = house.tokens.book.with_grants("", ()).with_grants(FOREIGN, ())
+        # An owner has deleted the project.
+        book = replace(house.tokens.book, projects={})
+        book = book.with_grants("", ()).with_grants(FOREIGN, ())
         house.tokens.replace(book.with_grants(OWN, granted))
         rights = house.tokens.book.policy.rights(ANA)
         who = program(claims) if role == PROGRAM else Principal(ANA, rights)

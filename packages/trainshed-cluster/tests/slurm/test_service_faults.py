@@ -10,17 +10,7 @@ import pytest
 from tests.e2e.conftest import commons, gate
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import (
-    BEGUN,
-    PRIMARY,
-    WORKER,
-    Story,
-    Verdict,
-    at,
-    pools,
-    story_of,
-    until,
-)
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, Verdict, at, pools, story_of, until
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until as asked_until
 from tests.slurm.whole import configure, service_on

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.access.policy import Grant, Policy
+from trainshed.core.errors import FailedPrecondition
 from trainshed.core.units import Nanos
 
 
@@ -45,6 +46,8 @@ class Project(Struct, frozen=True):
     created: Nanos
     display_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Since when it is deleted; its id is not given again. None = it is not.
+    deleted: Nanos | None = None
 
 
 class ServiceAccount(Struct, frozen=True):
@@ -105,20 +108,26 @@ class AccessBook(Struct, frozen=True):
         return replace(self, signed_out={**known, **out})
 
     def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
-        """With these grants of a project in place of its former ones."""
+        """With these grants of a project in place of its former ones. Raises FailedPrecondition for some of a
+        deleted one, which would open what it held."""
+        if (known := self.projects.get(project)) and known.deleted and (grants := tuple(grants)):
+            raise FailedPrecondition(
+                f"The project {project} was deleted, and what it held is kept: choose another project, or "
+                f"have this one back with all in it (gcloud projects undelete {project})."
+            )
         return replace(self, policy=self.policy.with_project(project, grants))
 
     def with_project(self, project: Project) -> "AccessBook":
         return replace(self, projects={**self.projects, project.id: project})
 
     def without_project(self, project: str, now: Nanos) -> "AccessBook":
-        """Without a project's name and labels, its grants and its service accounts."""
+        """With a project deleted, without its grants and service accounts."""
         book = self.with_grants(project, ())
         for account in self.accounts.values():
             if account.project == project:
                 book = book.without_account(account.email, now)
-        kept = {id_: known for id_, known in self.projects.items() if id_ != project}
-        return replace(book, projects=kept)
+        known = self.projects.get(project, Project(project, now))
+        return book.with_project(replace(known, deleted=now))
 
     def with_account(self, account: ServiceAccount) -> "AccessBook":
         return replace(self, accounts={**self.accounts, account.email: account})

@@ -59,7 +59,7 @@ _RESOURCES: Final = (
     (_VIZIER, "Study", "create get list delete"),
     (_VIZIER, "Trial", "create get list delete"),
     (_ML_JOBS, "Job", "create get list cancel update"),
-    (_PROJECTS, "Project", "create get list update delete"),
+    (_PROJECTS, "Project", "create get list update delete undelete"),
     (_IAM, "ServiceAccount", "create get list delete disable enable"),
     (_IAM, "ServiceAccountKey", "create get list delete"),
 )
@@ -214,7 +214,7 @@ _OF_OWNERS: Final = (
     "*.setIamPolicy",
     "*.getIamPolicy",
     "resourcemanager.projects.create",
-    "resourcemanager.projects.delete",
+    "resourcemanager.projects.*delete",
     "trainshed.tokens.*",
     "trainshed.audit.*",
     "trainshed.quotas.set",

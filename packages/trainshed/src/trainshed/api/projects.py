@@ -40,6 +40,7 @@ _LIST: Final = f"{_V3}.ListProjects"
 _CREATE: Final = f"{_V3}.CreateProject"
 _UPDATE: Final = f"{_V3}.UpdateProject"
 _DELETE: Final = f"{_V3}.DeleteProject"
+_UNDELETE: Final = f"{_V3}.UndeleteProject"
 _SET: Final = f"{_V3}.SetIamPolicy"
 CREATING: Final = "cp."
 """How the ids of operations begin that make projects."""
@@ -94,7 +95,7 @@ async def update_project(call: Call, request: Any) -> Message:
 
 
 async def delete_project(call: Call, request: Any) -> Message:
-    """Forget a project with its roles and service accounts, and return an operation that is done. Raises
+    """Delete a project with its roles and service accounts, and return an operation that is done. Raises
     NotFound, FailedPrecondition."""
     name = ProjectName.parse(request.name, field="name").project_id
     view = _view(call.services.access.book, name)
@@ -103,12 +104,13 @@ async def delete_project(call: Call, request: Any) -> Message:
 
 
 async def _forget(services: Services, name: str) -> None:
-    """Forget a project. What it holds stays, for the owners of the service."""
+    """Delete a project. What it holds stays, for the owners of the service."""
     if name == services.settings.project:
         raise FailedPrecondition(f"{name} is the service's own project, which stays.")
 
     def remove(book: AccessBook) -> AccessBook:
-        if name not in book.projects and not book.policy.of_project(name):
+        known = book.projects.get(name)
+        if (known is None or known.deleted) and not book.policy.of_project(name):
             raise NotFound(f"There is no project {name}: nobody made it, or has a role in it.")
         detail["removed"] = _listed(book.policy.of_project(name))
         return book.without_project(name, services.now())
@@ -192,9 +194,7 @@ HANDLERS: Final[Handlers] = {
 
 async def get_by_v1(call: HandCall) -> dict[str, Any]:
     """Return the public Project resource of v1. Raises PermissionDenied, InvalidRequest."""
-    project = call.names["project"]
-    authorize(call.principal, _GET, (project,))
-    name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
+    name = _allowed(call, _GET)
     known = (*call.principal.rights.projects, call.services.settings.project)
     return _view_of_v1(call.services.access.book, ids_by_number(known).get(name, name))
 
@@ -225,9 +225,7 @@ def _labels(call: HandCall) -> dict[str, str]:
 
 async def update_by_v1(call: HandCall) -> dict[str, Any]:
     """Replace a project's display name and labels. Raises PermissionDenied, InvalidRequest."""
-    project = call.names["project"]
-    authorize(call.principal, _UPDATE, (project,))
-    name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
+    name = _allowed(call, _UPDATE)
     ids = ids_by_number((*call.principal.rights.projects, call.services.settings.project))
     name = ids.get(name, name)
     known = call.services.access.book.projects.get(name) or Project(name, call.services.now())
@@ -241,11 +239,30 @@ async def update_by_v1(call: HandCall) -> dict[str, Any]:
 
 async def delete_by_v1(call: HandCall) -> dict[str, Any]:
     """Do as v3 does. Raises PermissionDenied, NotFound, FailedPrecondition."""
-    project = call.names["project"]
-    authorize(call.principal, _DELETE, (project,))
-    name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
-    await _forget(call.services, name)
+    await _forget(call.services, _allowed(call, _DELETE))
     return {}
+
+
+async def undelete_by_v1(call: HandCall) -> dict[str, Any]:
+    """Have a project back that was deleted, without its former roles. Raises PermissionDenied, NotFound."""
+    name = _allowed(call, _UNDELETE)
+
+    def restore(book: AccessBook) -> AccessBook:
+        known = book.projects.get(name)
+        if known is None or known.deleted is None:
+            raise NotFound(f"There is no project {name} that was deleted.")
+        return book.with_project(replace(known, deleted=None))
+
+    await call.services.access.change(restore, name, f"projects/{name}")
+    return {}
+
+
+def _allowed(call: HandCall, method: str) -> str:
+    """Return the id or number of the project that a request names, if the caller may do that there. Raises
+    PermissionDenied, InvalidRequest."""
+    project = call.names["project"]
+    authorize(call.principal, method, (project,))
+    return ProjectName.parse(f"projects/{project}", field="project_id").project_id
 
 
 async def creation_by_v1(call: HandCall) -> dict[str, Any]:
@@ -275,6 +292,7 @@ METHODS: Final[HandMethods] = {
     ("POST", "/v1/projects"): (_CREATE, create_by_v1),
     ("PUT", "/v1/projects/{project}"): (_UPDATE, update_by_v1),
     ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_by_v1),
+    ("POST", "/v1/projects/{project}:undelete"): (_UNDELETE, undelete_by_v1),
     ("GET", "/v1/operations/{operation}"): (_GET, creation_by_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
 }
@@ -301,8 +319,14 @@ async def create(
     project = Project(name, services.now(), display_name, labels)
 
     def add(book: AccessBook) -> AccessBook:
-        if name in book.projects or name == services.settings.project:
-            raise AlreadyExists(f"The project {name} exists already; choose another id.")
+        known = book.projects.get(name)
+        if known is not None or name == services.settings.project:
+            text = (
+                "was deleted, and what it held is kept"
+                if known and known.deleted
+                else "exists already"
+            )
+            raise AlreadyExists(f"The project {name} {text}; choose another id.")
         return book.with_project(project)
 
     await services.access.change(add, name, f"projects/{name}")
@@ -314,8 +338,8 @@ def visible(principal: Principal, services: Services) -> Sequence[str]:
     book = services.access.book
     permission = PERMISSIONS[_LIST]
     if permission in principal.rights.everywhere:
-        known = {services.settings.project, *book.projects, *book.policy.projects()}
-        return sorted(known - {""})
+        made = (name for name, known in book.projects.items() if known.deleted is None)
+        return sorted({services.settings.project, *made, *book.policy.projects()} - {""})
     return sorted(name for name, held in principal.rights.projects.items() if permission in held)
 
 
@@ -374,7 +398,7 @@ def _view(book: AccessBook, name: str) -> Message:
         name=f"projects/{project_number(name)}",
         project_id=name,
         display_name=project.display_name or name,
-        state="ACTIVE",
+        state="DELETE_REQUESTED" if project.deleted else "ACTIVE",
         labels=dict(project.labels),
     )
     # Projects that nobody made have no creation time, so it is the Unix epoch.
@@ -390,7 +414,7 @@ def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
         "projectId": name,
         "projectNumber": str(project_number(name)),
         "name": project.display_name or name,
-        "lifecycleState": "ACTIVE",
+        "lifecycleState": "DELETE_REQUESTED" if project.deleted else "ACTIVE",
         "createTime": made.strftime("%Y-%m-%dT%H:%M:%SZ"),
         **({"labels": dict(project.labels)} if project.labels else {}),
     }
