@@ -31,6 +31,7 @@ from tests.contract.console.signing_in.conftest import (
 from tests.contract.console.test_sessions import JOB
 from tests.issuer import GCLOUD, ScriptedIssuer, issuing, new_key
 from trainshed.access.account_tokens import SKEW
+from trainshed.access.issuers import signing_keys
 from trainshed.access.strangers import SOURCE
 from trainshed.buckets.authentication import Liveness
 from trainshed.core.errors import Unauthenticated
@@ -482,3 +483,10 @@ async def test_a_key_that_cannot_be_read_voids_no_other(
     monkeypatch.setattr(issuer, "jwks", lambda: {"keys": "none"})
     Clock(monkeypatch).passes(7200)
     await refused(house, issuer.id_token(now=NOW), "signed by no key")
+
+
+def test_keys_that_take_seconds_to_read_are_not_read() -> None:
+    private = {"kty": "RSA", "e": "AQAB", "n": "_" * 342, "d": "v" * 342}
+    keys, faults = signing_keys({"keys": [{"kty": "oct", "k": "A"}, private] * 51})
+    assert not keys.keys and len(faults) == 100
+    assert all("it is no public key" in fault for fault in faults)

@@ -27,6 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
 _DOMAIN: Final = re.compile(r"[a-z0-9.-]{1,255}")
 _SUBJECT: Final = re.compile(r"[^*]+|[^*:/]+[:/][^*]+[:/]\*")
 _MOST_GROUPS: Final = 500
+_MOST_KEYS: Final = 100
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -162,9 +163,9 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
     `verified`."""
     claims = verified(token, keys, issuer, now)
     subject = str(claims.get("sub", ""))
-    fitting = (known for known in issuer.accounts if _fits(known, subject))
+    fitting = (k for k in issuer.accounts if k.endswith("*") and subject.startswith(k[:-1]))
     # The whole subject counts before its longest beginning.
-    nearest = max(fitting, key=lambda known: (known == subject, len(known)), default="")
+    nearest = subject if subject in issuer.accounts else max(fitting, key=len, default="")
     if nearest:
         bearer = Bearer(issuer.accounts[nearest])
     elif issuer.accounts and "email" not in claims:
@@ -177,10 +178,6 @@ def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
     by, mark = (subject[:200], issuer.mark_of(nearest)) if nearest else ("", issuer.mark)
     ends, issued = int(claims["exp"]) + SKEW, int(claims["iat"])
     return replace(bearer, by=by, expires=ends, issuer=mark, issued=issued)
-
-
-def _fits(known: str, subject: str) -> bool:
-    return subject.startswith(known[:-1]) if known.endswith("*") else subject == known
 
 
 def holder_of(answer: Mapping[str, Any], issuer: Issuer, now: int) -> Bearer:
@@ -219,15 +216,18 @@ def issuer_of(token: str) -> str:
 
 def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...]]:
     """Return those keys of an issuer that sign, as it publishes them (RFC 7517), and what is wrong with those
-    that cannot be read. Takes a tenth of a millisecond for each, so it is not done for each token."""
+    that cannot be read. Takes up to a millisecond for each, so it is not done for each token."""
     from joserfc.jwk import KeySet, import_key
 
     keys: list[Any] = []
     faults: list[str] = []
     entries: object = published.get("keys")
-    for entry in cast("list[Any]", entries) if isinstance(entries, list) else []:
+    for entry in cast("list[Any]", entries)[:_MOST_KEYS] if isinstance(entries, list) else []:
         try:
             if entry.get("use", "sig") == "sig":
+                # Of a private key of 16,384 bits the primes would be looked for, for seconds.
+                if not entry.keys().isdisjoint(("d", "k")):
+                    raise ValueError("it is no public key")
                 keys.append(import_key(entry))
         except Exception as error:  # Whatever the issuer wrote.
             faults.append(f"{entry!r:.100} ({error!r:.100})")

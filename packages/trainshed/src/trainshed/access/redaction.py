@@ -33,7 +33,9 @@ def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> 
     or whose name or value looks like a credential. CLUSTER_SPEC and TF_CONFIG repeat the job with its
     variables, so the same values are hidden in them."""
     hidden = {
-        name for name, value in environ.items() if name in secret_names or _tells(name, value)
+        name
+        for name, value in environ.items()
+        if name in secret_names or _is_called_so(name) or _TELLING_VALUES.search(value)
     }
     repeated = tuple(_spellings(environ[name] for name in hidden))
     return {
@@ -55,10 +57,6 @@ def without(value: str, texts: Iterable[str]) -> str:
     for text in texts:
         value = value.replace(text, REDACTED)
     return value
-
-
-def _tells(name: str, value: str) -> bool:
-    return _is_called_so(name) or _TELLING_VALUES.search(value) is not None
 
 
 @functools.lru_cache(_NAMES)

@@ -171,7 +171,8 @@ class ApiApplication:
 
     def _mounted(self, scope: Scope) -> Application:
         first = _first(scope["path"])
-        if not first and not _is_browser(scope):
+        # Browsers ask for a page; at `/` other clients get the service's health.
+        if not first and not any(n == b"accept" and b"text/html" in v for n, v in scope["headers"]):
             return self._front
         return self._mounts.get(first, self._front)
 
@@ -368,11 +369,6 @@ async def _fields(request: Request) -> dict[str, Any]:
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))
     return cast("dict[str, Any]", body)
-
-
-def _is_browser(scope: Scope) -> bool:
-    """Whether a browser asks for a page. At `/` other clients get the service's health."""
-    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def _override(request: Request) -> bool:

@@ -40,13 +40,9 @@ class Count(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The count in words, such as "epoch 3 of 10"."""
-        done, total = (_figure(count) for count in (self.done, self.total))
+        done, total = (f"{n:,.0f}" if n >= 10_000 else f"{n:g}" for n in (self.done, self.total))
         counted = f"{done} of {total}" if self.total else done
         return f"{self.what} {counted}" if self.what in LEVELS else counted
-
-
-def _figure(count: float) -> str:
-    return f"{count:,.0f}" if count >= 10_000 else f"{count:g}"
 
 
 LEVELS: Final = {

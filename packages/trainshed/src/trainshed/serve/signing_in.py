@@ -74,7 +74,7 @@ _ANEW: Final = 30.0
 does not answer."""
 _TIMEOUT: Final = 10.0
 """Seconds until an issuer has taken a connection, and again until it has answered as a whole."""
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 18
 _AUDIENCE: Final = "sign-in"
 _GOOGLE: Final = "https://accounts.google.com"
 _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"

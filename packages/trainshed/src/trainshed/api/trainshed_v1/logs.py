@@ -296,10 +296,6 @@ def _moment(text: str) -> str:
     return text[:AT]
 
 
-def _trial(job: Job) -> int:
-    return job.parent.trial if job.parent else 0
-
-
 async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas) -> None:
     """Set where the stream begins: at the beginning, at a time, or before the last N lines, but always after
     what was seen."""
@@ -328,7 +324,8 @@ async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas)
         for source in sources:
             source.position = await _before(call, source.job, replicas, at)
     for source in sources:
-        source.position = {**source.position, **seen.get(_trial(source.job), {})}
+        parent = source.job.parent
+        source.position = {**source.position, **seen.get(parent.trial if parent else 0, {})}
 
 
 async def _before(
