@@ -111,6 +111,19 @@ def test_a_copy_that_broke_off_says_so(
     assert "broke off" in done.output
 
 
+@pytest.mark.parametrize("size", [0, 17 << 30])
+def test_a_copy_without_end_is_broken_off(
+    size: int, packed: list[Any], trainshed: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "_MOST_FILES", 3)
+    entries = [tarfile.TarInfo(f"file-{number}") for number in range(9)]
+    entries[1].size = size
+    packed[0] = b"".join(entry.tobuf() for entry in entries)
+    done = trainshed("jobs", "autopsy", "7", "--copy", str(tmp_path / "copied"))
+    assert "broke off (it is more than 16 GiB or a million files)" in done.output
+    assert len(list((tmp_path / "copied").iterdir())) == (1 if size else 3)
+
+
 def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Invoke) -> None:
     service.refuse("POST", f"{JOB}:shell", 400, "It is over.")
     for command in ("shell", "autopsy"):

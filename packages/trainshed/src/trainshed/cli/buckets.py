@@ -137,8 +137,7 @@ def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
             if not names:
                 raise click.ClickException(f"There is nothing at {at}.")
         for name in names:
-            gone = Place(at.bucket, name)
-            storage.delete(_object_path(gone))
+            storage.delete(f"{_bucket_path(at)}/{quote(name, safe='')}")
             deleted += 1
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
 
@@ -291,7 +290,3 @@ def _write(storage: Client, at: Place, content: bytes) -> None:
 
 def _bucket_path(at: Place) -> str:
     return f"/storage/v1/b/{quote(at.bucket, safe='')}/o"
-
-
-def _object_path(at: Place) -> str:
-    return f"{_bucket_path(at)}/{quote(at.name, safe='')}"

@@ -265,7 +265,7 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
         for thread in threads:
-            thread.join(_left(deadline))
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     overs = [JobView.parse(ended[view.uid]) for view in jobs if view.uid in ended]
@@ -339,7 +339,3 @@ def _look(
         ended[job.uid] = over
     except click.ClickException as failure:
         failures.append(failure)
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -35,6 +35,9 @@ _NO_STATUS = 255
 """Exit status if the shell's own is not known; the same as ssh's."""
 _PATIENCE = 10.0
 """Seconds to wait for the service to open the shell, and in the end for its last output."""
+_MOST_BYTES = 16 << 30
+_MOST_FILES = 1_000_000
+"""Of a copy. A service keeps less, and whatever a program left may say more of itself, without end."""
 _LEAVE = b"~."
 """Hangs up when typed at the beginning of a line."""
 
@@ -340,8 +343,9 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
 
     def pack() -> int:
         with open(writer, "wb") as pipe:  # noqa: PTH123 - of a descriptor
-            # Its errors would come between the bytes of the archive.
-            return run_shell(client, uid, which, "tar -cf - . 2>/dev/null", output=pipe.fileno())
+            # Holes stay holes where tar knows them; its errors would come between the bytes of the archive.
+            line = "tar -c$(tar --version | grep -q GNU && echo S)f - . 2>/dev/null"
+            return run_shell(client, uid, which, line, output=pipe.fileno())
 
     with ThreadPoolExecutor(1) as packing:
         status = packing.submit(pack)
@@ -366,7 +370,12 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
     left_out: list[tuple[str, str]] = []
 
     def safe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        nonlocal count
+        nonlocal count, seen, size
+        seen += 1
+        parts: Any = member.sparse or ((0, member.size),)
+        size += sum(abs(length) for _, length in parts)
+        if seen > _MOST_FILES or size > _MOST_BYTES:
+            raise tarfile.TarError("it is more than 16 GiB or a million files")
         try:
             kept = tarfile.data_filter(member, path)
             for name in (kept.name, kept.linkname if kept.islnk() else ""):
@@ -381,7 +390,7 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
         count += 1
         return kept
 
-    count = 0
+    count = seen = size = 0
     target.mkdir(parents=True, exist_ok=True)
     archive.extractall(target, filter=safe)
     return count, left_out
