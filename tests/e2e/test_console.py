@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, credentials_of
 from tests.e2e.packages import PROGRAMS
-from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
+from tests.e2e.running import PROJECT, REGION, ROOT, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.e2e.tuning_programs import TUNING_JOBS, double, study_spec, tuning_job
 from tests.isolation import needs_view
@@ -60,7 +60,7 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     page = enter()
     page.keyboard.press("c")
     page.locator("[name=name]").fill("my-first")
-    page.locator("[name=image]").fill(SKLEARN)
+    page.get_by_label("Framework").select_option("scikit-learn")
     page.locator("[name=machine]").fill("n1-standard-5")
     expect(page.locator("#fault-machine")).to_contain_text("n1-standard-5")
     page.locator("[name=machine]").fill("n1-standard-4")

@@ -11,7 +11,7 @@ from tools.command_reference import commands
 
 from tests.docs.blocks import pages, shown, without_comment
 from tests.docs.table import BLOCKS
-from trainshed.cli.commands import verb_first
+from trainshed.cli.commands import SECTIONS, verb_first
 
 ROOT = Path(__file__).parents[2]
 _BY_WORDS = dict(commands())
@@ -21,6 +21,11 @@ _SHARED = {"--data", "--url", "--token", "--ca", "--format", "--project", "--reg
 
 def test_blocks_that_are_run_are_there() -> None:
     assert BLOCKS.keys() <= {block.key for block in shown()}
+
+
+def test_the_help_has_every_command_once() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(path[0] for path in _BY_WORDS if len(path) == 1)
 
 
 def test_extras_that_the_guides_name_are_there() -> None:
@@ -72,9 +77,7 @@ def test_a_command_that_a_page_names_has_these_options() -> None:
         if isinstance(command, click.Group) and rest:
             assert not re.fullmatch(r"[a-z][a-z-]*", rest[0]), f"{where}: there is no `{line}`"
         if isinstance(command, click.Group) and "list" in command.commands:
-            options |= {
-                name for parameter in command.commands["list"].params for name in parameter.opts
-            }
+            options |= {name for option in command.commands["list"].params for name in option.opts}
         ours = rest[: rest.index("--")] if "--" in rest else rest
         strange = [
             w for w in ours if re.match(r"--?[a-z]", w) and w.partition("=")[0] not in options

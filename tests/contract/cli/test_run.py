@@ -317,8 +317,8 @@ def test_a_job_file_of_either_api_is_submitted(
                 *("PROGRAM/other.py", "--minimize", "loss", "--tune", "a=9..1"),
                 *("--tune", "b=0..1:log", "--tune", "c"),
             ),
-            "--tune a=9..1: 9 is not below 1; --tune b=0..1:log: a range on a log scale begins above 0; "
-            "--tune c: this is not a name, = and values.",
+            "--tune a=9..1: 9 is not below 1; b=0..1:log: a range on a log scale begins above 0; "
+            "c: this is not a name, = and values.",
         ),
         (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "leave out --gpus, arguments"),
     ],

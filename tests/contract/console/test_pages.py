@@ -169,6 +169,8 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
         {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch", "marks": [2]},
     ]
     assert "loss train 0.5 , 0.5 to 1 validation 1 , 1 to 2" in text_of(page)
+    by_time = await browser.get(f"/jobs/{uid}?axis=time")
+    assert '"label": "Time", "marks": [1.0]' in unescape(by_time.body.decode())
 
 
 async def test_a_chart_names_no_more_lines_than_it_draws(

@@ -27,36 +27,16 @@ class Session:
 _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
     ("console", "trainshed.cli.links:console", "Print a link that opens the web console."),
-    (
-        "delete",
-        "trainshed.cli.listing:delete",
-        "Delete a dataset, model, secret or study; revoke a token.",
-    ),
+    ("delete", "trainshed.cli.listing:delete", "Delete a model, dataset, study, secret or token."),
     ("describe", "trainshed.cli.listing:describe", "Show everything about one of what is listed."),
     ("down", "trainshed.cli.service:down", "Cancel all jobs and stop the service."),
-    (
-        "drill",
-        "trainshed.cli.jobs.drill",
-        "Inject a fault into a running job and report its recovery.",
-    ),
-    (
-        "emulate",
-        "trainshed.cli.emulate",
-        "Serve tests of other programs, with jobs that end as planned.",
-    ),
-    (
-        "env",
-        "trainshed.cli.environment",
-        "Print variables that point gcloud and SDKs at the service.",
-    ),
+    ("drill", "trainshed.cli.jobs.drill", "Inject a fault into a job and report its recovery."),
+    ("emulate", "trainshed.cli.emulate", "Serve tests of programs, with jobs that end as planned."),
+    ("env", "trainshed.cli.environment", "Print variables that point gcloud and SDKs here."),
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
     ("iam", "trainshed.cli.team:iam", "Give somebody a role in a project."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
-    (
-        "list",
-        "trainshed.cli.listing:list_",
-        "List datasets, experiments, models, nodes, secrets, tokens and more.",
-    ),
+    ("list", "trainshed.cli.listing:list_", "List models, datasets, experiments, nodes and more."),
     ("login", "trainshed.cli.login", "Sign in to a service on another machine."),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
     ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
@@ -67,6 +47,14 @@ _COMMANDS = (
     ("tokens", "trainshed.cli.team:tokens", "Make tokens for people and machines."),
 )
 """(name, module, description); the module's `command` is the click command, unless another is named."""
+SECTIONS = {
+    "Every day": ("run", "jobs", "up", "status", "console", "down"),
+    "What jobs use and make": ("list", "describe", "delete", "buckets", "secrets", "tensorboard"),
+    "Capacity and recovery": ("explain", "quotas", "nodes", "drill"),
+    "People and clients": ("env", "login", "iam", "tokens"),
+    "The service": ("doctor", "runtimes", "backup", "restore", "emulate"),
+}
+"""All commands, by what they are for."""
 
 KINDS = (
     *("audit", "curves", "datasets", "experiments", "grants", "machine-types", "models", "nodes"),
@@ -148,6 +136,16 @@ class Group(click.Group):
         return super().parse_args(
             ctx, in_order(args, self.commands, self.default if is_typed else "")
         )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands, those of `trainshed` itself by what they are for."""
+        if ctx.parent is not None:
+            super().format_commands(ctx, formatter)
+            return
+        for title, names in SECTIONS.items():
+            there = [(f"{name:11}", self.commands[name]) for name in names if name in self.commands]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.help or "") for name, command in there])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,11 +4,9 @@ Every value is escaped; from the output of programs, terminal sequences and char
 direction of text are removed as well.
 
 A line with terminal colours is split into pieces of text, each with the style classes that show it. Every
-line begins plain, whatever the line before it ended with, because a reader may see any line first. Colours
-beyond the first eight become the nearest of the eight, which can be read on light and on dark pages.
+line begins plain, whatever the line before it ended with, because a reader may see any line first.
 """
 
-import colorsys
 import gzip
 import hashlib
 import json
@@ -299,10 +297,6 @@ def curve_data(
 
 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")
-_GREY: Final = 0.25
-"""Below this saturation or value a colour counts as grey."""
-_HUES: Final = ((20, 1), (70, 3), (165, 2), (200, 6), (258, 4), (335, 5), (360, 1))
-"""(largest hue in degrees, number of the nearest terminal colour), ascending."""
 
 
 class Style(Struct, frozen=True):
@@ -375,24 +369,8 @@ def _after(style: Style, codes: str) -> Style:
 
 
 def _extended(numbers: Iterator[int]) -> int | None:
-    """Read the colour that follows code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. None = no colour."""
+    """Read the colour that follows code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. None unless it is
+    one of the first sixteen: others may not be readable on both light and dark pages."""
     kind = next(numbers, 0)
-    if kind == 2:
-        return _nearest(next(numbers, 0), next(numbers, 0), next(numbers, 0))
-    number = next(numbers, 0) if kind == 5 else -1
-    if not 0 <= number < 256:
-        return None
-    if number < 16:
-        return number % 8
-    if number >= 232:
-        return 7 if number >= 244 else 0
-    levels = [(number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6]
-    return _nearest(*(level * 51 for level in levels))
-
-
-def _nearest(red: int, green: int, blue: int) -> int:
-    parts = (min(part, 255) / 255 for part in (red, green, blue))
-    hue, saturation, value = colorsys.rgb_to_hsv(*parts)
-    if saturation < _GREY or value < _GREY:
-        return 7 if value >= 0.5 else 0
-    return next(number for most, number in _HUES if hue * 360 <= most)
+    values = [next(numbers, 0) for _ in range({5: 1, 2: 3}.get(kind, 0))]
+    return values[0] % 8 if kind == 5 and values[0] < 16 else None

@@ -23,6 +23,7 @@ from trainshed.cli.sdist import PackagingError, split_requirements
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals
+from trainshed.core.copies import Sweep, tuning_job
 from trainshed.core.names import Api
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
@@ -468,7 +469,10 @@ def _of_program(
     )
     searching = ("minimize", "maximize", "trials", "parallel")
     if options["tune"]:
-        job = request.tuning_job(job, _sweep(options))
+        try:
+            job = tuning_job(job, _sweep(options))
+        except ValueError as fault:
+            raise click.UsageError(f"--tune {fault}") from None
     elif unused := [f"--{name}" for name in searching if options[name] is not None]:
         raise click.UsageError(
             f"{', '.join(unused)}: say what is searched for, --tune lr=1e-4..1e-1:log."
@@ -483,13 +487,13 @@ def _on_nodes(endpoint: Endpoint, options: dict[str, Any]) -> tuple[str, ...]:
     return read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
 
 
-def _sweep(options: dict[str, Any]) -> request.Sweep:
+def _sweep(options: dict[str, Any]) -> Sweep:
     metrics = [options[goal] for goal in ("minimize", "maximize") if options[goal]]
     if len(metrics) != 1:
         raise click.UsageError(
             "--tune: name one metric that trials report or print, by --minimize loss or --maximize accuracy."
         )
-    return request.Sweep(
+    return Sweep(
         parameters=options["tune"],
         metric=metrics[0],
         maximize=bool(options["maximize"]),

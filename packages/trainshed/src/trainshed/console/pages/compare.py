@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
-from trainshed.console.pages.job import Chart, describe, measured
+from trainshed.console.pages.job import Chart, began, describe, measured, placed
 from trainshed.console.pages.jobs import first_line, lasted
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed.console.rendering import (
@@ -65,7 +65,10 @@ async def page(visit: Visit) -> View:
             "query": visit.request.raw_query,
         },
         parts={
-            "curves": Part("_job_curves.html", {"charts": _charts(jobs), "restarts": ()}),
+            "curves": Part(
+                "_job_curves.html",
+                {"charts": _charts(jobs, visit.query("axis") == "time"), "restarts": ()},
+            ),
             "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         },
         place="jobs",
@@ -141,15 +144,17 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     return Compared(job, title, facts, curves)
 
 
-def _charts(jobs: Sequence[Compared]) -> list[Chart]:
+def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
     lines: dict[str, dict[str, dict[float, float | str]]] = {}
-    for name in _measures(jobs):
-        for job in jobs:
-            if name in job.curves and (points := job.curves[name].points):
-                lines.setdefault(name, {})[job.title] = {
-                    point.step: point.value for point in points
-                }
-    return [Chart(name, curve_data(by, "Step")) for name, by in list(lines.items())[:_CHARTS]]
+    for job in jobs:
+        since = began(job.curves.values()) if by_time else None
+        for name, curve in job.curves.items():
+            if curve.points:
+                values = {placed(point, since): point.value for point in curve.points}
+                lines.setdefault(name, {})[job.title] = values
+    label = "Time" if by_time else "Step"
+    names = [name for name in _measures(jobs) if name in lines][:_CHARTS]
+    return [Chart(name, curve_data(lines[name], label)) for name in names]
 
 
 def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:

@@ -26,7 +26,7 @@ _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
 async def page(visit: Visit) -> View:
     """`/jobs/J/drills`: the form of a drill, the drills so far, and the report on what came of them."""
     job = await describe(visit)
-    ordered = await _ordered(visit, job.uid)
+    ordered = await visit.get(DrillList, of_job(job.uid, "/drills"))
     report = ResumeReport()
     if any(drill.fire_time for drill in ordered.drills):
         report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
@@ -53,16 +53,6 @@ async def page(visit: Visit) -> View:
         lives=not is_over,
         place="jobs",
     )
-
-
-async def _ordered(visit: Visit, uid: str) -> DrillList:
-    """Return the drills of a job; none for a tuning job or pipeline, which has no replicas of its own."""
-    try:
-        return await visit.get(DrillList, of_job(uid, "/drills"))
-    except Refused as refused:
-        if refused.code is StatusCode.FAILED_PRECONDITION:
-            return DrillList()
-        raise
 
 
 async def order(visit: Visit) -> Response:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from bisect import bisect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -190,25 +190,36 @@ async def _curve_charts(
 ) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last."""
     lines: dict[str, dict[str, JobCurve]] = {}
-    for curve in await measured(visit, uid, _POINTS, _CHARTS):
+    curves = await measured(visit, uid, _POINTS, _CHARTS)
+    since = began(curves) if visit.query("axis") == "time" else None
+    for curve in curves:
         if curve.count > 1 and curve.points:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             lines.setdefault(measure or curve.tag, {})[where] = curve
-    return tuple([_curve_chart(name, lines[name], restarts) for name in sorted(lines, key=rank)])
+    names = sorted(lines, key=rank)
+    return tuple([_curve_chart(name, lines[name], restarts, since) for name in names])
 
 
-def _curve_chart(name: str, lines: Mapping[str, JobCurve], restarts: Sequence[float]) -> Chart:
+def began(curves: Iterable[JobCurve]) -> float:
+    """Return when the first point of the curves was measured, in seconds since 1970; 0 if there is none."""
+    return min((epoch(curve.points[0].at) for curve in curves if curve.points), default=0.0)
+
+
+def placed(point: CurvePoint, since: float | None) -> float:
+    """Return where a point is drawn: the seconds since then, or its step."""
+    return point.step if since is None else round(epoch(point.at) - since, 3)
+
+
+def _curve_chart(
+    name: str, lines: Mapping[str, JobCurve], restarts: Sequence[float], since: float | None
+) -> Chart:
     units = {curve.unit or "step" for curve in lines.values()}
     # What one line counts in epochs and another one in steps has only the time in common.
-    by_time = len(units) > 1
-    began = min(epoch(curve.points[0].at) for curve in lines.values())
-
-    def place(point: CurvePoint) -> float:
-        return round(epoch(point.at) - began, 3) if by_time else point.step
-
+    if len(units) > 1:
+        since = began(lines.values())
     drawn = {
-        where: {place(point): point.value for point in curve.points}
+        where: {placed(point, since): point.value for point in curve.points}
         for where, curve in lines.items()
     }
     latest = tuple(
@@ -216,10 +227,12 @@ def _curve_chart(name: str, lines: Mapping[str, JobCurve], restarts: Sequence[fl
         for where, curve in lines.items()
     )
     # A restart is marked at the first point that came after it.
-    points = sorted((epoch(at.at), place(at)) for curve in lines.values() for at in curve.points)
+    points = sorted(
+        (epoch(at.at), placed(at, since)) for curve in lines.values() for at in curve.points
+    )
     first = [bisect(points, (start,)) for start in restarts]
     marks = [points[index][1] for index in first if index < len(points)]
-    label = "Seconds" if by_time else units.pop().title()
+    label = units.pop().title() if since is None else "Time"
     return Chart(name, curve_data(drawn, label, marks), latest)
 
 

@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from trainshed.console.pages.job import create_job, describe, explain_job
 from trainshed.console.visits import View, Visit, redirect
-from trainshed.core.copies import api_of, copy_of, is_pipeline
+from trainshed.core.catalog.images import named_image, short_names
+from trainshed.core.copies import Sweep, api_of, copy_of, is_pipeline, tuning_job
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -18,19 +19,8 @@ from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import Status
 
-_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
-IMAGES: Final = (
-    f"{_IMAGES}scikit-learn-cpu.1-6:latest",
-    f"{_IMAGES}pytorch-cpu.2-4.py310:latest",
-    f"{_IMAGES}tf-cpu.2-17.py310:latest",
-    f"{_IMAGES}xgboost-cpu.2-1:latest",
-)
 MACHINES: Final = (
-    "n1-standard-4",
-    "n1-standard-8",
-    "n1-standard-16",
-    "n1-highmem-8",
-    "e2-standard-4",
+    *("n1-standard-4", "n1-standard-8", "n1-standard-16", "n1-highmem-8", "e2-standard-4"),
 )
 _SCRIPT: Final = """import time
 
@@ -50,6 +40,10 @@ _OF_FIELDS: Final = (
     ("replica_count", "replicas"),
     ("image_uri", "image"),
     ("env", "env"),
+    ("metrics", "metric"),
+    ("parallel_trial_count", "parallel"),
+    ("trial_count", "trials"),
+    ("parameters", "tune"),
     ("command", "program"),
     ("args", "args"),
     ("output", "output"),
@@ -128,7 +122,7 @@ async def _form(
     explanation does."""
     values = {
         "form": {**default_form(visit), **form},
-        "images": IMAGES,
+        "frameworks": short_names(),
         "machines": MACHINES,
         "accelerators": (await visit.get(Status, "status")).accelerators,
     }
@@ -229,13 +223,15 @@ def _read(text: str) -> Draft:
 
 
 def draft_of(form: Mapping[str, str]) -> Draft:
-    """Return the custom job that the form describes, with the form's faults."""
+    """Return the custom job, or the tuning job, that the form describes, with the form's faults."""
     draft = Draft({})
 
     def text(name: str) -> str:
         return form.get(name, "").replace("\r\n", "\n").strip()
 
     image, arguments = text("image"), _words(draft, "args", text("args"))
+    if (framework := text("framework")) in short_names():
+        image = named_image(framework, gpu=bool(text("accelerator"))) or ""
     env = [{"name": k, "value": v} for k, v in _pairs(draft, "env", text("env")).items()]
     common = {**({"args": arguments} if arguments else {}), **({"env": env} if env else {})}
     machine: dict[str, Any] = {"machineType": text("machine")}
@@ -251,11 +247,7 @@ def draft_of(form: Mapping[str, str]) -> Draft:
             **common,
         }
     else:
-        command = _words(draft, "program", text("command"))
-        if text("kind") != "command":
-            if not text("script"):
-                draft.fault("program", "Type a program.")
-            command = ["python3", "-u", "-c", form.get("script", "").replace("\r\n", "\n")]
+        command = _command(draft, form)
         pool["containerSpec"] = {"imageUri": image, "command": command, **common}
     replicas = _count(draft, "replicas", text("replicas"))
     others = [{**pool, "replicaCount": replicas - 1}] if replicas > 1 else []
@@ -268,7 +260,31 @@ def draft_of(form: Mapping[str, str]) -> Draft:
     if labels := _pairs(draft, "labels", text("labels")):
         body["labels"] = labels
     draft.body = body
+    if text("runs") == "sweep":
+        trials, parallel = (_count(draft, name, text(name)) for name in ("trials", "parallel"))
+        is_maximized = text("goal") == "maximize"
+        sweep = Sweep(text("tune").split(), text("metric"), is_maximized, trials, parallel)
+        try:
+            draft.body = tuning_job(body, sweep)
+        except ValueError as wrong:
+            draft.fault("tune", str(wrong))
     return draft
+
+
+def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
+    """Return the command of a script, of a file in a bucket, or as it was typed."""
+    match form.get("kind"):
+        case "command":
+            return _words(draft, "program", form.get("command", ""))
+        case "file":
+            bucket, slashes, name = form.get("file", "").strip().partition("gs://")
+            if bucket or not slashes:
+                draft.fault("program", "Name a file in a bucket: gs://BUCKET/task.py.")
+            return ["python3", "-u", f"/gcs/{name}"]
+        case _:
+            if not form.get("script", "").strip():
+                draft.fault("program", "Type a program.")
+            return ["python3", "-u", "-c", form.get("script", "").replace("\r\n", "\n")]
 
 
 def _count(draft: Draft, name: str, text: str) -> int:
@@ -324,12 +340,17 @@ def _is_canonical(value: Any) -> bool:
 
 def default_form(visit: Visit) -> dict[str, str]:
     """Return the form's fields before anything is typed."""
-    empty = "command packages module args accelerator env labels output timeout"
+    empty = "file command packages module args image accelerator env labels output timeout tune"
     return dict.fromkeys(empty.split(), "") | {
         "name": "first",
+        "runs": "once",
+        "metric": "loss",
+        "goal": "minimize",
+        "trials": "20",
+        "parallel": "4",
         "kind": "script",
         "script": _SCRIPT,
-        "image": IMAGES[0],
+        "framework": "scikit-learn",
         "machine": MACHINES[0],
         "replicas": "1",
         "accelerators": "1",
@@ -341,28 +362,19 @@ def default_form(visit: Visit) -> dict[str, str]:
 def _example(visit: Visit, kind: str) -> dict[str, Any]:
     """Return a job of this kind that would run here; a custom job if the kind is unknown."""
     form = default_form(visit)
-    body = draft_of({**form, "script": _TRIAL} if kind == "tuning" else form).body or {}
-    name, spec = body["displayName"], body["jobSpec"]
+    if kind == "tuning":
+        search = {"runs": "sweep", "tune": "rate=0.01..1", "metric": "accuracy", "goal": "maximize"}
+        form |= {"script": _TRIAL, **search}
+    body = draft_of(form).body or {}
     match kind:
-        case "tuning":
-            metrics = [{"metricId": "accuracy", "goal": "MAXIMIZE"}]
-            bounds = {"minValue": 0.01, "maxValue": 1}
-            parameters = [{"parameterId": "rate", "doubleValueSpec": bounds}]
-            return {
-                "displayName": name,
-                "maxTrialCount": 4,
-                "parallelTrialCount": 2,
-                "studySpec": {"metrics": metrics, "parameters": parameters},
-                "trialJobSpec": spec,
-            }
         case "pipeline":
             return {
-                "displayName": name,
+                "displayName": body["displayName"],
                 "trainingTaskDefinition": _TASK,
-                "trainingTaskInputs": spec,
+                "trainingTaskInputs": body["jobSpec"],
             }
         case "ml":
-            container = spec["workerPoolSpecs"][0]["containerSpec"]
+            container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
             master = {
                 "imageUri": container["imageUri"],
                 "containerCommand": container["command"],

@@ -13,10 +13,12 @@ const plain = (n) => (n == null ? "–" : Math.abs(n) >= 1e5 || (n && Math.abs(n
 const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 // One chart of several lines over common places. `lines`: [name, values].
+const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 const POWERS = [...Array(50).keys()].map((n) => 2 ** n);
 const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, marks = [], log = false, together = "", across } = {}) => {
   const colours = palette();
-  const called = (v) => (across?.names ? across.names[v] ?? "" : plain(v));
+  const lasts = !time && label === "Time";
+  const called = (v) => (across?.names ? across.names[v] ?? "" : lasts ? seconds(v) : plain(v));
   const range = together && zoomed.get(together);
   box.uplot?.destroy();
   const axis = { stroke: ink("--soft"), grid: { stroke: ink("--rule"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
@@ -27,7 +29,7 @@ const draw = (box, at, lines, { value = plain, time = true, points = false, labe
     legend: { live: true },
     bands: across ? [{ series: [3, 2], fill: `color-mix(in oklab, ${colours[0]}, transparent 85%)` }] : [],
     scales: { x: { time, ...(across ? { distr: across.isLog ? 3 : 1, range: (u, low, high) => (across.isLog ? [low / 1.1, high * 1.1] : [low - (high - low) / 40, high + (high - low) / 40]) } : {}) }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
-    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : across ? { ...axis, size: 28, space: 70, ...(across.names ? { incrs: [1] } : {}), values: (u, all) => all.map((v) => (v == null ? "" : called(v))) } : { ...axis, size: 28, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
+    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : across ? { ...axis, size: 28, space: 70, ...(across.names ? { incrs: [1] } : {}), values: (u, all) => all.map((v) => (v == null ? "" : called(v))) } : lasts ? { ...axis, size: 28, space: 90, incrs: SPANS, values: (u, all) => all.map(seconds) } : { ...axis, size: 28, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
     series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : called(v)) },
       ...lines.map(([name, , form, tone], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: form === "edge" ? `color-mix(in oklab, ${colours[0]}, transparent 60%)` : colours[(tone ?? i) % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[(tone ?? i) % colours.length] : undefined }, spanGaps: Boolean(together || across), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
   }, [at, ...lines.map(([, values]) => values)], box);
@@ -65,9 +67,10 @@ const zoom = (label, first, last) => {
 };
 let looks = 0;
 const look = async () => {
-  const mine = ++looks, address = new URL(location.href), range = zoomed.get("Step");
+  const mine = ++looks, address = new URL(location.href), range = !drawn.time && zoomed.get("Step");
   if (range) address.searchParams.set("begin", Math.max(0, Math.floor(range[0])));
   if (range) address.searchParams.set("end", Math.max(1, Math.ceil(range[1])));
+  drawn.time ? address.searchParams.set("axis", "time") : address.searchParams.delete("axis");
   if (drawn.smooth) address.searchParams.set("means", "true");
   const answer = await fetch(address);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -116,7 +119,7 @@ const smoothed = (values) => {
 
 // Lines of values over steps: <div data-curves='{"at": […], "lines": [[name, […]], …]}'>. The buttons
 // [data-drawn] say how those of a page are drawn.
-const drawn = { smooth: false, log: false };
+const drawn = { time: new URLSearchParams(location.search).get("axis") === "time", smooth: false, log: false };
 const curves = () => {
   for (const box of document.querySelectorAll("[data-curves]")) {
     const { at, lines, points, label, log: far, marks } = JSON.parse(box.dataset.curves);
@@ -132,7 +135,7 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   drawn[button.dataset.drawn] = !drawn[button.dataset.drawn];
   curves();
-  if (button.dataset.drawn === "smooth" && document.getElementById("curves")) look();
+  if (button.dataset.drawn !== "log" && document.getElementById("curves")) look();
 });
 document.addEventListener("keydown", (event) => {
   const u = event.target.closest?.("[data-curves]")?.uplot, { min, max } = u?.scales.x ?? {}, far = max - min;

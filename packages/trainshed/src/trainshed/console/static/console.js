@@ -253,6 +253,14 @@ document.addEventListener("submit", (e) => {
 
 document.addEventListener("change", (e) => e.target.closest("form[data-now]")?.requestSubmit());
 
+// A file of this machine is put into a field, where it can be read before it is sent.
+document.addEventListener("change", async ({ target }) => {
+  if (!target.dataset.into || !target.files.length) return;
+  const field = target.form.elements[target.dataset.into];
+  field.value = await target.files[0].text();
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+});
+
 // A click anywhere on a row opens it.
 document.addEventListener("click", (e) => {
   const row = e.target.closest("tr[data-row]");
