@@ -223,7 +223,7 @@ def _curve_chart(
         for where, curve in lines.items()
     }
     latest = tuple(
-        (where, curve.value, [n for n in drawn[where].values() if isinstance(n, float)])
+        (where, curve.value, [at.value for at in curve.points if isinstance(at.value, float)])
         for where, curve in lines.items()
     )
     # A restart is marked at the first point that came after it.

@@ -98,9 +98,9 @@ def _accelerators(nodes: NodeList) -> Mapping[str, tuple[int, int]]:
     return {kind: (used[kind], count) for kind, count in there.items()}
 
 
-async def _days(visit: Visit) -> list[tuple[str, float, float]]:
-    """Return (date, GPU-hours, CPU-hours) of each of the last days, oldest first; [] if the visitor may not
-    see usage."""
+async def _days(visit: Visit) -> list[tuple[str, float, float, float, float]]:
+    """Return (date, GPU-hours, CPU-hours, how many of each were at work) of each of the last days, oldest
+    first; [] if the visitor may not see usage."""
     today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
     begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
     reports = await asyncio.gather(
@@ -120,6 +120,8 @@ async def _days(visit: Visit) -> list[tuple[str, float, float]]:
             f"{begin:%a %d}",
             sum(entry.gpu_hours for entry in report.rows),
             sum(entry.cpu_hours for entry in report.rows),
+            sum(entry.gpu_hours * (entry.gpu_share or 0) for entry in report.rows),
+            sum(entry.cpu_hours * (entry.cpu_share or 0) for entry in report.rows),
         )
         for begin, report in zip(begins, reports, strict=True)
         if report is not None

@@ -55,19 +55,11 @@ _OF_FIELDS: Final = (
 
 
 KINDS: Final[Mapping[str, str]] = {
-    "custom": "Custom job",
-    "tuning": "Tuning job",
     "pipeline": "Training pipeline",
     "ml": "AI Platform job",
 }
-"""Kinds of job that the page has an example of, with their names."""
+"""Kinds of job that the page of JSON has an example of, with their names; the form makes the others."""
 _TASK: Final = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
-_TRIAL: Final = """import os, sys
-
-rate = float(sys.argv[-1].rpartition("=")[2])
-with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
-    file.write('{"accuracy": "%f", "global_step": "1"}\\n' % (1 - (rate - 0.3) ** 2))
-"""
 
 
 class Draft(Struct):
@@ -362,9 +354,6 @@ def default_form(visit: Visit) -> dict[str, str]:
 def _example(visit: Visit, kind: str) -> dict[str, Any]:
     """Return a job of this kind that would run here; a custom job if the kind is unknown."""
     form = default_form(visit)
-    if kind == "tuning":
-        search = {"runs": "sweep", "tune": "rate=0.01..1", "metric": "accuracy", "goal": "maximize"}
-        form |= {"script": _TRIAL, **search}
     body = draft_of(form).body or {}
     match kind:
         case "pipeline":

@@ -305,6 +305,26 @@ document.addEventListener("htmx:afterSwap", () => {
     bar.setAttribute("width", all ? (100 * count) / all : 0);
   }
 });
+// Views of the list of jobs: addresses that this browser keeps by the names that somebody gave them.
+const views = (box) => {
+  const saved = JSON.parse(localStorage.getItem("views") || "{}");
+  const keep = () => { localStorage.setItem("views", JSON.stringify(saved)); views(box); };
+  const button = (text, name, does) => { const b = made('<button class="link" type="button"></button>'); b.textContent = text; b.ariaLabel = name; b.onclick = does; return b; };
+  const tags = Object.entries(saved).flatMap(([name, address]) => {
+    const link = made('<a class="tag"></a>');
+    [link.textContent, link.href] = [name, address];
+    if (address === location.search) link.ariaCurrent = "true";
+    return [link, button("×", `Forget ${name}`, () => { delete saved[name]; keep(); })];
+  });
+  if (location.search && !Object.values(saved).includes(location.search))
+    tags.push(button("Save this view", "Save this view", () => { const name = prompt("Name of this view"); if (name) { saved[name] = location.search; keep(); } }));
+  box.replaceChildren(...tags);
+  box.hidden = !tags.length;
+};
+document.querySelectorAll("[data-views]").forEach(views);
+// From a job's page to what it is compared with.
+const markedJob = document.querySelector(`[name="job"][value="${CSS.escape(new URLSearchParams(location.search).get("mark") || "")}"]`);
+if (markedJob) markedJob.checked = true;
 ages();
 setInterval(ages, 1000);
 // On a phone both may be wider than it.
