@@ -6,10 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from tests.unit.jobs import PRIMARY, job
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
 from trainshed.core.catalog.images import parse_prebuilt
 from trainshed.core.errors import InvalidRequest
+from trainshed.core.job import JobSpec
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.engines.port import Slot
+from trainshed.runtimes.port import PreparedRuntime
 
 Request = dict[str, Any]
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6.py310:latest"
@@ -60,6 +69,28 @@ class ReducingRuntimes(FakeRuntimes):
         if image_uri == REDUCER:
             return RuntimeChoice(REDUCERS, "", "3.11")
         return super().for_image(image_uri)
+
+
+def vertex(request: Request) -> JobSpec:
+    """What becomes of a custom job in a service that has reducers."""
+    return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
+
+
+def started(spec: JobSpec, label: str = "", value: str = "") -> Job:
+    """A job of one replica that has a place. `label`: what it is labelled with, if it has a `value`."""
+    placed = (Replica(PRIMARY, node="node", incarnation=1),)
+    labels = ((label, value),) if value else ()
+    return replace(job(1), spec=spec, replicas=placed, attempt=1, labels=labels)
+
+
+def launch_plan(
+    subject: Job, runtime: PreparedRuntime, defaults: LaunchDefaults | None = None
+) -> LaunchPlan:
+    """That of its primary."""
+    program = subject.spec.pool(0).program
+    slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
+    prepared = {(program.runtime, program.packages): runtime}
+    return launch_plans(subject, slots, prepared, defaults or LaunchDefaults(), {PRIMARY: 1})[0]
 
 
 def refused(reading: Callable[[], object]) -> dict[str, str]:

@@ -19,12 +19,12 @@ from tests.unit.specs_requests import (
     SKLEARN,
     TENSORFLOW,
     FakeRuntimes,
-    ReducingRuntimes,
     Request,
     container,
     custom_job,
     ml_job,
     package,
+    vertex,
 )
 from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, expand
@@ -32,16 +32,11 @@ from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import OldWay
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.vertex import parse_custom_job
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
 PRIMARY = ReplicaId(0, 0)
 NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
-
-
-def vertex(request: Request) -> JobSpec:
-    return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
 
 
 def ml(**training: Any) -> JobSpec:

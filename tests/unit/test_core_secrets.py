@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from tests.unit.specs_requests import FakeRuntimes, container, custom_job, refused
+from tests.unit.specs_requests import container, custom_job, refused, vertex
 from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
+from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, ReplicaId
 from trainshed.core.secrets import (
     MAX_VALUE_BYTES,
@@ -20,22 +21,20 @@ from trainshed.core.secrets import (
     resolved,
     value_fault,
 )
-from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 
 PRIMARY = ReplicaId(0, 0)
 VALUES = {SecretRef("db"): "hunter2 $(HOME)", SecretRef("api-key", 3): "k3y"}
 
 
-def parsed(env: dict[str, str], *args: str) -> ParsedCustomJob:
+def parsed(env: dict[str, str], *args: str) -> JobSpec:
     spec = {"args": list(args), "env": [{"name": n, "value": v} for n, v in env.items()]}
-    job = custom_job(container(**spec))
-    return parse_custom_job(job, region="us-central1", runtimes=FakeRuntimes())
+    return vertex(custom_job(container(**spec)))
 
 
 def planned(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """(argv, environ) of the primary's launch plan."""
     name = JobName(Api.VERTEX, "p", "us-central1", "7")
-    spec = parsed(env, *args).spec
+    spec = parsed(env, *args)
     gang = Gang(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = dict(environment(gang, PRIMARY))
     return arguments(spec, PRIMARY, environ), environ
@@ -116,7 +115,7 @@ def test_an_argument_cannot_name_a_secret_itself() -> None:
 def test_an_image_cannot_choose_secrets_of_whoever_runs_it() -> None:
     """What looks like a mark, wherever it comes from but from a variable of the job, is none."""
     name, mark = JobName(Api.VERTEX, "p", "us-central1", "7"), "\ufdd0db\ufdd1"
-    spec = parsed({"OWN": "$(FROM_IMAGE)"}).spec
+    spec = parsed({"OWN": "$(FROM_IMAGE)"})
     gang = Gang(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = environment(gang, PRIMARY, image={"FROM_IMAGE": mark})
     argv = arguments(spec, PRIMARY, dict(environ), entrypoint=("run", mark), command=(mark,))

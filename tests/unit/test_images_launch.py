@@ -1,4 +1,5 @@
-"""What a program in a container image is started with (spec/program, facts/program#arguments)."""
+"""What a program in a container image is started with (spec/program, facts/program#arguments), and whose
+programs have root directories of their own (docs/adr/0019)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,20 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import job
-from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, ml_job, package
-from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
+from tests.unit.specs_requests import (
+    FakeRuntimes,
+    container,
+    custom_job,
+    launch_plan,
+    ml_job,
+    package,
+    started,
+    vertex,
+)
 from trainshed.core.job import JobSpec
-from trainshed.core.launch import ImageRoot, LaunchPlan
-from trainshed.core.lifecycle.records import Replica
-from trainshed.core.names import ReplicaId
+from trainshed.core.launch import OWN_ROOT_LABEL, ImageRoot, LaunchPlan
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.engines.port import Slot
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 from trainshed_cluster.remote.agent import with_own_image
 
-PRIMARY = ReplicaId(0, 0)
 IMAGE = Image(
     root="/cache/images/abc/root",
     digest="abc",
@@ -34,17 +37,8 @@ NOTHING = replace(IMAGE, entrypoint=(), command=())
 UNREAD = Image("", "", unread="registry.example does not answer (timed out)")
 
 
-def vertex(request: Request) -> JobSpec:
-    return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes()).spec
-
-
 def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
-    program = spec.pool(0).program
-    prepared = {(program.runtime, program.packages): PreparedRuntime("", image=image)}
-    replicas = (Replica(PRIMARY, node="node", incarnation=1),)
-    subject = replace(job(1), spec=spec, replicas=replicas, attempt=1)
-    slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
-    return launch_plans(subject, slots, prepared, LaunchDefaults(), {PRIMARY: 1})[0]
+    return launch_plan(started(spec), PreparedRuntime("", image=image))
 
 
 @pytest.mark.parametrize(
@@ -155,3 +149,12 @@ def test_a_program_in_its_agents_own_image_has_what_that_sets(
     assert launch.software.image == ImageRoot("", str(tmp_path), "ada")
     unpacked = plan(vertex(custom_job(container())))
     assert with_own_image(unpacked) == unpacked
+
+
+@pytest.mark.parametrize(("label", "own"), [("", False), ("on", True), ("off", False)])
+def test_a_label_asks_for_a_root_of_ones_own_which_an_image_has_anyway(
+    label: str, own: bool
+) -> None:
+    subject = started(vertex(custom_job(package())), OWN_ROOT_LABEL, label)
+    assert launch_plan(subject, PreparedRuntime("/layer/template")).software.own_root == own
+    assert not launch_plan(subject, PreparedRuntime("", image=IMAGE)).software.own_root

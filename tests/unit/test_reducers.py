@@ -11,16 +11,15 @@ from tests.unit.specs_requests import (
     REDUCER,
     SKLEARN,
     TENSORFLOW,
-    ReducingRuntimes,
     Request,
     container,
     custom_job,
     package,
+    vertex,
 )
 from trainshed.core.job import Accelerators, Machine
 from trainshed.core.reducers import bandwidth, warning_for
 from trainshed.core.runtime import REDUCERS
-from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
 
@@ -30,10 +29,7 @@ XGBOOST = f"{REPOSITORY}xgboost-cpu.1-1:latest"
 
 
 def warnings(*pools: Request) -> tuple[str, ...]:
-    notices = parse_custom_job(
-        custom_job(*pools), region="us-central1", runtimes=ReducingRuntimes()
-    )
-    return notices.spec.warnings
+    return vertex(custom_job(*pools)).warnings
 
 
 def workers(

@@ -20,6 +20,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
     pool,
+    vertex,
 )
 from trainshed.access.job_tokens import JobTokens
 from trainshed.core import reduction, secrets
@@ -44,8 +45,7 @@ def reducers(machine: str = "n1-highcpu-16", **spec: Any) -> Request:
 
 
 def parsed(*pools: Request) -> JobSpec:
-    request = custom_job(*pools)
-    return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
+    return vertex(custom_job(*pools))
 
 
 def environ(
@@ -215,25 +215,6 @@ def test_reducers_are_a_container_in_the_third_pool(pools: tuple[Request, ...], 
     (violation,) = refused.value.violations
     assert violation.field == f"job_spec.worker_pool_specs{field}"
     assert "third worker pool" in violation.description
-
-
-def test_ml_jobs_have_reducers_in_no_other_role() -> None:
-    """spec/submit#ml-jobs, spec/submit#refusals."""
-    values: Request = dict.fromkeys(
-        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion", "args")
-    )
-    values |= {
-        "scaleTier": "CUSTOM",
-        "masterType": "n1-standard-4",
-        "masterConfig": {"imageUri": CUSTOM_IMAGE},
-        "workerType": "n1-standard-4",
-        "workerCount": "2",
-        "workerConfig": {"imageUri": REDUCER},
-    }
-    with pytest.raises(InvalidRequest) as refused:
-        parse_job(ml_job(**values), runtimes=ReducingRuntimes())
-    (violation,) = refused.value.violations
-    assert violation.field.endswith("worker_config.image_uri")
 
 
 # --- what the engine adds ---

@@ -75,21 +75,25 @@ async def used(store: InlineStore) -> dict[tuple[str, int], int]:
     }
 
 
-async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
-    """spec/reduction: it is stored nowhere, and what is secret of it masked like a secret."""
-    plan = LaunchPlan(
+def plan(**environ: str) -> LaunchPlan:
+    return LaunchPlan(
         job_uid=JobUid(7),
         attempt=1,
-        replica=ReplicaId(2, 0),
+        replica=ReplicaId(0, 0),
         incarnation=1,
-        argv=("reduce",),
-        environ=tuple((made.name, job_mark(made, 7)) for made in Made),
+        argv=("prog", environ.get("ARG", "")),
+        environ=tuple(environ.items()),
         hostname="h",
-        address="",
+        address="127.0.0.1",
         hosts=(),
         account=Account("p"),
     )
-    ((shown, masked),) = await revealed([plan], vault)
+
+
+async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
+    """spec/reduction: it is stored nowhere, and what is secret of it masked like a secret."""
+    launch = plan(**{made.name: job_mark(made, 7) for made in Made})
+    ((shown, masked),) = await revealed([launch], vault)
     assert dict(shown.environ) == {made.name: f"{made} of 7" for made in Made}
     assert sorted(masked) == ["key of 7", "token of 7"]
 
@@ -125,21 +129,6 @@ async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
     store.close()
     with pytest.raises(EngineUnavailable):
         await other.values("p", {DB})
-
-
-def plan(**environ: str) -> LaunchPlan:
-    return LaunchPlan(
-        job_uid=JobUid(7),
-        attempt=1,
-        replica=ReplicaId(0, 0),
-        incarnation=1,
-        argv=("prog", environ.get("ARG", "")),
-        environ=tuple(environ.items()),
-        hostname="h",
-        address="127.0.0.1",
-        hosts=(),
-        account=Account("p"),
-    )
 
 
 async def test_plans_are_revealed_each_with_what_its_log_must_not_show(

@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 from tests.unit.specs_requests import (
     REDUCER,
     FakeRuntimes,
-    Request,
     container,
     custom_job,
     ml_job,
     package,
+    vertex,
 )
 from trainshed.core.job import JobSpec
-from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs.ml import parse_job
-from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Value
 from trainshed.core.tuning.trial_jobs import trial_spec
@@ -28,30 +26,18 @@ PARAMETERS: Parameters = (("rate", 0.001), ("layers", 3), ("batch", 64.0), ("opt
 ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam w")
 
 
-class WithReducers(FakeRuntimes):
-    """Has the reduction server too, as the container image that it is."""
-
-    def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        if image_uri == REDUCER:
-            return RuntimeChoice(CONTAINER, "", "", image=image_uri)
-        return super().for_image(image_uri)
-
-
-def vertex(*pools: Request, base: str = "") -> JobSpec:
-    directory = {"baseOutputDirectory": {"outputUriPrefix": base}} if base else {}
-    request = custom_job(*pools, **directory)
-    return parse_custom_job(request, region="us-central1", runtimes=WithReducers()).spec
-
-
 def ml(**training: Any) -> JobSpec:
     return parse_job(ml_job(**training), runtimes=FakeRuntimes()).spec
 
 
 def test_parameters_follow_the_arguments_of_every_program() -> None:
     """spec/tuning#parameters: trials of several pools; a reduction server reads no parameters."""
-    spec = vertex(
-        package(args=["--epochs", "2"]), container(command=["run"]), container(imageUri=REDUCER)
+    pools = (
+        package(args=["--epochs", "2"]),
+        container(command=["run"]),
+        container(imageUri=REDUCER),
     )
+    spec = vertex(custom_job(*pools))
     trial = trial_spec(spec, 7, PARAMETERS)
     assert trial.pool(0).program.args == ("--epochs", "2", *ARGUMENTS)
     assert trial.pool(1).program.args == ARGUMENTS
@@ -77,13 +63,14 @@ def test_trials_of_ml_jobs() -> None:
 
 def test_trials_keep_the_longest_wait_of_vertex() -> None:
     """facts/lifecycle#scheduling: maxWaitDuration is each custom job's own."""
-    request = custom_job(package(), scheduling={"strategy": "FLEX_START", "maxWaitDuration": "60s"})
+    scheduling = {"strategy": "FLEX_START", "maxWaitDuration": "60s"}
+    request = custom_job(package(), scheduling=scheduling)
     request["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = {
         "machineType": "g2-standard-4",
         "acceleratorType": "NVIDIA_L4",
         "acceleratorCount": 1,
     }
-    spec = parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes()).spec
+    spec = vertex(request)
     assert trial_spec(spec, 1, ()).scheduling == spec.scheduling
 
 
@@ -97,7 +84,7 @@ NAMES = st.text(alphabet="abcdefghij_", min_size=1)
 @example({"drift": -1e-05})
 def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> None:
     """spec/program#arguments: two arguments each, in the order of the tree."""
-    args = trial_spec(vertex(), 1, tuple(values.items())).pool(0).program.args
+    args = trial_spec(vertex(custom_job()), 1, tuple(values.items())).pool(0).program.args
     assert args[::2] == tuple(f"--{name}" for name in values)
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for name in values:
@@ -109,7 +96,9 @@ def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> No
 @given(st.integers(1, 10**6), st.dictionaries(NAMES, VALUES, max_size=3))
 def test_the_rest_of_the_job_stays(number: int, values: dict[str, Value]) -> None:
     """spec/tuning#trials: each trial is a custom job of the same spec."""
-    spec = vertex(package(), package(replicaCount="2"), base="gs://bucket/a")
+    output = {"outputUriPrefix": "gs://bucket/a"}
+    pools = (package(), package(replicaCount="2"))
+    spec = vertex(custom_job(*pools, baseOutputDirectory=output))
     trial = trial_spec(spec, number, tuple(values.items()))
     assert trial.job_json == spec.job_json
     assert trial.replicas() == spec.replicas()

@@ -3,16 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import job
-from tests.unit.specs_requests import FakeRuntimes, custom_job, package
+from tests.unit.specs_requests import custom_job, launch_plan, package, started, vertex
 from trainshed.cli.jobs.describe import description
 from trainshed.cli.jobs.views import JobView
-from trainshed.controller.launch_plans import LaunchDefaults, expected_beginnings, launch_plans
+from trainshed.controller.launch_plans import LaunchDefaults, expected_beginnings
 from trainshed.core.launch import WARM_LABEL, WarmStart
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import ReplicaId
-from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.units import Nanos
 from trainshed.core.warm_start import (
     ENVIRONMENT,
@@ -22,7 +19,6 @@ from trainshed.core.warm_start import (
     of_program,
     own_values,
 )
-from trainshed.engines.port import Slot
 from trainshed.runtimes.port import Preloadable, PreparedRuntime
 from trainshed.wire.trainshed_v1 import jobs as records
 
@@ -104,7 +100,6 @@ def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
     assert differing({**same, "CUDA_VISIBLE_DEVICES": "0"}) == ("CUDA_VISIBLE_DEVICES",)
 
 
-PRIMARY = ReplicaId(0, 0)
 RUNTIME = PreparedRuntime(
     "/layer/template", preloadable=Preloadable("/runtime/template", ("torch",))
 )
@@ -113,35 +108,14 @@ WARM = WarmStart("/runtime/template", ("torch",))
 
 def submitted(label: str, trial: str = "", **environ: str) -> Job:
     """Whose program is a package."""
-    spec = parse_custom_job(
-        custom_job(package()), region="us-central1", runtimes=FakeRuntimes()
-    ).spec
-    pool = spec.pool(0)
-    program = replace(pool.program, env=tuple(environ.items()))
-    pools = (replace(pool, program=program), *spec.pools[1:])
-    return replace(
-        job(1),
-        spec=replace(spec, trial=trial, pools=pools),
-        replicas=(Replica(PRIMARY, node="node", incarnation=1),),
-        attempt=1,
-        labels=((WARM_LABEL, label),) if label else (),
-    )
+    env = [{"name": name, "value": value} for name, value in environ.items()]
+    spec = vertex(custom_job(package(env=env)))
+    return started(replace(spec, trial=trial), WARM_LABEL, label)
 
 
-def planned(
-    label: str,
-    *,
-    trial: str = "",
-    setting: WarmStarts = "trials",
-    runtime: PreparedRuntime = RUNTIME,
-) -> WarmStart | None:
+def planned(label: str, *, trial: str = "", setting: WarmStarts = "trials") -> WarmStart | None:
     """Of a job whose program is a package."""
-    subject = submitted(label, trial)
-    program = subject.spec.pool(0).program
-    slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
-    defaults = LaunchDefaults(warm_starts=setting)
-    prepared = {(program.runtime, program.packages): runtime}
-    return launch_plans(subject, slots, prepared, defaults, {PRIMARY: 1})[0].warm
+    return launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting)).warm
 
 
 def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
