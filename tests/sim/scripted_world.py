@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.sim.parents import parent_stores
 from tests.sim.scripted import ScriptedDatasets, ScriptedEngine, ScriptedRuntimes
+from tests.sim.service import SimBuckets
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
@@ -29,16 +30,6 @@ from trainshed.store.sqlite.database import Store, open_database
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
 
-class Buckets:
-    """Every job directory can be written."""
-
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        return ()
-
-    def write_probe(self, uri: str) -> None:
-        """Every job directory can be written."""
-
-
 class World:
     """One store, one engine, and the controllers that come and go."""
 
@@ -56,7 +47,7 @@ class World:
         self.runtimes = ScriptedRuntimes(warm=warm)
         self.datasets = ScriptedDatasets()
         self.policy = Policy(max_replicas=limit)
-        self.buckets = Buckets()
+        self.buckets = SimBuckets()
         self.logs = LogReader(FileStreams(directory / "logs"), ServiceStreams(directory / "logs"))
         self.time = CREATED + SECOND
         self.store: Store = open_database(directory)

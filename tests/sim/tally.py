@@ -1,7 +1,7 @@
 """What runs of the simulation were made of, in numbers."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 SECOND = 10**9
 YEAR = 365.25 * 24 * 3600 * SECOND
@@ -31,21 +31,8 @@ class Tally:
     parents: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, other: "Tally") -> None:
-        self.worlds += other.worlds
-        self.virtual_ns += other.virtual_ns
-        self.jobs += other.jobs
-        self.commits += other.commits
-        self.batches += other.batches
-        self.company += other.company
-        self.steps += other.steps
-        self.lives += other.lives
-        self.crashes += other.crashes
-        self.starts += other.starts
-        self.faults += other.faults
-        self.killed += other.killed
-        self.rules += other.rules
-        self.ends += other.ends
-        self.parents += other.parents
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
     def __str__(self) -> str:
         return "\n".join(

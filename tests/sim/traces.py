@@ -10,13 +10,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from tests.sim.house import House
 from tests.sim.judging import Judge
-from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
+from tests.unit.jobs import CREATED, job
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.job import ExitRecord, JobSpec, Program, Scheduling
+from trainshed.core.job import ExitRecord, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -85,16 +83,8 @@ def random_job(dice: random.Random) -> Job:
     scheduling = Scheduling(
         restart_job_on_worker_restart=dice.random() < 0.2, disable_retries=dice.random() < 0.15
     )
-    made = job(1, workers, servers, scheduling=scheduling)
-    if servers and dice.random() < 0.6:
-        made = replace(made, spec=_with_reducers(made.spec))
-    return made
-
-
-def _with_reducers(spec: JobSpec) -> JobSpec:
-    program = Program(RUNTIME, image_uri=REDUCTION_SERVER)
-    pools = tuple(replace(p, program=program) if p.position == 2 else p for p in spec.pools)
-    return replace(spec, pools=pools)
+    reducers = bool(servers) and dice.random() < 0.6
+    return job(1, workers, servers, scheduling=scheduling, reducers=reducers)
 
 
 class Life:

@@ -150,10 +150,6 @@ class Play:
     def kinds(self) -> list[str]:
         return [entry.kind for entry in self.told]
 
-    @property
-    def last(self) -> str:
-        return self.told[-1].message
-
     def wrong(self) -> list[str]:
         return list(disagreements(self.job, tuple(self.trials.values())))
 

@@ -1,8 +1,6 @@
 """How the log is searched for the lines that drills wait for (spec/operations#drills). No files, no clock."""
 
 import asyncio
-import math
-from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -11,7 +9,7 @@ from trainshed.controller.watching import Watchers
 from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity, Stream
 from trainshed.store.logs.reader import LogReader
 
@@ -24,18 +22,7 @@ class Log(LogReader):
         self.released = asyncio.Event()
         self._text = text
 
-    async def page(
-        self,
-        uid: JobUid,
-        *,
-        replicas: Collection[ReplicaId] | None = None,
-        start: int = 0,
-        end: int | None = None,
-        after: LogCursor | None = None,
-        limit: int = 1000,
-        longest: float = math.inf,
-        descending: bool = False,
-    ) -> LogPage:
+    async def page(self, uid: JobUid, *, after: LogCursor | None = None, **_: object) -> LogPage:
         self.asked.set()
         await self.released.wait()
         line = LogLine(uid, 1, PRIMARY, 0, CREATED + 1, Stream.STDOUT, self._text, Severity.INFO)

@@ -21,7 +21,7 @@ _SOURCES = [
 
 
 @cache
-def anchors(page: Path) -> frozenset[str]:
+def headings(page: Path) -> frozenset[str]:
     """What the headings of a page are called in addresses."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return frozenset(map(_slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
@@ -42,7 +42,7 @@ def test_no_link_is_dead() -> None:
                 continue
             name, _, anchor = target.partition("#")
             goal = (page.parent / name).resolve() if name else page
-            if not goal.exists() or (anchor and anchor not in anchors(goal)):
+            if not goal.exists() or (anchor and anchor not in headings(goal)):
                 dead.append(f"{page.relative_to(ROOT)}: {target}")
     assert not dead
 
@@ -137,16 +137,6 @@ KINDS = {".py", ".md", ".toml", ".sh", ".c", ".sql", ".patch", ".txt"}
 CITATION = re.compile(r"(?<![\w/.`-])(spec|facts)/([a-z]\w*)(?:#([\w-]+))?(?![\w/]|\.md)")
 
 
-@cache
-def headings(page: Path) -> frozenset[str]:
-    return frozenset(map(slug, re.findall(r"^#{2,} (.*)$", page.read_text(), re.MULTILINE)))
-
-
-def slug(heading: str) -> str:
-    kept = (c for c in heading.lower() if c in " -_" or unicodedata.category(c)[0] in "LN")
-    return "".join(kept).strip().replace(" ", "-")
-
-
 def files() -> list[Path]:
     return [
         path
@@ -167,8 +157,7 @@ def test_every_citation_names_a_heading() -> None:
     assert not wrong
 
 
-SOURCE = ROOT / "packages/trainshed/src/trainshed"
-PACKAGES = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+PACKAGES = {path.parent.name for path in TRAINSHED.glob("*/__init__.py")}
 #: Those of the other distributions, of which texts name the whole alone.
 OTHERS = {path.name: path for path in (ROOT / "packages").glob("*/src/*")}
 
@@ -181,7 +170,7 @@ PASSED_OVER = {"adr", "trainshed_reduction"}
 
 
 def is_there(name: str) -> bool:
-    place, parts = SOURCE, name.split(".")
+    place, parts = TRAINSHED, name.split(".")
     while parts and (place / parts[0] / "__init__.py").is_file():
         place /= parts.pop(0)
     if parts and (module := place / f"{parts[0]}.py").is_file():
@@ -216,9 +205,9 @@ CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
     """Terms with a capital letter are classes."""
     homes: dict[str, set[str]] = {}
-    for path in SOURCE.rglob("*.py"):
+    for path in TRAINSHED.rglob("*.py"):
         for name in CLASS.findall(path.read_text()):
-            homes.setdefault(name, set()).add(path.relative_to(SOURCE).parts[0])
+            homes.setdefault(name, set()).add(path.relative_to(TRAINSHED).parts[0])
     for package, place in OTHERS.items():
         for path in place.rglob("*.py"):
             for name in CLASS.findall(path.read_text()):

@@ -10,107 +10,77 @@ from trainshed.wire.status import WireError
 
 AI = "google.cloud.aiplatform.v1."
 ML = "google.cloud.ml.v1."
-INVALID = "Invalid JSON payload received. "
 SCALE_TIER = "(type.googleapis.com/google.cloud.ml.v1.TrainingInput.ScaleTier)"
 TIERS = "; the values are BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM."
-DURATION = "(type.googleapis.com/google.protobuf.Duration)"
+INPUT = "job.training_input"
+
+
+def refused(body: Any) -> tuple[str, str]:
+    """The field of the one violation, and what is said of it."""
+    with pytest.raises(WireError) as caught:
+        wire.parse(ML + "Job", body, path="job")
+    (violation,) = caught.value.violations
+    assert str(caught.value) == violation.description
+    return violation.field, violation.description
 
 
 @pytest.mark.parametrize(
     ("body", "field", "text"),
     [
-        (
-            {"parameter_server_type": "x"},
-            "job.parameter_server_type",
-            f"{INVALID}Unknown name \"parameter_server_type\" at 'job': Cannot find field.",
-        ),
-        (
-            {"trainingInput": {"x": 1}},
-            "job.training_input.x",
-            f"{INVALID}Unknown name \"x\" at 'job.training_input': Cannot find field.",
-        ),
-        (
-            {"trainingInput": {"scaleTier": "XYZ"}},
-            "job.training_input.scale_tier",
-            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, \"XYZ\"{TIERS}",
-        ),
-        (
-            {"trainingInput": {"scaleTier": 99}},
-            "job.training_input.scale_tier",
-            f"Invalid value at 'job.training_input.scale_tier' {SCALE_TIER}, 99{TIERS}",
-        ),
-        (
-            {"trainingInput": {"workerCount": "abc"}},
-            "job.training_input.worker_count",
-            "Invalid value at 'job.training_input.worker_count' (TYPE_INT64), \"abc\"",
-        ),
-        (
-            {"jobId": 5},
-            "job.job_id",
-            "Invalid value at 'job.job_id' (TYPE_STRING), 5; write it in quotes: \"5\"",
-        ),
-        (
-            {"jobId": ["a"]},
-            "job.jobId",
-            f"{INVALID}Unknown name \"jobId\" at 'job': Proto field is not repeating, "
-            "cannot start list.",
-        ),
-        (
-            {"jobId": {}},
-            "job.jobId",
-            f"{INVALID}Unknown name \"jobId\" at 'job': Proto field is not a message, "
-            "cannot start object.",
-        ),
+        ({"trainingInput": {"scaleTier": "XYZ"}}, f"{INPUT}.scale_tier", f'{SCALE_TIER}, "XYZ"{TIERS}'),
+        ({"trainingInput": {"scaleTier": 99}}, f"{INPUT}.scale_tier", f"{SCALE_TIER}, 99{TIERS}"),
+        ({"trainingInput": {"workerCount": "abc"}}, f"{INPUT}.worker_count", '(TYPE_INT64), "abc"'),
+        ({"jobId": 5}, "job.job_id", '(TYPE_STRING), 5; write it in quotes: "5"'),
         (
             {"trainingInput": {"args": "--x"}},
-            "job.training_input.args",
-            "Invalid value at 'job.training_input.args' (repeated TYPE_STRING), \"--x\"; "
-            'write a list: ["--x"]',
+            f"{INPUT}.args",
+            '(repeated TYPE_STRING), "--x"; write a list: ["--x"]',
         ),
-        (
-            {"trainingInput": {"args": ["a", None, "c"]}},
-            "job.training_input.args[1]",
-            "Invalid value at 'job.training_input.args[1]' (TYPE_STRING), null",
-        ),
-        (
-            {"trainingInput": "x"},
-            "job.training_input",
-            "Invalid value at 'job.training_input' "
-            '(type.googleapis.com/google.cloud.ml.v1.TrainingInput), "x"',
-        ),
-        (
-            {"labels": {"a": 1}},
-            'job.labels["a"]',
-            'Invalid value at \'job.labels["a"]\' (TYPE_STRING), 1; write it in quotes: "1"',
-        ),
-        ({"labels": []}, "job.labels", "Invalid value at 'job.labels' (map of TYPE_STRING), []"),
+        ({"trainingInput": {"args": ["a", None]}}, f"{INPUT}.args[1]", "(TYPE_STRING), null"),
+        ({"trainingInput": "x"}, INPUT, '(type.googleapis.com/google.cloud.ml.v1.TrainingInput), "x"'),
+        ({"labels": {"a": 1}}, 'job.labels["a"]', '(TYPE_STRING), 1; write it in quotes: "1"'),
+        ({"labels": []}, "job.labels", "(map of TYPE_STRING), []"),
         (
             {"trainingInput": {"useChiefInTfConfig": "true"}},
-            "job.training_input.use_chief_in_tf_config",
-            "Invalid value at 'job.training_input.use_chief_in_tf_config' (TYPE_BOOL), \"true\"; "
-            "write it without quotes: true",
+            f"{INPUT}.use_chief_in_tf_config",
+            '(TYPE_BOOL), "true"; write it without quotes: true',
         ),
         (
             {"trainingInput": {"scheduling": {"maxWaitTime": "1h"}}},
-            "job.training_input.scheduling.max_wait_time",
-            f"Invalid value at 'job.training_input.scheduling.max_wait_time' {DURATION}, "
-            "Field 'max_wait_time', Illegal duration format; duration must end with 's'",
+            f"{INPUT}.scheduling.max_wait_time",
+            "(type.googleapis.com/google.protobuf.Duration), Field 'max_wait_time', Illegal duration format; "
+            "duration must end with 's'",
         ),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_refused_in_the_public_words(
+    body: Any, field: str, text: str
+) -> None:
+    """spec/submit#refusals; the templates of facts/limits#error-texts."""
+    assert refused(body) == (field, f"Invalid value at '{field}' {text}")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "place", "text"),
+    [
+        ({"parameter_server_type": "x"}, "parameter_server_type", "job", "Cannot find field."),
+        ({"trainingInput": {"x": 1}}, "x", INPUT, "Cannot find field."),
+        ({"jobId": ["a"]}, "jobId", "job", "Proto field is not repeating, cannot start list."),
+        ({"jobId": {}}, "jobId", "job", "Proto field is not a message, cannot start object."),
         (
             {"jobId": "a", "job_id": "b"},
-            "job.job_id",
-            f"{INVALID}Unknown name \"job_id\" at 'job': "
+            "job_id",
+            "job",
             "Proto field is given twice, under two spellings.",
         ),
     ],
 )
-def test_refusals_have_the_public_words(body: Any, field: str, text: str) -> None:
-    """spec/submit#refusals; the templates of facts/limits#error-texts."""
-    with pytest.raises(WireError) as caught:
-        wire.parse(ML + "Job", body, path="job")
-    (violation,) = caught.value.violations
-    assert (violation.field, violation.description) == (field, text)
-    assert str(caught.value) == text
+def test_a_name_that_does_not_fit_is_refused_in_the_public_words(
+    body: Any, field: str, place: str, text: str
+) -> None:
+    """facts/limits#error-texts."""
+    words = f"Invalid JSON payload received. Unknown name \"{field}\" at '{place}': {text}"
+    assert refused(body) == (f"{place}.{field}", words)
 
 
 def test_two_members_of_a_oneof_are_refused() -> None:
