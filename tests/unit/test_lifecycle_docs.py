@@ -18,16 +18,6 @@ def test_a_page_is_what_would_be_made_now(name: str) -> None:
     assert (diagrams.DOCS / name).read_text() == diagrams.pages()[name]
 
 
-def test_a_diagram_shows_every_way_from_state_to_state() -> None:
-    """spec/lifecycle#states: the states of the two APIs, in their order."""
-    drawn = diagrams.diagram(tables.JOB)
-    assert "[*] --> QUEUED" in drawn
-    assert "QUEUED --> PREPARING: admitted" in drawn
-    assert "RUNNING --> PREPARING: retried" in drawn
-    assert "CANCELLED --> [*]" in drawn
-    assert "all up in QUEUED" not in drawn
-
-
 def test_every_row_and_every_reason_is_on_its_page() -> None:
     """spec/failures#budgets: each row with cause, what happens, budget, code and message."""
     pages = diagrams.pages()

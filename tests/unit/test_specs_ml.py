@@ -314,18 +314,6 @@ def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
     assert "use_chief_in_tf_config has no effect" in said(useChiefInTfConfig=True)
 
 
-def test_accelerators_of_the_legacy_tables_are_taken_with_a_notice() -> None:
-    custom: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
-    config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_K80", "count": "1"}}
-    for job in (
-        ml_job(**custom, masterConfig=config),
-        ml_job(scaleTier="CUSTOM", masterType="standard_gpu"),
-        ml_job(scaleTier="BASIC_GPU"),
-    ):
-        (notice,) = spec_of(job).warnings
-        assert "have no NVIDIA_TESLA_K80 any more; the job is taken" in notice
-
-
 def test_what_is_ignored_is_said() -> None:
     """Nothing that was asked for is dropped silently; gcloud's constant false asks for nothing."""
     key = {"kmsKeyName": "k"}
