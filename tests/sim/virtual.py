@@ -7,12 +7,14 @@ do while no service does. Nothing here waits: a year passes as fast as what happ
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tests.sim.engine.clock import Clock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SECOND = 10**9
@@ -124,6 +126,16 @@ def run(
     finally:
         abandon(loop)
         asyncio.set_event_loop(None)
+
+
+def under_virtual_time(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a story in which hours take no moment."""
+
+    @functools.wraps(story)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(Clock(), story(*args, **kwargs))
+
+    return test
 
 
 def abandon(loop: VirtualLoop) -> None:

@@ -2,26 +2,21 @@
 
 import asyncio
 
-from tests.sim import virtual
-from tests.sim.engine.clock import Clock
+from tests.sim.virtual import under_virtual_time
 from trainshed.core.names import JobUid
 from trainshed.store.notices import Notices
 
 UID, OTHER = JobUid(1), JobUid(2)
 
 
-def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
+async def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
     """The end of a job is published and forgotten while its follower still sends lines."""
-
-    async def story() -> bool:
-        notices = Notices()
-        notices.publish(UID)
-        seen = notices.count(UID)
-        notices.publish(UID)
-        notices.forget(UID)
-        return await notices.wait_beyond(UID, seen, patience=0)
-
-    assert asyncio.run(story())
+    notices = Notices()
+    notices.publish(UID)
+    seen = notices.count(UID)
+    notices.publish(UID)
+    notices.forget(UID)
+    assert await notices.wait_beyond(UID, seen, patience=0)
 
 
 async def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
@@ -47,22 +42,20 @@ def test_jobs_that_nobody_forgets_take_a_bounded_room() -> None:
         assert len(notices) <= 10
 
 
-def test_news_that_can_wait_is_told_once_in_a_moment_and_at_once_if_something_cannot() -> None:
-    async def story() -> None:
-        notices = Notices()
-        seen = notices.count(UID)
-        notices.publish_soon(UID)
-        notices.publish_soon(UID)
-        assert notices.count(UID) == seen
-        assert await notices.wait_beyond(UID, seen, patience=60)
-        seen = notices.count(UID)
-        notices.publish_soon(UID)
-        notices.publish(UID)
-        seen = notices.count(UID)
-        # What was about to be told was told with the other, and of what is forgotten nothing is.
-        notices.publish_soon(OTHER)
-        notices.forget(OTHER)
-        assert not await notices.wait_beyond(UID, seen, patience=0.1)
-        assert len(notices) == 1
-
-    virtual.run(Clock(0), story(), [])
+@under_virtual_time
+async def test_news_that_can_wait_is_told_once_soon_or_with_what_cannot() -> None:
+    notices = Notices()
+    seen = notices.count(UID)
+    notices.publish_soon(UID)
+    notices.publish_soon(UID)
+    assert notices.count(UID) == seen
+    assert await notices.wait_beyond(UID, seen, patience=60)
+    seen = notices.count(UID)
+    notices.publish_soon(UID)
+    notices.publish(UID)
+    seen = notices.count(UID)
+    # What was about to be told was told with the other, and of what is forgotten nothing is.
+    notices.publish_soon(OTHER)
+    notices.forget(OTHER)
+    assert not await notices.wait_beyond(UID, seen, patience=0.1)
+    assert len(notices) == 1

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import running
 from tests.e2e.processes import wait_until_gone
 from tests.sim.tuning_jobs import METRIC, study_spec
 from trainshed.core.study.records import Measurement, TrialState
@@ -107,7 +108,7 @@ async def test_a_computation_that_fails_is_told_and_the_process_goes_on(
     assert pid_of(advisor) == running
 
 
-async def test_it_ends_with_its_parent_however_that_died() -> None:
+def test_it_ends_with_its_parent_however_that_died() -> None:
     """The end of its input is its own end."""
     parent = textwrap.dedent(
         """
@@ -125,18 +126,10 @@ async def test_it_ends_with_its_parent_however_that_died() -> None:
         """
     )
 
-    async def story() -> None:
-        made = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", parent, stdout=asyncio.subprocess.PIPE
-        )
+    with running(sys.executable, "-c", parent, stdout=subprocess.PIPE) as made:
         assert made.stdout is not None
-        child = int(await made.stdout.readline())
-        made.kill()
-        await made.wait()
-        await asyncio.to_thread(wait_until_gone, [child])
-
-    async with asyncio.timeout(60):
-        await story()
+        child = int(made.stdout.readline())
+    wait_until_gone([child])
 
 
 async def test_an_interrupt_at_the_terminal_is_not_for_it(advisor: ProcessAdvisor) -> None:
@@ -273,20 +266,14 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
     )
     call = frame(SuggestCall(spec(), SEEN, 1, 7))
 
-    async def story() -> tuple[bytes, bytes]:
-        made = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            talking,
-            str(os.getpid()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(60):
-            return await made.communicate(call + call)
-
-    answers, errors = asyncio.run(story())
+    done = subprocess.run(
+        (sys.executable, "-c", talking, str(os.getpid())),
+        input=call + call,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    answers, errors = done.stdout, done.stderr
     head = HEAD.size
     failed, length = HEAD.unpack(answers[:head])
     assert not failed

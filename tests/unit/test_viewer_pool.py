@@ -1,13 +1,11 @@
 """How many TensorBoards run, which of them is ended for another, and when (docs/tensorboard.md)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.sim import virtual
-from tests.sim.engine.clock import Clock
+from tests.sim.virtual import under_virtual_time
 from trainshed.core.errors import Unavailable
 from trainshed.httpd.messages import Request, Response
 from trainshed.viewers.service import Viewer, ViewerPool
@@ -55,104 +53,87 @@ class Starts:
         return self.made[-1]
 
 
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Under virtual time: hours take no moment."""
-    virtual.run(Clock(), work())
-
-
 async def use(pool: ViewerPool, name: str, start: Callable[[], Awaitable[Viewer]]) -> Viewer:
     async with pool.viewer(name, start) as viewer:
         return viewer
 
 
-def test_one_that_nobody_asks_for_is_ended_and_started_again() -> None:
-    async def work() -> None:
-        pool, starts = ViewerPool(2, idle=600), Starts()
-        first = await use(pool, "7", starts)
-        await asyncio.sleep(599)
-        assert await use(pool, "7", starts) is first
-        await asyncio.sleep(599)
-        assert first.is_alive
-        await asyncio.sleep(2)
-        assert not first.is_alive and len(pool) == 0
-        assert await use(pool, "7", starts) is not first
-        await pool.close()
-
-    run(work)
+@under_virtual_time
+async def test_one_that_nobody_asks_for_is_ended_and_started_again() -> None:
+    pool, starts = ViewerPool(2, idle=600), Starts()
+    first = await use(pool, "7", starts)
+    await asyncio.sleep(599)
+    assert await use(pool, "7", starts) is first
+    await asyncio.sleep(599)
+    assert first.is_alive
+    await asyncio.sleep(2)
+    assert not first.is_alive and len(pool) == 0
+    assert await use(pool, "7", starts) is not first
+    await pool.close()
 
 
-def test_one_at_work_is_not_idle() -> None:
-    async def work() -> None:
-        pool, starts = ViewerPool(1, idle=600), Starts()
-        async with pool.viewer("7", starts) as viewer:
-            await asyncio.sleep(3600)
-            assert viewer.is_alive
-            with pytest.raises(Unavailable, match="setting tensorboards"):
-                await use(pool, "8", starts)
-        await pool.close()
-
-    run(work)
+@under_virtual_time
+async def test_one_at_work_is_not_idle() -> None:
+    pool, starts = ViewerPool(1, idle=600), Starts()
+    async with pool.viewer("7", starts) as viewer:
+        await asyncio.sleep(3600)
+        assert viewer.is_alive
+        with pytest.raises(Unavailable, match="setting tensorboards"):
+            await use(pool, "8", starts)
+    await pool.close()
 
 
-def test_the_one_that_was_used_least_lately_makes_room() -> None:
-    async def work() -> None:
-        pool, starts = ViewerPool(2, idle=0), Starts()
-        for name in ("7", "8", "7", "9"):
-            await use(pool, name, starts)
-            await asyncio.sleep(1)
-        assert [viewer.is_alive for viewer in starts.made] == [True, False, True]
-        await pool.close()
-        assert not any(viewer.is_alive for viewer in starts.made)
-
-    run(work)
-
-
-def test_what_is_to_be_shown_anew_is_started_anew() -> None:
-    async def work() -> None:
-        pool, starts = ViewerPool(2, idle=0), Starts()
-        async with pool.viewer("7", starts, "one trial") as first:
-            assert pool.has("7")
-        async with pool.viewer("7", starts, "two trials") as same:
-            assert same is first
-        async with pool.viewer("7", starts, "one trial", renew=True) as same:
-            assert same is first
-        async with pool.viewer("7", starts, "two trials", renew=True) as other:
-            assert other is not first
+@under_virtual_time
+async def test_the_one_that_was_used_least_lately_makes_room() -> None:
+    pool, starts = ViewerPool(2, idle=0), Starts()
+    for name in ("7", "8", "7", "9"):
+        await use(pool, name, starts)
         await asyncio.sleep(1)
-        assert [viewer.is_alive for viewer in starts.made] == [False, True]
-        await pool.close()
-        assert not pool.has("7")
-
-    run(work)
+    assert [viewer.is_alive for viewer in starts.made] == [True, False, True]
+    await pool.close()
+    assert not any(viewer.is_alive for viewer in starts.made)
 
 
-def test_many_who_ask_at_once_have_one() -> None:
-    async def work() -> None:
-        pool, starts = ViewerPool(1, idle=0), Starts()
-        answers = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
-        assert len(set(map(id, answers))) == len(starts.made) == 1
-        await pool.close()
+@under_virtual_time
+async def test_what_is_to_be_shown_anew_is_started_anew() -> None:
+    pool, starts = ViewerPool(2, idle=0), Starts()
+    async with pool.viewer("7", starts, "one trial") as first:
+        assert pool.has("7")
+    async with pool.viewer("7", starts, "two trials") as same:
+        assert same is first
+    async with pool.viewer("7", starts, "one trial", renew=True) as same:
+        assert same is first
+    async with pool.viewer("7", starts, "two trials", renew=True) as other:
+        assert other is not first
+    await asyncio.sleep(1)
+    assert [viewer.is_alive for viewer in starts.made] == [False, True]
+    await pool.close()
+    assert not pool.has("7")
 
-    run(work)
+
+@under_virtual_time
+async def test_many_who_ask_at_once_have_one() -> None:
+    pool, starts = ViewerPool(1, idle=0), Starts()
+    answers = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
+    assert len(set(map(id, answers))) == len(starts.made) == 1
+    await pool.close()
 
 
-def test_one_that_died_or_never_served_is_started_again() -> None:
-    async def work() -> None:
-        pool, starts = ViewerPool(1, idle=0), Starts()
-        await use(pool, "7", starts)
-        starts.made[0].end("it took more memory")
-        await use(pool, "7", starts)
-        assert len(starts.made) == 2
-        pool.end(lambda name: name == "7")
-        await asyncio.sleep(1)
-        assert not starts.made[1].is_alive
+@under_virtual_time
+async def test_one_that_died_or_never_served_is_started_again() -> None:
+    pool, starts = ViewerPool(1, idle=0), Starts()
+    await use(pool, "7", starts)
+    starts.made[0].end("it took more memory")
+    await use(pool, "7", starts)
+    assert len(starts.made) == 2
+    pool.end(lambda name: name == "7")
+    await asyncio.sleep(1)
+    assert not starts.made[1].is_alive
 
-        async def bad() -> Viewer:
-            return Fake(Unavailable("no"))
+    async def bad() -> Viewer:
+        return Fake(Unavailable("no"))
 
-        with pytest.raises(Unavailable, match="no"):
-            await use(pool, "7", bad)
-        assert len(pool) == 0
-        await pool.close()
-
-    run(work)
+    with pytest.raises(Unavailable, match="no"):
+        await use(pool, "7", bad)
+    assert len(pool) == 0
+    await pool.close()
