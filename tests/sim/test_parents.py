@@ -17,15 +17,13 @@ from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning
 from tests.sim.universe import Universe
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
-from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
+from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Parameters, Trial, TrialState
 from trainshed.core.study.spec import Algorithm, StudySpec
-from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.transition import Transition
 from trainshed.store.port import Commit
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
@@ -291,42 +289,22 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
 # --- the checks can fail ---
 
 
-def test_a_trial_that_is_lost_is_noticed() -> None:
-    """The checks can fail: a store that forgets a trial's row."""
-
-    class Forgetful(Universe):
-        def _before_commit(self, what: str) -> None:
-            super()._before_commit(what)
-            if what == "commit" and self.tally.commits > 6:
-                assert isinstance(self.store, InlineStore)
-                self.store.here(lambda c: c.execute("DELETE FROM trials WHERE number = 1"))
-
-    assert any("trials [" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
-
-
-def test_a_cancel_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lost", "after", "noticed"),
+    [("trials WHERE number = 1", 6, "trials ["), ("measurements", -1, "measured")],
+    ids=["a trial", "what programs have measured"],
+)
+def test_what_the_store_loses_is_noticed(lost: str, after: int, noticed: str) -> None:
     """The checks can fail."""
 
-    def deaf(transition: Transition, event: CancelRequested) -> None: ...
-
-    monkeypatch.setattr(tuning_machine, "cancel", deaf)
-    world = lone(tuning(trials=6, parallel=3))
-    world = dataclasses.replace(
-        world, requests=(*world.requests, Cancel(CREATED + MINUTE, JobUid(7000)))
-    )
-    assert any("nothing came of it" in wrong for wrong in Universe(world).run().wrong)
-
-
-def test_a_measurement_that_is_lost_is_noticed() -> None:
-    """The checks can fail: a program whose words reach nobody but the notebook."""
-
     class Forgetful(Universe):
         def _before_commit(self, what: str) -> None:
             super()._before_commit(what)
-            assert isinstance(self.store, InlineStore)
-            self.store.here(lambda c: c.execute("DELETE FROM measurements"))
+            if self.tally.commits > after:
+                assert isinstance(self.store, InlineStore)
+                self.store.here(lambda c: c.execute(f"DELETE FROM {lost}"))
 
-    assert any("measured" in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
+    assert any(noticed in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
 
 
 def test_a_program_that_reports_to_nobody_has_no_result() -> None:

@@ -35,8 +35,8 @@ class Crash(SystemExit):
 class Advisor(LearningAdvisor):
     """`faults`: what the next calls raise. `meanwhile`: what happens while the next call is computed."""
 
-    def __init__(self, most: int = 0, bar: float = 0.0) -> None:
-        super().__init__(most, bar)
+    def __init__(self, bar: float) -> None:
+        super().__init__(bar=bar)
         self.faults: list[Exception] = []
         self.meanwhile: Happening | None = None
         #: The trials of each question whether to stop.
@@ -67,18 +67,15 @@ class Bureau:
         self,
         limits: Limits | None = None,
         *,
-        most: int = 0,
-        points: int = 0,
         bar: float = 0.0,
         crash: tuple[int, bool] | None = None,
     ) -> None:
         self.clock = Clock(CREATED)
         self.store = open_inline()
         self.studies: Studies = self.store.studies
-        self.advisor = Advisor(points, bar)
+        self.advisor = Advisor(bar)
         self.study: Study = study(limits=limits)
         self.commits = 0
-        self._most = most
         self._crash = crash
         self._asked = 0
         self._run(self.studies.create_study(self.study))
@@ -131,9 +128,7 @@ class Bureau:
 
     async def _life(self) -> None:
         notices = Notices()
-        made = StudyOperations(
-            self.studies, self.advisor, notices, lambda: self.clock.now, self._most
-        )
+        made = StudyOperations(self.studies, self.advisor, notices, lambda: self.clock.now)
         await made.start()
         while await self.store.studies.running_operations():
             seen = notices.count(self.uid)  # pyright: ignore[reportArgumentType] # one space of numbers

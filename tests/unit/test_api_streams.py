@@ -8,7 +8,7 @@ from trainshed.api.trainshed_v1.streams import Pace
 from trainshed.store.notices import Notices
 
 
-def looks(news: list[float], takes: float = 0.0) -> list[float]:
+def looks(news: list[float]) -> list[float]:
     """When a stream looks, in seconds, of which there is something new at these moments."""
     moments: list[float] = []
 
@@ -19,7 +19,6 @@ def looks(news: list[float], takes: float = 0.0) -> list[float]:
             await asyncio.sleep(max(0.0, begin + at - loop.time()))
             await pace.begin()
             moments.append(round(loop.time() - begin, 3))
-            await asyncio.sleep(takes)
             pace.looked()
 
     virtual.run(Clock(0), story(), [])

@@ -57,11 +57,11 @@ class Machine:
         (self.root / place[1:] / f"{name}.1").symlink_to(f"{name}.{version}")
         (self.root / place[1:] / name).symlink_to(f"{name}.1")
 
-    def driver(self, cache: str = CACHE) -> Driver:
-        return find_driver(self.root, cache)
+    def driver(self) -> Driver:
+        return find_driver(self.root, CACHE)
 
-    def edits(self, words: str | None, *, image: bool = False, private: bool = True) -> DeviceEdits:
-        return device_edits(words, GPUS, self.driver(), private=private, image=image)
+    def edits(self, words: str | None, *, image: bool = False) -> DeviceEdits:
+        return device_edits(words, GPUS, self.driver(), private=True, image=image)
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
+from tests.unit.test_lifecycle_notes import noted
 from trainshed.core.lifecycle import notes
-from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.notes import NO_ROOM, ROOM_AGAIN
-from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
 from trainshed.replica.observe import disk
@@ -15,17 +15,9 @@ TAIL = "Traceback\nOSError: [Errno 28] No space left on device: 'model.h5'"
 
 
 def seen(
-    number: int,
-    name: str,
-    text: str = "it is full.",
-    *,
-    replica: ReplicaId = PRIMARY,
-    incarnation: int = 1,
-    attempt: int = 1,
-) -> ReplicaNoted:
-    severity = "INFO" if name == ROOM_AGAIN else "WARNING"
-    at = CREATED + number * SECOND
-    return ReplicaNoted(attempt, replica, incarnation, number, at, name, severity, text)
+    name: str, text: str = "it is full.", replica: ReplicaId = PRIMARY, number: int = 1, **more: int
+) -> Event:
+    return noted(number, text, name=name, replica=replica, severity="WARNING", **more)
 
 
 def told(life: Life) -> list[str]:
@@ -45,7 +37,7 @@ def test_the_names_are_those_that_shims_give() -> None:
 
 
 def test_files_that_are_too_many_are_told_of_their_replica(life: Life) -> None:
-    life.see(seen(1, disk.NEARLY_FULL, "91 GB", replica=WORKER), seen(1, disk.FULL, "104 GB"))
+    life.see(seen(disk.NEARLY_FULL, "91 GB", WORKER), seen(disk.FULL, "104 GB"))
     assert told(life) == ["workerpool1-0: 91 GB", "workerpool0-0: 104 GB"]
     entry = life.told[-1]
     assert (entry.kind, entry.at) == ("disk_warning", CREATED + SECOND)
@@ -55,14 +47,14 @@ def test_files_that_are_too_many_are_told_of_their_replica(life: Life) -> None:
 
 
 def test_a_restarted_replica_tells_nothing_that_is_known(life: Life) -> None:
-    life.see(seen(1, NO_ROOM)).loses(PRIMARY, "its shim was killed")
-    life.see(seen(1, NO_ROOM, incarnation=2), seen(2, disk.FULL, "104 GB", incarnation=2))
+    life.see(seen(NO_ROOM)).loses(PRIMARY, "its shim was killed")
+    life.see(seen(NO_ROOM, incarnation=2), seen(disk.FULL, "104 GB", number=2, incarnation=2))
     assert told(life) == ["Node a: it is full.", "workerpool0-0: 104 GB"]
 
 
 def test_a_failure_names_the_full_disk_that_the_log_names(life: Life) -> None:
     """What the log says is quoted; that the node's disk is full is said where it was seen."""
-    life.see(seen(1, NO_ROOM)).exits(PRIMARY, 1, tail=TAIL)
+    life.see(seen(NO_ROOM)).exits(PRIMARY, 1, tail=TAIL)
     life.up()
     reason = 'the last lines of its log say "No space left on device", and the disk of node a is nearly full'
     assert life.job.error is not None

@@ -14,13 +14,14 @@ def noted(
     number: int,
     text: str = "pure: 4 reducers",
     *,
+    name: str = "mode",
     replica: ReplicaId = REDUCER,
     incarnation: int = 1,
     attempt: int = 1,
     severity: str = "INFO",
 ) -> ReplicaNoted:
     at = CREATED + number * SECOND
-    return ReplicaNoted(attempt, replica, incarnation, number, at, "mode", severity, text)
+    return ReplicaNoted(attempt, replica, incarnation, number, at, name, severity, text)
 
 
 def told(life: Life) -> list[str]:

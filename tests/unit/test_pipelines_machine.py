@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from tests.sim.tuning_jobs import OUTPUT, pipeline
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core import pipelines
-from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
@@ -21,9 +20,8 @@ CANCEL = CancelRequested(CancelCause.USER, NOW)
 J, P = JobState, PipelineState
 
 
-def backing(state: JobState, *, started: int = 0, message: str = "") -> Job:
-    error = JobError(3, message) if message else None
-    return replace(job(), state=state, started=started, error=error)
+def backing(state: JobState, *, started: int = 0) -> Job:
+    return replace(job(), state=state, started=started)
 
 
 def stored(**how: object) -> Pipeline:

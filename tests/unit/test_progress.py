@@ -86,10 +86,8 @@ def test_after_a_fifth_of_a_run_the_rest_is_known_to_a_tenth() -> None:
     assert max(errors(0.5)) <= 0.6
 
 
-def estimate_of(
-    *lines: tuple[float, str], now: float, totals: dict[str, float] | None = None
-) -> Estimate:
-    tracker = Tracker(0.0, totals)
+def estimate_of(*lines: tuple[float, str], now: float) -> Estimate:
+    tracker = Tracker(0.0)
     for at, text in lines:
         tracker.feed(at, text)
     estimate = tracker.estimate(now)

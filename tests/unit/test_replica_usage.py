@@ -80,49 +80,22 @@ def shim() -> Iterator[Shim]:
         made.process.wait()
 
 
-class Watched:
-    """GPUs of paper."""
-
-    def __init__(self, uuids: list[str]) -> None:
-        self.uuids = uuids
-        self.closed = False
-
-    def read(self) -> list[list[float]]:
-        return [[1.5, 2, 16, 3, 61] for _ in self.uuids]
-
-    def close(self) -> None:
-        self.closed = True
-
-
 class Look:
     """A replica's usage, with all that it is made of."""
 
-    def __init__(
-        self,
-        logs: Path,
-        shim: int,
-        *groups: Path,
-        gpus: tuple[str, ...] = (),
-        watch: Callable[[Any], Any] | None = None,
-    ) -> None:
+    def __init__(self, logs: Path, shim: int, *groups: Path) -> None:
         self.path = logs / usage.FILE
         self.loop = Loop()
-        self.watched: list[Watched] = []
         self.usage = usage.Usage(
             str(logs),
             1,
             every=0.01,
             limit=512 * MIB,
-            gpus=gpus,
+            gpus=(),
             directories=[str(group) for group in groups],
             shim=shim,
             events=self.loop,
-            watch=watch or self._watch,
         )
-
-    def _watch(self, uuids: Any) -> Any:
-        self.watched.append(Watched(list(uuids)))
-        return self.watched[-1]
 
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

@@ -16,10 +16,10 @@ def order(kind: DrillKind, replica: ReplicaId = PRIMARY) -> DrillOrdered:
     return DrillOrdered(Drill(0, kind, replica, CREATED))
 
 
-def killed(replica: ReplicaId = PRIMARY) -> Life:
+def killed() -> Life:
     """A job whose replica was killed by a drill and runs again."""
-    life = Life(job(1, 1, output=OUTPUT)).up().see(order(DrillKind.KILL, replica))
-    return life.exits(replica, signal=9).see(DrillLanded(1)).up()
+    life = Life(job(1, 1, output=OUTPUT)).up().see(order(DrillKind.KILL))
+    return life.exits(signal=9).see(DrillLanded(1)).up()
 
 
 def only(life: Life) -> Hit:

@@ -31,7 +31,7 @@ def _zip(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def _tar(path: Path, files: dict[str, bytes]) -> Path:
+def tar(path: Path, files: dict[str, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
@@ -43,9 +43,7 @@ def _tar(path: Path, files: dict[str, bytes]) -> Path:
 _NESTED = b"a = " + b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"), [("p.zip", _zip), ("p.tar.gz", _tar)], ids=["zip", "tar"]
-)
+@pytest.mark.parametrize(("name", "pack"), [("p.zip", _zip), ("p.tar.gz", tar)], ids=["zip", "tar"])
 @pytest.mark.parametrize("metadata", ["pyproject.toml", "PKG-INFO", "setup.py"])
 def test_a_metadata_file_that_never_ends_is_refused(
     tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path], metadata: str
@@ -66,9 +64,7 @@ def test_a_zip_that_lies_about_the_size_of_its_metadata_is_read_no_further(tmp_p
     assert not look_at(tmp_path / "p.zip")
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"), [("p.zip", _zip), ("p.tar.gz", _tar)], ids=["zip", "tar"]
-)
+@pytest.mark.parametrize(("name", "pack"), [("p.zip", _zip), ("p.tar.gz", tar)], ids=["zip", "tar"])
 def test_toml_within_toml_without_end_is_refused(
     tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path]
 ) -> None:

@@ -44,9 +44,9 @@ def _age(path: Path, days: int) -> None:
     os.utime(path, ns=(at, at))
 
 
-def _pieces(cache: Path, older_than: int = 30) -> list[Removal]:
+def _pieces(cache: Path) -> list[Removal]:
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
-    return list(CacheCleaner(cache, installer, now=NOW, older_than=older_than * DAY).pieces())
+    return list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).pieces())
 
 
 def _going(pieces: list[Removal]) -> list[str]:

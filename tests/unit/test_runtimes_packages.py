@@ -2,13 +2,13 @@
 
 import hashlib
 import io
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
+from tests.unit.test_runtimes_archives import tar
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.archives import look_at
 from trainshed.runtimes.packages import Packages
@@ -16,12 +16,11 @@ from trainshed.runtimes.port import BuildFailed, PackageFailed
 
 
 class Bucket:
-    """Objects in memory. `opened` lists what was read; `fingerprints=False` is a store that knows none."""
+    """Objects in memory. `opened` lists what was read."""
 
-    def __init__(self, *, fingerprints: bool = True) -> None:
+    def __init__(self) -> None:
         self.objects: dict[str, tuple[int, bytes]] = {}
         self.opened: list[str] = []
-        self._fingerprints = fingerprints
 
     def write(self, uri: str, content: bytes) -> None:
         generation, _ = self.objects.get(uri, (0, b""))
@@ -32,7 +31,7 @@ class Bucket:
         return io.BytesIO(self._get(uri)[1])
 
     def fingerprint(self, uri: str) -> str:
-        return str(self._get(uri)[0]) if self._fingerprints else ""
+        return str(self._get(uri)[0])
 
     def _get(self, uri: str) -> tuple[int, bytes]:
         if uri not in self.objects:
@@ -140,12 +139,7 @@ def test_file_names_keep_what_installers_must_know(tmp_path: Path, uri: str, nam
 
 
 def _sdist(path: Path, files: dict[str, str]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"trainer-0.1/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
+    return tar(path, {f"trainer-0.1/{name}": text.encode() for name, text in files.items()})
 
 
 _INFO = "Metadata-Version: 2.1\nName: my-trainer\nVersion: 0.1\n"

@@ -32,8 +32,8 @@ def double(name: str = "x", low: float = 1.0, high: float = 2.0, **more: Any) ->
     return {"parameterId": name, "doubleValueSpec": {"minValue": low, "maxValue": high}, **more}
 
 
-def integer(name: str = "n", low: str = "1", high: str = "9", **more: Any) -> Request:
-    return {"parameterId": name, "integerValueSpec": {"minValue": low, "maxValue": high}, **more}
+def integer(name: str = "n", high: str = "9", **more: Any) -> Request:
+    return {"parameterId": name, "integerValueSpec": {"minValue": "1", "maxValue": high}, **more}
 
 
 def discrete(name: str = "d", *values: float, **more: Any) -> Request:

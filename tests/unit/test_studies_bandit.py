@@ -237,9 +237,9 @@ RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
 RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 
 
-def rates(*tried: float, sign: int = 1) -> list[Seen]:
+def rates(*tried: float) -> list[Seen]:
     """Trials that measure how far their rate is from 1e-3, in powers of ten."""
-    away = [sign * abs(np.log10(rate) + 3.0) for rate in tried]
+    away = [abs(np.log10(rate) + 3.0) for rate in tried]
     return [over(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
 
 

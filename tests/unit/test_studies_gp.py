@@ -27,9 +27,9 @@ pytestmark = pytest.mark.numerical
 SPACE = Space(MIXED)
 
 
-def some_points(count: int, space: Space = SPACE, seed: int = 0) -> Array:
-    shares = np.random.default_rng(seed).random((count, space.width))
-    return space.embed(space.snap(space.place(shares)))
+def some_points(count: int, seed: int = 0) -> Array:
+    shares = np.random.default_rng(seed).random((count, SPACE.width))
+    return SPACE.embed(SPACE.snap(SPACE.place(shares)))
 
 
 HYPER = Hyperparameters(0.06, 1e-6, np.full(SPACE.width, 0.4), 0.04, np.full(SPACE.width, 0.2))

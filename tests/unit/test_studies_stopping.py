@@ -35,9 +35,9 @@ def curve(number: int, values: Sequence[float], *, over: bool = True) -> Curve:
     return Curve(number, measurements, over)
 
 
-def rising(end: float, pace: float = 10.0, steps: int = STEPS) -> list[float]:
+def rising(end: float, pace: float = 10.0) -> list[float]:
     """To `end` ever more slowly."""
-    return [end * (1 - math.exp(-step / pace)) for step in range(1, steps + 1)]
+    return [end * (1 - math.exp(-step / pace)) for step in range(1, STEPS + 1)]
 
 
 def negated(one: Curve) -> Curve:
