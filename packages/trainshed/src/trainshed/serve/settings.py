@@ -16,7 +16,6 @@ from trainshed.serve.setting_types import (
     Age,
     Amount,
     BucketNames,
-    BucketTables,
     Capacity,
     ContainerTool,
     Count,
@@ -157,8 +156,6 @@ class Settings(Struct, frozen=True):
     #: Tables that map images to runtimes or to other images; the first that matches wins
     #: (spec/runtimes#images).
     images: MappedImages = ()
-    #: Tables of buckets that lie in another store, or belong to other projects.
-    buckets: BucketTables = ()
     #: Tables of issuers by which people sign in.
     oidc: IssuerTables = ()
     #: Tables of targets that jobs may notify of their end.
@@ -223,7 +220,6 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         "data",
         "cache",
         "failure_rules",
-        "buckets",
         "images",
         "engines",
         "notify",

@@ -48,8 +48,7 @@ async def upload(call: Call) -> Response:
 
 async def _media(call: Call) -> Response:
     name = _name(call, {})
-    objects = call.store.at(call.target.bucket)
-    await call.run(objects.precheck, call.ref(name))
+    await call.run(call.store.precheck, call.ref(name))
     staged = await call.run(call.store.stage)
     try:
         await call.receive(staged)
@@ -70,8 +69,7 @@ async def _multipart(call: Call) -> Response:
             if reader.head is not None and resource is None:
                 resource = checked_object(parse_json(reader.head.metadata))
                 name = _name(call, resource)
-                objects = call.store.at(call.target.bucket)
-                await call.run(objects.precheck, call.ref(name))
+                await call.run(call.store.precheck, call.ref(name))
             if content:
                 await call.run(staged.write, content)
         content = reader.finish()
@@ -87,7 +85,7 @@ async def _commit(
     call: Call, name: str, staged: Staged, resource: Mapping[str, Any], content_type: str
 ) -> Response:
     record = await call.run(
-        call.store.at(call.target.bucket).commit,
+        call.store.commit,
         call.ref(name),
         staged,
         Draft(
