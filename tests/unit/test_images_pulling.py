@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
-from trainshed.runtimes.images.pull_policy import ALWAYS, MISSING, NEVER, PullPolicy
+from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.runtimes.stop import Stop
 
@@ -41,12 +41,12 @@ class Shop(ImageTool):
 
 
 class Counter:
-    """Has an operator's policy, and a clock that stands still unless it is moved."""
+    """Has a clock that stands still unless it is moved."""
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self) -> None:
         self.now = 0
         self.said: list[str] = []
-        self.pulling = PullPolicy(policy, lambda: nullcontext(Path()), lambda: self.now)
+        self.pulling = PullPolicy(lambda: nullcontext(Path()), lambda: self.now)
 
     def get(
         self, shop: Shop, reference: str, *, can_do_without: bool = False
@@ -57,24 +57,21 @@ class Counter:
 
 
 @pytest.mark.parametrize(
-    ("policy", "reference", "pulls"),
+    ("reference", "pulls"),
     [
-        (MISSING, VERSION, 0),
-        (MISSING, LATEST, 1),
-        (MISSING, "trainer", 0),
-        (MISSING, "localhost/trainer:latest", 0),
-        (ALWAYS, VERSION, 1),
-        (ALWAYS, "trainer", 1),
-        (NEVER, LATEST, 0),
-        (ALWAYS, f"{VERSION}@sha256:{'a' * 64}", 0),
+        (VERSION, 0),
+        (LATEST, 1),
+        ("trainer", 0),
+        ("localhost/trainer:latest", 0),
+        (f"{VERSION}@sha256:{'a' * 64}", 0),
     ],
 )
 def test_an_image_that_is_here_is_asked_about_only_where_it_may_have_moved(
-    policy: str, reference: str, pulls: int
+    reference: str, pulls: int
 ) -> None:
     """spec/runtimes#images: what is here starts at once; `latest` of a registry is looked up."""
     shop = Shop(here=HERE, there=NEWER)
-    assert Counter(policy).get(shop, reference) == (NEWER if pulls else HERE)
+    assert Counter().get(shop, reference) == (NEWER if pulls else HERE)
     assert shop.pulls == pulls
 
 
@@ -82,7 +79,7 @@ def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_th
     None
 ):
     """spec/runtimes#images: a machine without a network runs what it has."""
-    counter, shop = Counter(MISSING), Shop(here=HERE)
+    counter, shop = Counter(), Shop(here=HERE)
     assert counter.get(shop, LATEST) == HERE
     assert counter.said[-2:] == [
         f"{LATEST} could not be pulled: the registry is silent.",
@@ -92,7 +89,7 @@ def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_th
 
 def test_a_registry_is_not_asked_for_every_replica() -> None:
     """spec/runtimes#builds: a restart takes milliseconds."""
-    counter, shop = Counter(MISSING), Shop(here=HERE, there=NEWER)
+    counter, shop = Counter(), Shop(here=HERE, there=NEWER)
     counter.get(shop, LATEST)
     assert not counter.pulling.is_due(LATEST)
     counter.now += 2 * MINUTE
@@ -105,7 +102,7 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
     the service's trouble, which is tried again."""
     shop = Shop(failure=ToolFailed("manifest unknown", final=final))
     with pytest.raises(kind) as failed:
-        Counter(MISSING).get(shop, VERSION)
+        Counter().get(shop, VERSION)
     assert f"The image {VERSION} could not be pulled with podman: manifest unknown." in str(
         failed.value
     )
@@ -129,19 +126,15 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
 def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(said: str, advice: str) -> None:
     """spec/failures#messages: message, cause, and what to do next."""
     with pytest.raises(BuildFailed) as failed:
-        Counter(MISSING).get(Shop(failure=ToolFailed(said)), VERSION)
+        Counter().get(Shop(failure=ToolFailed(said)), VERSION)
     assert said in str(failed.value)
     assert advice in str(failed.value)
 
 
-@pytest.mark.parametrize(
-    ("policy", "reference", "why"),
-    [(NEVER, VERSION, "image_pull"), (MISSING, "localhost/trainer:1", "of no registry")],
-)
-def test_what_is_never_pulled_must_be_here(policy: str, reference: str, why: str) -> None:
+def test_an_image_of_no_registry_must_be_here() -> None:
     """spec/runtimes#images."""
-    shop = Shop(there=NEWER)
-    with pytest.raises(PackageFailed, match=f"{why}.*has none of that name here.*podman load"):
-        Counter(policy).get(shop, reference)
+    shop, reference = Shop(there=NEWER), "localhost/trainer:1"
+    with pytest.raises(PackageFailed, match=r"no registry.*none of that name here.*podman load"):
+        Counter().get(shop, reference)
     assert shop.pulls == 0
-    assert Counter(policy).get(shop, reference, can_do_without=True) is None
+    assert Counter().get(shop, reference, can_do_without=True) is None

@@ -19,7 +19,7 @@ from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
-from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import Image, PackageFailed
 from trainshed.runtimes.service import ContainerRuntimes
@@ -62,11 +62,11 @@ class Shop:
         """Let the tool speak to it without TLS; docker does that on the loopback anyway."""
         self.environ["CONTAINERS_REGISTRIES_CONF"] = str(insecure(registry, place))
 
-    def images(self, pull: str = "missing", **environ: str) -> Images:
+    def images(self, **environ: str) -> Images:
         """As a service that has just started."""
         opened = Images(
             self.shelf,
-            ImageSettings(self.name, pull),
+            self.name,
             now=time.monotonic_ns,
             environ=self.environ | environ,
         )

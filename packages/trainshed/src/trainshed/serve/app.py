@@ -43,7 +43,7 @@ from trainshed.engines.streams import LogInventory, ServiceStreams
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp, mail_server
-from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import ContainerImages
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
@@ -161,7 +161,7 @@ class App:
 
         return Images(
             settings.cache / "images",
-            ImageSettings(settings.container_tool, settings.image_pull),
+            settings.container_tool,
             now=clock.now,
             unsupported=unsupported,
         )

@@ -24,7 +24,6 @@ from trainshed.serve.setting_types import (
     Engine,
     FailureRules,
     HostNames,
-    ImagePull,
     Isolation,
     IssuerTables,
     MailServer,
@@ -151,8 +150,6 @@ class Settings(Struct, frozen=True):
     failure_rules: FailureRules = ()
     #: The program that pulls container images.
     container_tool: ContainerTool = "auto"
-    #: When an image's registry is asked.
-    image_pull: ImagePull = "missing"
     #: Tables that map images to runtimes or to other images; the first that matches wins
     #: (spec/runtimes#images).
     images: MappedImages = ()

@@ -1,4 +1,5 @@
-"""Decides when an image is pulled from its registry, and what is used if that fails."""
+"""Decides when an image is pulled from its registry, and what is used if that fails: images on this machine
+are used, except that the registry is asked first about the tag `latest`."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,18 +9,11 @@ from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFaile
 from trainshed.runtimes.images.references import (
     host_of,
     is_local,
-    is_pinned,
     names_registry,
     tag_of,
 )
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.stop import Stop
-
-MISSING, ALWAYS, NEVER = "missing", "always", "never"
-POLICIES = (MISSING, ALWAYS, NEVER)
-"""`missing`: images on this machine are used, except that the registry is asked first about the tag `latest`.
-`always`: the registry is asked about every tag, and must answer. `never`: only images on this machine are
-used."""
 
 _FRESH = 60 * 10**9
 """ns for which a registry's answer is valid: replicas of one job start one after another, and are
@@ -51,8 +45,8 @@ _ADVICE = (
     (
         ("short-name",),
         "The name does not say which registry it is of: give it in full, "
-        "docker.io/library/NAME:TAG for an official image "
-        "of Docker Hub, or let an operator map it to a runtime or to another image (setting images).",
+        "docker.io/library/NAME:TAG for an official image of Docker Hub, or let an operator map it to a "
+        "runtime or to another image (setting images).",
     ),
     (
         ("no such host", "failure in name resolution", "server misbehaving"),
@@ -70,32 +64,23 @@ _ADVICE = (
 
 
 class PullPolicy:
-    """Pulls images according to one of `POLICIES`."""
+    """Pulls images."""
 
     def __init__(
-        self,
-        policy: str,
-        scratch: Callable[[], AbstractContextManager[Path]],
-        now: Callable[[], int],
+        self, scratch: Callable[[], AbstractContextManager[Path]], now: Callable[[], int]
     ) -> None:
         #: Makes a directory for a half-pulled image.
         self._scratch = scratch
-        #: One of `POLICIES`.
-        self._policy = policy
         #: Returns nanoseconds.
         self._now = now
         self._good_until: dict[str, int] = {}
 
     def is_due(self, reference: str) -> bool:
         """Whether the registry has to be asked before the image on this machine is used. Never blocks."""
-        if self._policy == NEVER or is_pinned(reference):
-            return False
         # An image without a registry in its name may have been built here, and a registry's image of that
         # name would replace it.
         moves = tag_of(reference) == "latest" and names_registry(reference)
-        if self._policy == MISSING and not moves:
-            return False
-        return self._now() > self._good_until.get(reference, -1)
+        return moves and self._now() > self._good_until.get(reference, -1)
 
     def get(
         self,
@@ -112,12 +97,11 @@ class PullPolicy:
         due = self.is_due(reference)
         if config is not None and not due:
             return config
-        if self._policy == NEVER or is_local(reference):
+        if is_local(reference):
             if can_do_without:
                 return None
-            why = "is of no registry" if is_local(reference) else "is not pulled (image_pull)"
             raise PackageFailed(
-                f"The image {reference} {why}, and {tool.name} has none of that name here. "
+                f"The image {reference} is of no registry, and {tool.name} has none of that name here. "
                 f"{_how_to_have_it(tool)}"
             )
         tell(f"Pulling {reference} with {tool.name}.")
@@ -129,8 +113,7 @@ class PullPolicy:
             if stop.is_asked:
                 raise
             tell(f"{reference} could not be pulled: {failure}.")
-            here = config is not None or can_do_without
-            if not here or self._policy == ALWAYS:
+            if config is None and not can_do_without:
                 raise _not_pulled(tool, reference, failure) from failure
             self._good_until[reference] = self._now() + _SILENT
             tell(f"What is here of {reference} is used.")
@@ -156,7 +139,6 @@ def _not_pulled(tool: ImageTool, reference: str, failure: ToolFailed) -> Excepti
 
 def _how_to_have_it(tool: ImageTool) -> str:
     return (
-        f"Put it here ({tool.name} build, {tool.name} load, {tool.name} import), give a name that "
-        "a registry answers to, "
-        "or let an operator map it to a runtime or to another image (setting images)."
+        f"Put it here ({tool.name} build, {tool.name} load, {tool.name} import), give a name that a registry "
+        "answers to, or let an operator map it to a runtime or to another image (setting images)."
     )

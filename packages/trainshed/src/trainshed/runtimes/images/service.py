@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from trainshed.eventloop.background import heed
-from trainshed.runtimes.images import pull_policy, unpacking
+from trainshed.runtimes.images import unpacking
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.images.references import fault_of, is_pinned
@@ -125,29 +125,19 @@ def _open_locked(place: Path) -> int | None:
     return None
 
 
-class ImageSettings(Struct, frozen=True):
-    """What an operator decides about images."""
-
-    #: One of `tools.CHOICES`.
-    tool: str = AUTO
-    #: One of `pull_policy.POLICIES`.
-    pull: str = pull_policy.MISSING
-
-
 class Images:
     """The container images of this machine. `root`: the shelf on which they are unpacked, closed to other
-    users because an image may hold programs that become root."""
+    users because an image may hold programs that become root. `tool`: one of `tools.CHOICES`."""
 
     def __init__(
         self,
         root: Path,
-        settings: ImageSettings | None = None,
+        tool: str = AUTO,
         *,
         now: Callable[[], int],
         environ: Mapping[str, str] = os.environ,
         unsupported: Callable[[], str] = lambda: "",
     ) -> None:
-        settings = settings or ImageSettings()
         self._root = root.absolute()
         #: Returns nanoseconds, for durations only.
         self._now = now
@@ -155,9 +145,9 @@ class Images:
         self._unsupported = unsupported
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
-        self._tools = Tools(settings.tool, environ, now)
+        self._tools = Tools(tool, environ, now)
         self._scratch = ScratchDirectories(self._root / ".pulls")
-        self._pulling = PullPolicy(settings.pull, self._scratch.place, now)
+        self._pulling = PullPolicy(self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # A pull of gigabytes ends when no job waits for it.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
