@@ -165,7 +165,7 @@ FAULTS = (
 @contextmanager
 def _series(bench: Bench, case: Case, side: Side) -> Generator[tuple[Processes, Series]]:
     with bench.network(case) as network, bench.processes(case, network, side) as processes:
-        processes.ask(do="join", by=side.by)
+        processes.ask(do="join")
         yield processes, Series(processes, network.workers, case.tasks[0], 0)
 
 

@@ -89,7 +89,6 @@ class Bench:
             network.reducers,
             case.told or case.rate,
             case.told_reducer or case.reducer_rate or case.rate,
-            case.mode,
             new_token(),
         )
         return Processes(side, around, self._python, LIMIT)
@@ -121,7 +120,7 @@ class Bench:
             series: dict[str, Series] = {}
             for side in sides:
                 processes = stack.enter_context(self.processes(case, network, side))
-                self.facts[side.name] = processes.ask(do="join", by=side.by)[0]
+                self.facts[side.name] = processes.ask(do="join")[0]
                 first = APART * number
                 one = Series(processes, network.workers, task, first, exact=False)
                 one.warm_up(case.warm_up if side.reduces else 1)
@@ -136,7 +135,7 @@ class Bench:
     def _side(self, case: Case, network: Network, side: Side, number: int) -> dict[str, Sample]:
         before = [host.traffic() for host in network.reducers]
         with self.processes(case, network, side) as processes:
-            facts = processes.ask(do="join", by=side.by)
+            facts = processes.ask(do="join")
             self.facts[side.name] = facts[0]
             samples: dict[str, Sample] = {}
             for task in case.tasks:

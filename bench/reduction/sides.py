@@ -14,31 +14,28 @@ PORT = 2222
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`reduces`: with reducers; `by`: how the program joins (`worker`)."""
+    """`reduces`: with reducers."""
 
     name: str
     title: str
     reduces: bool = False
-    by: str = "torch"
 
 
 GLOO = Side("gloo", "gloo")
 REDUCERS = Side("reducers", "reducers", reduces=True)
-ARRAYS = Side("arrays", "reducers, NumPy program", reduces=True, by="arrays")
-SIDES = (GLOO, REDUCERS, ARRAYS)
+SIDES = (GLOO, REDUCERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the environment of one run's processes is made of. `rate`, `reducer_rate`: Mbit/s as the program
-    is told, 0 = unknown. `mode`: of `variables.MODE`."""
+    is told, 0 = unknown."""
 
     package: Path
     workers: Sequence[Host]
     reducers: Sequence[Host]
     rate: float
     reducer_rate: float
-    mode: str
     token: str
 
     def of_worker(self, side: Side, rank: int) -> dict[str, str]:
@@ -55,7 +52,7 @@ class Surroundings:
         }
         if side.reduces:
             places = ",".join(f"{host.address}:{_port(side)}" for host in self.reducers)
-            own |= self._shared(side) | {variables.REDUCERS: places, variables.MODE: self.mode}
+            own |= self._shared(side) | {variables.REDUCERS: places}
             if self.rate:
                 own[variables.WORKER_GBPS] = f"{self.rate / 1000:g}"
                 own[variables.REDUCER_GBPS] = f"{self.reducer_rate / 1000:g}"

@@ -27,7 +27,6 @@ from bench.reduction.retention import Retention
 from bench.reduction.works import (
     AllReduce,
     Answer,
-    Arrays,
     Communication,
     Torch,
     Training,
@@ -46,8 +45,8 @@ class Worker:
         self._used = 0.0
         self._retention: Retention | None = None
 
-    def join(self, by: str) -> Answer:
-        self._ranks = Torch() if by == "torch" else Arrays()
+    def join(self) -> Answer:
+        self._ranks = Torch()
         return self._ranks.facts()
 
     def keep(self, *, on: bool) -> Answer:

@@ -3,7 +3,6 @@ timed."""
 
 import hashlib
 import importlib
-import os
 import time
 from typing import Any, Protocol
 
@@ -140,25 +139,6 @@ class Torch:
     def facts(self) -> Answer:
         group: Any = self._group.group.WORLD.__class__
         return {"torch": self._torch.__version__, "group": f"{group.__module__}.{group.__name__}"}
-
-
-class Arrays:
-    """A program without PyTorch."""
-
-    def __init__(self) -> None:
-        package: Any = importlib.import_module("trainshed_reduction")
-        self._all_reduce = package.allreduce
-        self.rank = int(os.environ["RANK"])
-        self.world = int(os.environ["WORLD_SIZE"])
-
-    def buffer(self, array: data.Array, dtype: str) -> Any:
-        return array
-
-    def all_reduce(self, buffer: Any) -> None:
-        self._all_reduce(buffer)
-
-    def facts(self) -> Answer:
-        return {"numpy": np.__version__}
 
 
 def layers_of(nbytes: int) -> int:

@@ -65,7 +65,7 @@ def test_the_users_word_counts_but_for_the_token() -> None:
     """spec/reduction#security: with another one the reducers would not know the worker."""
     own = {
         "TRAINSHED_REDUCERS": "mine:1",
-        "TRAINSHED_REDUCTION": "pure",
+        "TRAINSHED_REDUCTION": "off",
         "TRAINSHED_REDUCTION_TOKEN": "guessed",
         "TRAINSHED_REDUCTION_TOKEN_FILE": "/etc/hostname",
         "PYTHONPATH": "/own:$(PYTHONPATH)",
@@ -75,7 +75,7 @@ def test_the_users_word_counts_but_for_the_token() -> None:
     variables = environ(spec, PRIMARY, image={"PYTHONPATH": "/of/image"})
     assert variables["PYTHONPATH"] == "/packages:/own:/of/image"
     assert variables["TRAINSHED_REDUCERS"] == "mine:1"
-    assert variables["TRAINSHED_REDUCTION"] == "pure"
+    assert variables["TRAINSHED_REDUCTION"] == "off"
     assert variables["TRAINSHED_REDUCTION_TOKEN"] == TOKEN_MARK
     assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in variables
 

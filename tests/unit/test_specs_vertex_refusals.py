@@ -253,7 +253,7 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
         f"{POOLS}[1].container_spec.env[0].value",
         *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
     ]
-    assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, off."
+    assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, off."
     assert "no number of at least 4096" in faults[wrong[1]]
     assert faults[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
     assert f"{MACHINE}.machine_type" not in faults

@@ -22,7 +22,6 @@ class Settings(NamedTuple):
     worker_gbps: float = 0.0
     #: Bandwidth of a reducer in Gbit/s; 0 = not known.
     reducer_gbps: float = 0.0
-    mode: str = "auto"
     #: Bytes of the smallest all-reduce that is for the reducers.
     min_bytes: int = SMALLEST_BYTES
     #: Bytes of a chunk, at most.
@@ -53,10 +52,7 @@ class Settings(NamedTuple):
         return bool(self.ca_file or self.ca)
 
 
-_FIELDS = {
-    field: {"mode": variables.MODE}.get(field, "TRAINSHED_REDUCTION_" + field.upper())
-    for field in Settings._field_defaults
-}
+_FIELDS = {field: "TRAINSHED_REDUCTION_" + field.upper() for field in Settings._field_defaults}
 """The variable of each field that has a default."""
 
 
@@ -65,7 +61,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
     (the token's file)."""
     if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
-    looked_at = (REDUCERS, NODE_FIRST, *_FIELDS.values())
+    looked_at = (REDUCERS, NODE_FIRST, variables.MODE, *_FIELDS.values())
     faults = [variables.fault(name, environ.get(name, "")) for name in looked_at]
     token = token_of(environ)
     if not token:

@@ -16,8 +16,7 @@ WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
 """Gbit/s of one replica of that kind in each direction, from the machine table; both are set or neither."""
 MODE = "TRAINSHED_REDUCTION"
-"""auto (default: natively where that was measured to be faster), pure (by reducers, whatever that takes), off
-(native all-reduce)."""
+"""auto (default: by reducers), off (native all-reduce)."""
 MIN_BYTES = "TRAINSHED_REDUCTION_MIN_BYTES"
 """Operations of fewer bytes go to the native backend."""
 REPLICA = "TRAINSHED_REDUCTION_REPLICA"
@@ -52,7 +51,7 @@ NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper(
 """All variables that have a meaning."""
 START = "TRAINSHED_REDUC"
 """The prefix of these names, and of no others."""
-MODES = ("auto", "pure", "off")
+MODES = ("auto", "off")
 SMALLEST_BYTES = 2 << 20
 """The default of `MIN_BYTES`."""
 MOST_THREADS = 256

@@ -44,8 +44,6 @@ def test_every_collective_is_right_and_sums_are_exact(
             TEST_STORE=f"file://{tmp_path}/store-",
             # Most sums here are small.
             **{variables.MIN_BYTES: "65536", variables.LOST_SECONDS: "5"},
-            # Bits would tell that a sum was made elsewhere.
-            **{variables.MODE: "pure"},
             **{variables.REPORT_FILE: str(report)},
         )
         ended = run_ranks(
@@ -84,36 +82,6 @@ def test_training_by_ddp_is_as_without_reducers(
     assert (lines[0], lines[half]) == ("ReducingGroup", "ProcessGroup")
     assert lines[1:half] == lines[half + 1 :]
     assert half == 7
-
-
-def test_sums_go_natively_where_that_is_faster(
-    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
-) -> None:
-    """spec/reduction#choice: all ranks change at the same operation, whatever dies and whatever is under way,
-    every sum is right, and it is said once. Chunks of a few bytes, one under way, make reducers slow."""
-    report = tmp_path / "report"
-    with Reducers(2) as reducers:
-        first = reducers.all[0]
-        environ = with_reducers(
-            reducers.addresses,
-            **{variables.MIN_BYTES: "65536", variables.REPORT_FILE: str(report)},
-            **{variables.CHUNK_BYTES: "4096", variables.CREDIT_BYTES: "4096"},
-        )
-
-        def replace() -> None:
-            first.kill()
-            first.start()
-
-        ended = run_ranks(
-            *(torch_python, "choice.py", 3, environment(site, **environ), {"half": replace}),
-            nursery=torch_nursery,
-        )
-    assert [rank.status for rank in ended] == [0] * 3
-    assert [rank.output.split()[-1] for rank in ended] == ["ok"] * 3
-    content = json.loads(report.read_text())
-    (chosen,) = [note for note in content["notes"] if note["id"].startswith("chosen")]
-    assert (chosen["id"], chosen["severity"]) == ("chosen native 1", "WARNING")
-    assert "by the native all-reduce, which is used from here on" in chosen["text"]
 
 
 def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, site: Path) -> None:

@@ -64,14 +64,12 @@ class Communicator:
         dtype: DType,
         reduction: Reduction,
         ordinal: Optional[int] = None,
-        rate: Optional[int] = None,
     ) -> Optional[Operation]:
         """Begin an all-reduce in place. `data`: writable and contiguous, whole elements, not empty; not to be
         touched until the operation is done. Every rank must issue the same operations in the same order,
         which is the order of calls. `ordinal`: the number by which ranks compare their orders and messages
-        name the operation; by default it is counted from 1. `rate`: for so many bytes per second enough is
-        under way from here on, the same on all ranks. Thread-safe; blocks only while the ranks agree on the
-        loss of a reducer. None: no reducer is left, and this operation and all later ones are the native
+        name the operation; by default it is counted from 1. Thread-safe; blocks only while the ranks agree on
+        the loss of a reducer. None: no reducer is left, and this operation and all later ones are the native
         backend's. Raises ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of
         integers)."""
         view = memoryview(data)
@@ -82,7 +80,7 @@ class Communicator:
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError("integers are only summed, not averaged")
-        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal, rate)
+        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
         """Leave the group: operations that are not done fail. Blocks until the thread has ended, which sends

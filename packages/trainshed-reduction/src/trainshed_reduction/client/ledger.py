@@ -127,7 +127,7 @@ class Ledger:
     beginning decide the size of its chunks for good."""
 
     def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
-        """`weights`: by lane. `largest`: bytes of a chunk, until `issue` says another."""
+        """`weights`: by lane. `largest`: most bytes of a chunk, the same on all ranks."""
         self._rank = rank
         self._world = world
         self._largest = largest
@@ -151,11 +151,9 @@ class Ledger:
         dtype: DType,
         reduction: Reduction,
         operation: Operation,
-        largest: int = 0,
     ) -> List[Tuple[int, Frame]]:
-        """Begin an operation on `view`, a memoryview of bytes; return the frames to send, each with its lane.
-        `largest`: most bytes of a chunk, the same on all ranks; 0: as before."""
-        self._largest = largest or self._largest
+        """Begin an operation on `view`, a memoryview of bytes; return the frames to send, each with its
+        lane."""
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, self._breadth, self._largest)
         header = Header(

@@ -50,14 +50,12 @@ class Operation(_Future):
 
 
 class QueuedOperation(NamedTuple):
-    """An operation that was handed in. `view`: its bytes. `rate`: of `Communicator.issue`; None: as
-    before."""
+    """An operation that was handed in. `view`: its bytes."""
 
     view: memoryview
     dtype: DType
     reduction: Reduction
     operation: Operation
-    rate: Optional[int] = None
 
 
 class OperationQueue:
@@ -92,7 +90,6 @@ class OperationQueue:
         dtype: DType,
         reduction: Reduction,
         ordinal: Optional[int],
-        rate: Optional[int] = None,
     ) -> Optional[Operation]:
         """Queue an operation once `hold` allows; None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
@@ -103,7 +100,7 @@ class OperationQueue:
                 return None
             self._issued += 1
             operation = Operation(self._issued if ordinal is None else ordinal)
-            self._handed.append(QueuedOperation(view, dtype, reduction, operation, rate))
+            self._handed.append(QueuedOperation(view, dtype, reduction, operation))
             self._changed.notify_all()
         self.wake()
         return operation

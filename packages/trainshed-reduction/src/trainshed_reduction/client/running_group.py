@@ -45,11 +45,11 @@ class Flow(NamedTuple):
     credit: int
 
 
-def flow_for(settings: Settings, lanes: int, *, rate: float = 0.0, delay: float = 0.0) -> Flow:
-    """Return the flow for a `rate` in bytes per second; 0: not measured, by the settings' bandwidth. `lanes`:
-    the number of those that get chunks. `delay`: seconds of a round trip while nothing else is on its way.
-    The settings limit the chunk and set the credit."""
-    rate = rate or settings.worker_gbps * 1e9 / 8
+def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
+    """Return the flow for the settings' bandwidth. `lanes`: the number of those that get chunks. `delay`:
+    seconds of a round trip while nothing else is on its way. The settings limit the chunk and set the
+    credit."""
+    rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
         settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
@@ -101,7 +101,6 @@ class RunningGroup:
         # A single reducer may be what that rank cannot reach: then the reducer is given up first.
         absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
         self._patience = Patience(settings.wait_seconds, absence, membership.log)
-        self._rate = 0
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
@@ -173,23 +172,18 @@ class RunningGroup:
     # ---- operations
 
     def _issue_handed(self) -> None:
-        for view, dtype, reduction, operation, rate in self._operations.take():
-            largest = 0
-            if rate is not None and rate != self._rate:
-                self._rate = rate
-                largest, credit = self._flow()
-                self._transfer.set_credit(credit)
-            for lane, frame in self._ledger.issue(view, dtype, reduction, operation, largest):
+        for view, dtype, reduction, operation in self._operations.take():
+            for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)
 
     def _flow(self) -> Flow:
-        """Return the flow for the rate, with this rank's own round-trip time, which no other rank needs."""
+        """Return the flow, with this rank's own round-trip time, which no other rank needs."""
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
             (round_trip(connection) for connection in sockets if connection is not None),
             default=0.0,
         )
-        return flow_for(self._settings, len(self._lanes), rate=self._rate, delay=delay)
+        return flow_for(self._settings, len(self._lanes), delay=delay)
 
     def _handle(self, events: Sequence[Event]) -> None:
         now = time.monotonic()

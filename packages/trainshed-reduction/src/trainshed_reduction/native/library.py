@@ -31,7 +31,6 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "sums_finish": (None, [c_int, c_int, c_uint32, c_void_p, c_void_p, c_size_t]),
     "transfer_new": (c_void_p, [c_uint32, c_uint64]),
     "transfer_free": (None, [c_void_p]),
-    "transfer_set_credit": (None, [c_void_p, c_uint64]),
     "transfer_attach": (c_int, [c_void_p, c_uint32, c_int, c_uint64]),
     "transfer_detach": (None, [c_void_p, c_uint32]),
     "transfer_push": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_double]),

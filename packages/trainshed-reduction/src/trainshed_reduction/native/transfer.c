@@ -50,12 +50,6 @@ EXPORT struct transfer *transfer_new(uint32_t lanes, uint64_t credit)
     return t;
 }
 
-/* For frames that begin from now on. */
-EXPORT void transfer_set_credit(struct transfer *t, uint64_t credit)
-{
-    t->credit = credit;
-}
-
 EXPORT void transfer_detach(struct transfer *t, uint32_t index)
 {
     lane_detach(t, &t->lanes[index]);

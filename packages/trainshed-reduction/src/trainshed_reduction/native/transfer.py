@@ -134,10 +134,6 @@ class NativeTransfer:
                 state.frames.popleft()
             state.first = released
 
-    def set_credit(self, credit: int) -> None:
-        """Set the credit for frames that begin from now on. Only in the thread that calls `run`."""
-        self._functions.transfer_set_credit(self._open(), credit)
-
     def unsent(self) -> int:
         """Return how many frames of attached lanes the system has not taken to their last byte."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0

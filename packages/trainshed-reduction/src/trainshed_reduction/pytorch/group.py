@@ -22,7 +22,6 @@ from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.work import is_served, reduction_of
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.wire import Reduction
 
 # The methods that are always native; only those that this PyTorch has.
 _NATIVE = (
@@ -81,18 +80,7 @@ class ReducingGroup(dist.ProcessGroup):
         is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
             return None
-
-        def natively() -> dist.Work:
-            native_options = dist.AllreduceOptions()
-            for name in ("timeout", "asyncOp"):
-                if hasattr(options, name):
-                    setattr(native_options, name, getattr(options, name))
-            native_options.reduceOp = dist.ReduceOp.SUM
-            if reduction is Reduction.AVERAGE:
-                tensor.div_(self.size())  # As DDP does: gloo itself has no averages.
-            return self._native.allreduce([tensor], native_options)
-
-        return sessions.of(tensor.device.type).allreduce(tensor, reduction, natively)
+        return sessions.of(tensor.device.type).allreduce(tensor, reduction)
 
     def shutdown(self) -> None:
         self._close()

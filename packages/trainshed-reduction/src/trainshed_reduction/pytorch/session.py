@@ -19,7 +19,6 @@ from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.pytorch import usage
-from trainshed_reduction.pytorch.choosing import Chooser, Natively, may_choose
 from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, node_first, nodes_of, own_place
 from trainshed_reduction.pytorch.pipeline import Fallback, Pipeline
 from trainshed_reduction.pytorch.work import issue
@@ -174,14 +173,12 @@ class Session:
         self._is_aloud = is_aloud and group.rank == 0
         #: The backend that sums within a node first; None: none does.
         self._local = node_first(group.backends.get(device))
-        self._chooses = may_choose(settings, device)
         self._store = dist.PrefixStore(device, group.store)
         self._lock = threading.Lock()
         self._serves: Optional[bool] = None
         self._nodes: Optional[List[List[int]]] = None
         self._communicator: Optional[Communicator] = None
         self._pipeline: Optional[Pipeline] = None
-        self._chooser: Optional[Chooser] = None
 
     def begin(self) -> bool:
         """Connect at the first call, which all ranks make at the same place; return whether reducers are
@@ -192,17 +189,13 @@ class Session:
                 self._serves = self._begin()
             return self._serves
 
-    def allreduce(
-        self, tensor: torch.Tensor, reduction: Reduction, natively: Natively
-    ) -> Optional[dist.Work]:
-        """Begin an all-reduce in place. `natively`: called where that was measured to be faster. None: there
-        is no reducer; the caller gives it to the native backend. Raises ReductionFailed."""
+    def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[dist.Work]:
+        """Begin an all-reduce in place. None: there is no reducer; the caller gives it to the native backend.
+        Raises ReductionFailed."""
         if not self.begin():
             return None
         assert self._communicator is not None
         ordinal = next(self._ordinals)
-        if self._chooser is not None:
-            return self._chooser.allreduce(tensor, reduction, ordinal, natively)
         if self._pipeline is not None:
             return self._pipeline.submit(tensor, reduction, ordinal)
         return issue(self._communicator, tensor, reduction, ordinal)
@@ -256,10 +249,8 @@ class Session:
             "reducers": ["{}:{}".format(*reducer) for reducer in settings.reducers],
             "smallest": settings.min_bytes,
             "chunk": settings.chunk_bytes,
-            "mode": settings.mode,
             "bandwidths": [settings.worker_gbps, settings.reducer_gbps],
             "node first": self._local is not None,
-            "choice": self._chooses,
         }
         answer = board.decide(
             "plan",
@@ -326,8 +317,6 @@ class Session:
         if node is not None or self._device == "cuda":
             after = Fallback(dist.PrefixStore("after", store), rank, world, limit)
             self._pipeline = Pipeline(communicator, after, self._device, node)
-        elif self._chooses:
-            self._chooser = Chooser(communicator, rank, world, self._is_aloud)
 
     def _conclude(self, board: StoreBoard, own: str) -> str:
         """Agree that all could connect; return why the group is native, "" if it is not. `own`: this rank's

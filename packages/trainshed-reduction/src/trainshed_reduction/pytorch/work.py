@@ -138,15 +138,11 @@ class ReductionWork(dist.Work):
 
 
 def issue(
-    communicator: Communicator,
-    tensor: torch.Tensor,
-    reduction: Reduction,
-    ordinal: int,
-    rate: Optional[int] = None,
+    communicator: Communicator, tensor: torch.Tensor, reduction: Reduction, ordinal: int
 ) -> Optional[ReductionWork]:
     """Issue an all-reduce of a CPU tensor, as `Communicator.issue` does."""
     data, dtype = bytes_of(tensor), DTYPES[tensor.dtype]
-    operation = communicator.issue(data, dtype, reduction, ordinal, rate)
+    operation = communicator.issue(data, dtype, reduction, ordinal)
     return None if operation is None else ReductionWork(operation, tensor)
 
 

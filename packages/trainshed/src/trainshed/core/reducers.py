@@ -52,8 +52,7 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     if count == 1:
         return (_SINGLE,)
     families = frozenset(pool.program.runtime.family for pool in workers)
-    advice = _PAIR if count == 2 and not can_only_idle(families) else ""
-    return tuple(filter(None, (warning_for(families), advice)))
+    return tuple(filter(None, (warning_for(families) or (_PAIR if count == 2 else ""),)))
 
 
 ELSEWHERE = "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
@@ -100,24 +99,16 @@ def check_variables(pools: Sequence[Section]) -> None:
 _TAKE_IT_OUT = (
     "Worker pool 2 will stay idle; take it out, or train with PyTorch's DistributedDataParallel."
 )
-_BY_HAND = (
-    "This runtime does not use reducers by itself. Only a program that calls trainshed_reduction.allreduce "
-    "uses them; else worker pool 2 stays idle."
-)
+_NO_TORCH = f"This runtime has no PyTorch, whose programs alone use reducers. {_TAKE_IT_OUT}"
 _WARNINGS = {
     "pytorch": "",
-    "python": _BY_HAND,
-    "scikit-learn": _BY_HAND,
+    "python": _NO_TORCH,
+    "scikit-learn": _NO_TORCH,
     "tensorflow": f"TensorFlow's collectives have no plug-in point for reducers. {_TAKE_IT_OUT}",
     "xgboost": f"XGBoost's communicator has no plug-in point for reducers. {_TAKE_IT_OUT}",
 }
 """The warning for a job whose workers run in a runtime of this family; "" = they use reducers. A family that
 is not named (a container image of the user's) may be anything."""
-
-
-def can_only_idle(families: frozenset[str]) -> bool:
-    """Whether none of these runtime families can use reducers, not even by a call in the program."""
-    return all(_WARNINGS.get(family, "").endswith(_TAKE_IT_OUT) for family in families)
 
 
 def warning_for(families: frozenset[str]) -> str:

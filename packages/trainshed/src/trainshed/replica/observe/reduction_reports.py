@@ -23,9 +23,8 @@ UNUSED = "unused"
 """The name of the note that says that a program has ended and was never heard of."""
 _UNUSED_TEXT = (
     "This program ended without using the job's reducers: no process of it reported the Reduction Server's "
-    "plug-in. It works for PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in "
-    "Pythons that have NumPy and the PYTHONPATH that the service sets. Take worker pool 2 out of the job if "
-    "it does without."
+    "plug-in. It works for PyTorch's torch.distributed, in Pythons that have NumPy and the PYTHONPATH that "
+    "the service sets. Take worker pool 2 out of the job if it does without."
 )
 
 _PAUSE = 0.05
