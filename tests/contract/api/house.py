@@ -132,7 +132,6 @@ class House:
             reader=self.store.reader,
             studies=self.store.studies,
             models=self.store.models,
-            evaluations=self.store.evaluations,
             metadata=self.store.metadata,
             tensorboards=self.store.tensorboards,
             datasets=self.store.datasets,

@@ -44,7 +44,6 @@ DOORS = (
     *(
         "curves",
         "deleting",
-        "evaluations",
         "jobs",
         "models",
         "operations",

@@ -1,0 +1,2 @@
+-- Evaluations of models are not served.
+DROP TABLE model_evaluations;
