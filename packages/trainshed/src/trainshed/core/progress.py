@@ -3,8 +3,8 @@
 A line counts only if it tells how much is done, and either how much there is or what is counted: bars of
 tqdm, Keras, Lightning and Hugging Face, and lines that count epochs or steps. One of the things that a
 program counts measures the whole program: its epochs if it says how many there are, else a bar or steps that
-do not start over again and again. The time of one unit is the mean over the newer half of the units seen; the
-time between the end of a program and its restart does not count.
+do not start over again and again. What is left is estimated to take as long as what was done; the time before
+a restart does not count.
 """
 
 import enum
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 
@@ -162,14 +162,8 @@ def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
 
 
 _MOST_COUNTERS: Final = 32
-_MOST_MARKS: Final = 128
 _NEARLY: Final = 0.97
 """A counter that has come so far counts as complete when it starts over."""
-_EARLY: Final = 0.35
-"""If the first epoch is counted before this part of an epoch's time has passed, its line was printed when the
-epoch began."""
-_LEAST_SPANS: Final = 8
-"""Spans that a pace is measured over, to hold what comes only now and then, such as a validation."""
 
 
 class Estimate(Struct, frozen=True):
@@ -186,63 +180,30 @@ class Estimate(Struct, frozen=True):
 class _Counter(Struct):
     """One thing that is counted, as it was seen to grow."""
 
-    level: Level
-    what: str
-    total: float
-    #: It counts within an epoch, not over the whole program.
-    is_within: bool
-    began: float
-    #: (seconds, count) at each moment at which its count grew, oldest first, since it last began.
-    marks: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    #: When the count was seen last, grown or not.
-    seen: float = 0.0
+    #: As it was seen last, with its total.
+    count: Count
+    #: When it grew last, in seconds.
+    at: float
     #: It started over after it was complete.
     is_repeated: bool = False
-    #: (seconds, units) between each two successive marks from before the program's last restart.
-    earlier: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    #: The program was started again since the last mark.
-    is_cut: bool = False
+    #: It was seen before it was complete.
+    has_grown: bool = False
+    #: The first number of it.
+    first: float = 0.0
     #: Lines of an epoch that say more than its number, as those at its end do, less those that do not.
     ends: int = 0
 
     @property
-    def done(self) -> float:
-        return self.marks[-1][1]
+    def share(self) -> float:
+        return min(self.count.done / self.count.total, 1.0)
 
     @property
     def is_aside(self) -> bool:
-        return _ASIDE.match(self.what) is not None
+        return _ASIDE.match(self.count.what) is not None
 
     @property
     def is_through(self) -> bool:
-        return self.total > 0 and self.done >= self.total * _NEARLY
-
-    def take(self, at: float, done: float) -> bool:
-        """Take the count of a line; return False if it is the same as before."""
-        self.seen = at
-        if self.marks and done == self.done:
-            return False
-        if self.marks and (self.is_cut or done < self.done):
-            self.is_repeated |= self.is_through and done < self.done
-            self.earlier = [] if self.is_repeated else self.spans()[-_MOST_MARKS:]
-            self.marks, self.is_cut = [], False
-        self.marks.append((at, done))
-        if len(self.marks) > _MOST_MARKS:
-            # Keep every other one of the older half.
-            self.marks = self.marks[: _MOST_MARKS // 2 : 2] + self.marks[_MOST_MARKS // 2 :]
-        return True
-
-    def spans(self) -> list[tuple[float, float]]:
-        """Return (seconds, units) between each two successive marks, oldest first."""
-        pairs = zip(self.marks, self.marks[1:], strict=False)
-        return self.earlier + [(b[0] - a[0], b[1] - a[1]) for a, b in pairs]
-
-    def pace(self) -> float | None:
-        """Return the seconds that a unit takes, by the newer half of the spans; None if there are none."""
-        spans = [span for span in self.spans() if span[1] > 0]
-        spans = spans[-max(len(spans) // 2, min(len(spans) - 1, _LEAST_SPANS), 1) :]
-        units = sum(span[1] for span in spans)
-        return sum(span[0] for span in spans) / units if units else None
+        return self.count.total > 0 and self.share >= _NEARLY
 
 
 class Tracker:
@@ -250,151 +211,117 @@ class Tracker:
     started, in seconds of the lines' clock; `totals`: the total of each count, for lines that do not give it
     (`totals_of`).
 
-    Its memory is bounded, whatever it is given: 32 counters with 128 marks each."""
+    Its memory is bounded, whatever it is given: 32 counters."""
 
-    __slots__ = ("_began", "_counters", "_totals")
+    __slots__ = ("_began", "_counters", "_first", "_totals")
 
     def __init__(
         self, began: float | None = None, totals: Mapping[str, float] | None = None
     ) -> None:
         self._began = began
+        #: When it counted first since its start, and how much was done by then.
+        self._first: tuple[float, float] | None = None
         self._totals = dict(totals or {})
         self._counters: dict[tuple[str, float], _Counter] = {}
 
     def restarted(self) -> None:
-        """Note that the program was started anew: the time until it has come as far again is not measured."""
-        for counter in self._counters.values():
-            counter.is_cut = True
+        """Note that the program was started anew: what it had done before is not measured by its time."""
+        self._began = self._first = None
 
     def feed(self, at: float, text: str) -> None:
         """Take a line that was printed at `at`, in seconds."""
-        if self._began is None:
-            self._began = at
         line_counts = counts(last_state(text))
         has_steps = any(count.level is Level.STEP for count in line_counts)
         for count in line_counts:
-            counter = self._counter(at, count)
-            if counter.take(at, count.done):
-                counter.ends += 1 if count.has_more and not has_steps else -1
+            self._take(at, count, 1 if count.has_more and not has_steps else -1)
+        if self._first is None and (share := self._share()) is not None and line_counts:
+            self._first = (at, share)
 
-    def _counter(self, at: float, count: Count) -> _Counter:
+    def _take(self, at: float, count: Count, end: int) -> None:
         total = count.total or self._totals.get(count.what, 0.0)
-        if count.done > total:
-            total = 0.0
-        key = (count.what, total)
+        count = replace(count, total=0.0 if count.done > total else total)
+        key = (count.what, count.total)
         counter = self._counters.get(key)
         if counter is None:
             if len(self._counters) >= _MOST_COUNTERS:
-                del self._counters[min(self._counters, key=lambda key: self._counters[key].seen)]
-            counter = _Counter(count.level, count.what, total, count.is_within, at)
-            self._counters[key] = counter
-        return counter
+                del self._counters[min(self._counters, key=lambda key: self._counters[key].at)]
+            counter = self._counters[key] = _Counter(count, at, first=count.done)
+        elif count.done == counter.count.done:
+            return
+        counter.is_repeated |= counter.is_through and count.done < counter.count.done
+        counter.count, counter.at = count, at
+        counter.has_grown |= not counter.is_through
+        counter.ends += end
 
     def estimate(self, now: float) -> Estimate | None:
         """Estimate how far the program is at `now`, which is no earlier than its last line; None if no line
         has counted anything."""
         if not self._counters:
             return None
-        governor = self._governor()
-        if governor is None:
+        governor, share = self._governor(), self._share()
+        if governor is None or share is None:
             # A share of one bar of many would be read as a share of the whole.
-            return Estimate(None, _text(self._shown()))
-        if governor.level is Level.EPOCH and governor.done == int(governor.done):
-            return self._by_epochs(governor, now)
-        return _by_steps(governor, now)
+            return Estimate(None, self._shown().count.text)
+        text = governor.count.text
+        if share >= 1:
+            return Estimate(1.0, text, 0.0)
+        began, before = self._first or (now, 1.0)
+        if share <= before and self._began is not None:
+            # It took no longer than the program so far.
+            began, before = self._began, 0.0
+        last = max(counter.at for counter in self._counters.values())
+        if share <= before or last <= began:
+            return Estimate(share, text)
+        rest = (last - began) / (share - before) * (1 - share)
+        # Less what was presumably done since its last line.
+        return Estimate(share, text, max(rest - max(now - last, 0.0), 0.0))
 
     def _shown(self) -> _Counter:
         """Return the counter that is shown where none governs."""
         return max(
             self._counters.values(),
-            key=lambda counter: (
-                not counter.is_aside,
-                counter.total > 0,
-                counter.level,
-                counter.seen,
-            ),
+            key=lambda seen: (not seen.is_aside, seen.count.total > 0, seen.count.level, seen.at),
         )
 
     def _governor(self) -> _Counter | None:
         """Return the counter that measures the whole program; None if none does."""
-        known = [
-            counter
-            for counter in self._counters.values()
-            if counter.total > 0 and not counter.is_within
-        ]
-        epochs = [counter for counter in known if counter.level is Level.EPOCH]
+        counters = self._counters.values()
+        known = [seen for seen in counters if seen.count.total > 0 and not seen.count.is_within]
+        epochs = [seen for seen in known if seen.count.level is Level.EPOCH]
         if epochs:
-            return max(epochs, key=lambda counter: counter.seen)
+            return max(epochs, key=lambda seen: seen.at)
         # What was only seen complete may have been anything.
         once = [
-            counter
-            for counter in known
-            if not (
-                counter.is_repeated
-                or counter.is_aside
-                or (counter.is_through and len(counter.marks) == 1)
-            )
+            seen for seen in known if seen.has_grown and not (seen.is_repeated or seen.is_aside)
         ]
-        if any(counter.level is Level.EPOCH for counter in self._counters.values()):
+        if any(seen.count.level is Level.EPOCH for seen in counters):
             # There are epochs, but not how many of them; each epoch has bars of its own.
-            most = max((counter.total for counter in known), default=0.0)
-            once = [counter for counter in once if counter.total == most]
-        ahead = [counter for counter in once if not counter.is_through]
-        if ahead:
-            return min(ahead, key=lambda counter: counter.began)
-        return max(once, key=lambda counter: counter.seen, default=None)
+            most = max((seen.count.total for seen in known), default=0.0)
+            once = [seen for seen in once if seen.count.total == most]
+        ahead = [seen for seen in once if not seen.is_through]
+        return ahead[0] if ahead else max(once, key=lambda seen: seen.at, default=None)
 
-    def _by_epochs(self, epochs: _Counter, now: float) -> Estimate:
-        last, first = epochs.marks[-1][0], epochs.marks[0]
-        text, pace, from_zero = _text(epochs), epochs.pace(), first[1] == 0
-        is_over = epochs.ends > 0 and not (
-            pace and self._began is not None and first[0] - self._began < pace * _EARLY
-        )
-        over = min(epochs.done + is_over + from_zero - 1, epochs.total)
-        if over >= epochs.total:
-            return Estimate(1.0, text, 0.0)
-        inner = self._inner(last)
-        share = min(inner.done / inner.total, 1.0) if inner else 0.0
-        done = (over + share) / epochs.total
-        if pace is None:
-            if is_over and over == 1 and self._began is not None:
-                # It took no longer than the program so far.
-                pace = last - self._began
-            else:
-                step = inner.pace() if inner else None
-                if inner is None or step is None:
-                    return Estimate(done, text)
-                pace = step * inner.total
-        this = max(pace - max(now - last, 0.0), 0.0)
-        return Estimate(done, text, this + (epochs.total - over - 1) * pace)
-
-    def _inner(self, since: float) -> _Counter | None:
-        """Return the largest counter of steps within the epoch that began at `since`."""
-        steps = [
-            counter
-            for counter in self._counters.values()
-            if counter.level is Level.STEP
-            and counter.total > 0
-            and counter.marks[-1][0] >= since
-            and not counter.is_aside
-        ]
-        return max(steps, key=lambda counter: (counter.total, counter.seen), default=None)
-
-
-def _text(counter: _Counter) -> str:
-    return Count(counter.level, counter.what, counter.done, counter.total).text
-
-
-def _by_steps(counter: _Counter, now: float) -> Estimate:
-    text, done = _text(counter), min(counter.done / counter.total, 1.0)
-    if done >= 1:
-        return Estimate(1.0, text, 0.0)
-    pace = counter.pace()
-    if pace is None:
-        return Estimate(done, text)
-    rest = (counter.total - counter.done) * pace
-    # Less what was presumably done since its last line.
-    return Estimate(done, text, max(rest - max(now - counter.marks[-1][0], 0.0), 0.0))
+    def _share(self) -> float | None:
+        """Return what part of the program is done; None if that is not known."""
+        governor = self._governor()
+        if governor is None:
+            return None
+        count = governor.count
+        if count.level is not Level.EPOCH or count.done != int(count.done):
+            return governor.share
+        over = min(count.done + (governor.ends > 0) + (governor.first == 0) - 1, count.total)
+        inner = max(
+            (
+                (seen.count.total, seen.share)
+                for seen in self._counters.values()
+                if seen.count.level is Level.STEP
+                and seen.count.total > 0
+                and seen.at >= governor.at
+                and not seen.is_aside
+            ),
+            default=(0.0, 0.0),
+        )[1]
+        return min((over + inner) / count.total, 1.0)
 
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
