@@ -1,8 +1,8 @@
 """An operator's rows of the failure table: entries of `[[failure_rules]]` in the configuration
 (spec/failures#overrides).
 
-An entry is a whole row. One with the name of a built-in row replaces it in its place; any other name makes a
-new row. docs/failure-table.md explains this to operators.
+An entry is a whole row. One with the name of a built-in row goes before that, which decides what the entry
+does not match; any other name makes a new row. docs/failure-table.md explains this to operators.
 """
 
 import re
@@ -166,26 +166,27 @@ _FIELDS: Final = {
 
 def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
     """Return the table in force: the built-in one with an operator's entries, which apply in their order.
-    Raise WrongRules with all violations."""
-    built_in = {rule.name for rule in RULES}
-    table, wrong, seen, open_causes = list(RULES), list[str](), set[str](), set[Cause]()
+    Built-in rows stay, so that every end has a verdict. Raise WrongRules with all violations."""
+    table, wrong, seen = list(RULES), list[str](), set[str]()
     for position, entry in enumerate(entries):
         read, faults = _read(entry)
         name = str(read.get("name", ""))
         where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
+        names = [rule.name for rule in table]
+        if name == "cancelled":
+            faults.append("name: a cancel does not pass the table, so no row is asked")
         if name in seen:
             faults.append("name: an entry of this name came before; put both into one")
-        faults += _misplaced(read, table, seen, replaces=name in built_in)
+        place = read.get("before", name if name in names else _DEFAULT_PLACE)
+        if place not in (*names, *seen):
+            faults.append(f"before: there is no row {place!r}; the rows are {', '.join(names)}")
         seen.add(name)
-        if faults:
-            # It may be meant as the last word on these.
-            open_causes |= read.get("causes", frozenset(Cause))
-        else:
+        if not faults:
             made = _rule(read)
             faults += _contradictions(made)
-            _put(table, made, read.get("before", _DEFAULT_PLACE))
+            # A faulty entry, which is reported, is no place.
+            table.insert(names.index(place if place in names else _DEFAULT_PLACE), made)
         wrong += [f"{where}.{text}" for text in faults]
-    wrong += _gaps(table, seen, open_causes)
     if wrong:
         raise WrongRules(wrong)
     return tuple(table)
@@ -212,22 +213,6 @@ def _read(entry: Entry) -> tuple[dict[str, Any], list[str]]:
     return read, wrong + [f"{field}: say it: {_FIELDS[field].must_be}" for field in missing]
 
 
-def _misplaced(
-    read: Mapping[str, Any], table: Sequence[Rule], seen: set[str], *, replaces: bool
-) -> Iterator[str]:
-    """Yield what is wrong with the place of an entry. `seen`: the names of earlier entries, which are not in
-    the table if they are faulty."""
-    if read.get("name") == "cancelled":
-        yield "name: a cancel does not pass the table, so this row cannot be changed"
-    if (place := read.get("before")) is None:
-        return
-    names = [rule.name for rule in table]
-    if replaces:
-        yield "before: a built-in row keeps its place; leave this out, or add a row of another name"
-    elif place not in (*names, *seen):
-        yield f"before: there is no row {place!r}; the rows are {', '.join(names)}"
-
-
 def _rule(read: Mapping[str, Any]) -> Rule:
     """Return the row of an entry whose fields are all right by themselves."""
     match = Match(**{field: read[field] for field in _MATCHES if field in read})
@@ -235,23 +220,9 @@ def _rule(read: Mapping[str, Any]) -> Rule:
     return Rule(read["name"], match, **gives)
 
 
-def _put(table: list[Rule], rule: Rule, before: str) -> None:
-    """Put a row into the table: in place of the one of its name, else before another."""
-    names = [other.name for other in table]
-    if rule.name in names:
-        table[names.index(rule.name)] = rule
-    else:
-        # A faulty entry, which is reported, is no place.
-        table.insert(names.index(before if before in names else _DEFAULT_PLACE), rule)
-
-
 def _contradictions(rule: Rule) -> Iterator[str]:
     """Yield what each field allows and the row as a whole does not."""
     causes, match = rule.match.causes, rule.match
-    if match.exit_codes and Cause.EXITED not in causes:
-        yield 'exit_codes: only an end of cause "exited" has one'
-    if match.signals and Cause.SIGNALLED not in causes:
-        yield 'signals: only an end of cause "signalled" has one'
     if rule.action is not Action.FAIL:
         # A failure of the service may be the whole attempt's; the end of a reducer is always a replica's.
         if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
@@ -261,54 +232,7 @@ def _contradictions(rule: Rule) -> Iterator[str]:
             is_success or match.primary is False or match.reducer is True
         ):
             yield 'action: a job cannot go on without its primary; add "primary = false"'
-        if rule.action is Action.SUCCEED and (rule.restarts or rule.retries):
-            yield "action: a success is not tried again; leave restarts and retries out"
     if rule.restarts and not causes & _MAY_HAVE_A_REPLICA:
         yield "restarts: no single replica ended, so none can be restarted; say retries"
     if causes & _WITHOUT_CAPACITY and not rule.gives_room:
         yield 'gives_room: the job has no room that it could keep; say "gives_room = true"'
-    yield from _untried(rule)
-
-
-def _untried(rule: Rule) -> Iterator[str]:
-    """Yield what a row says of restarts and retries that it does not give."""
-    if rule.window and not rule.restarts:
-        yield "window: it limits restarts, and there are none; say restarts too"
-    if rule.spacing and not rule.restarts:
-        yield "spacing: it is the time between restarts, and there are none; say restarts too"
-    if rule.back_off and not rule.retries:
-        yield "back_off: it is the pause before a retry, and there are none; say retries too"
-    if rule.memory_growth > 1 and not rule.retries:
-        yield "memory_growth: memory grows with a retry, and there are none; say retries too"
-    if rule.memory_growth > 1 and rule.memory_cap <= 1:
-        yield "memory_cap: memory cannot grow up to 1 times what it was; say more, such as 4.0"
-
-
-def _gaps(table: Sequence[Rule], replaced: set[str], open_causes: set[Cause]) -> Iterator[str]:
-    """Yield each cause whose last row no longer matches whatever the rest of the evidence is: every end must
-    get a verdict. `open_causes`: causes of which nothing is said yet."""
-    now = {rule.name: rule for rule in table}
-    for cause in Cause:
-        if cause in open_causes or any(not _narrowed(rule, cause) for rule in table):
-            continue
-        for rule in RULES:
-            if rule.name in replaced and not _narrowed(rule, cause):
-                yield (
-                    f'failure_rules "{rule.name}".{_narrowed(now[rule.name], cause)}: no row would say '
-                    f'what follows on every end of cause "{cause}"; keep this one as the last word and '
-                    "put your own before it"
-                )
-
-
-def _narrowed(rule: Rule, cause: Cause) -> str:
-    """Return the field because of which the row does not match every end of the cause; "" if it does."""
-    match = rule.match
-    if cause not in match.causes:
-        return "causes"
-    if cause is Cause.EXITED and match.exit_codes:
-        return "exit_codes"
-    if cause is Cause.SIGNALLED and match.signals:
-        return "signals"
-    if match.primary is not None:
-        return "primary"
-    return "reducer" if match.reducer is not None else ""
