@@ -48,11 +48,10 @@ def pool(count: int, image: str, **container: object) -> dict[str, object]:
 
 
 def reduced(end: Path) -> dict[str, object]:
-    """Three workers and two reducers that speak TLS; the workers go on until `end` exists."""
+    """Three workers and two reducers; the workers go on until `end` exists."""
     command = ["python3", "-c", _SUMS, str(end)]
     pools = [pool(1, SKLEARN, command=command), pool(2, SKLEARN, command=command), pool(2, IMAGE)]
-    spec = {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}}
-    return {**spec, "labels": {reduction.TLS_LABEL: "on"}}
+    return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}}
 
 
 def reducing(job_id: str, replica: str) -> int:
@@ -73,16 +72,14 @@ def reducing(job_id: str, replica: str) -> int:
 def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     service: Service, commons: Path
 ) -> None:
-    """spec/reduction#losses, spec/reduction#security: over TLS by a label, without files; every sum exact to
-    the bit, the reducer restarted and believed, no retry; reducers in views, timeline and logs; token and key
-    nowhere. What the primary's end leaves of them is told to stop."""
+    """spec/reduction#losses, spec/reduction#security: every sum exact to the bit, the reducer restarted, no
+    retry; reducers in views, timeline and logs; the token nowhere. What the primary's end leaves of them is
+    told to stop."""
     end = commons / "end"
     job_id = submit(service, reduced(end))
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
     killed = reducing(job_id, REDUCER)
-    key = _told(killed, reduction.KEY).splitlines()
-    assert key[0] == "-----BEGIN PRIVATE KEY-----"
-    secrets = [_told(killed, reduction.TOKEN), *key[1:-1]]
+    token = _told(killed, reduction.TOKEN)
     os.kill(killed, signal.SIGKILL)
     for view in service.watch(job_id, 60):
         (again,) = (replica for replica in view["replicas"] if replica["id"] == REDUCER)
@@ -101,10 +98,10 @@ def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     starts = [e["details"]["replica"] for e in story.of_kind("replica_started")]
     assert starts.count(REDUCER) == 2
     listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
-    assert len(listening) == 2 and all(line.endswith(" with TLS") for line in listening)
+    assert len(listening) == 2
     assert listening[0].split(":")[0] == listening[1].split(":")[0], "it is back where it was"
     shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
-    assert not [secret for secret in secrets if secret in shown]
+    assert token not in shown
 
 
 def _told(pid: int, name: str) -> str:

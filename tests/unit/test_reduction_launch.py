@@ -4,10 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
 from tests.unit.specs_requests import (
@@ -32,7 +28,6 @@ from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.serve.engine_adapters import JobCertificate, job_certificate
 
 PRIMARY, WORKER, FIRST, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
 
@@ -58,7 +53,7 @@ def environ(
 
 
 THREE = parsed(package(), pool(), reducers(), package())
-TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
+TOKEN_MARK = secrets.job_mark(7)
 
 
 def test_the_users_word_counts_but_for_the_token() -> None:
@@ -102,51 +97,6 @@ def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
     tokens = {first.reduction_token(7), first.reduction_token(8), other.reduction_token(7)}
     assert {len(token) for token in tokens} == {64}
     assert len(tokens) == 3
-
-
-def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
-    """spec/reduction#security: a key is of no worker's business; what a job says is not used."""
-    names = {reduction.CA, reduction.CERT, reduction.KEY}
-    env = [{"name": name, "value": "guessed"} for name in names]
-    spec = parsed(package(env=env), pool(), reducers(), package())
-    secured = replace(spec, reduction_tls=True)
-
-    def told(replica: ReplicaId) -> dict[str, secrets.Made | None]:
-        variables = environ(secured, replica)
-        marks = {name: secrets.markers_in(variables[name]) for name in names & set(variables)}
-        assert {ref.job_uid for refs in marks.values() for ref in refs} <= {7}
-        return {name: refs[0].made for name, refs in marks.items() if refs}
-
-    made = secrets.Made
-    shown = {reduction.CERT: made.CERTIFICATE, reduction.KEY: made.KEY}
-    assert told(PRIMARY) == told(WORKER) == {reduction.CA: made.AUTHORITY}
-    assert told(FIRST) == shown
-    assert told(EVALUATOR) == {}
-    assert not names & set(environ(spec, WORKER)), "without TLS nothing is said of it"
-    assert environ(spec, PRIMARY)[reduction.CA] == "guessed", "a job may bring its own"
-
-
-def test_jobs_have_authorities_of_their_own_that_stay_the_same() -> None:
-    """spec/reduction#security: nothing is stored, and a service that was started again signs for the same
-    workers."""
-
-    def made(key: bytes, uid: int, now: int = 0) -> JobCertificate:
-        return job_certificate(uid, JobTokens(key, lambda: now).authority_seed(uid))
-
-    first, again = made(b"a" * 32, 7), made(b"a" * 32, 7, 10**18)
-    for other in (again, first):
-        _verify(first, other)
-    for stranger in (made(b"a" * 32, 8), made(b"b" * 32, 7)):
-        with pytest.raises(InvalidSignature):
-            _verify(first, stranger)
-
-
-def _verify(trusted: JobCertificate, shown: JobCertificate) -> None:
-    root = x509.load_pem_x509_certificate(trusted.authority.encode())
-    leaf = x509.load_pem_x509_certificate(shown.certificate.encode())
-    key = root.public_key()
-    assert isinstance(key, ec.EllipticCurvePublicKey)
-    key.verify(leaf.signature, leaf.tbs_certificate_bytes, ec.ECDSA(hashes.SHA256()))
 
 
 def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:

@@ -12,10 +12,10 @@ from tests.inline_store import InlineStore, open_inline
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.secrets import Made, SecretRef, job_mark, marked
+from trainshed.core.secrets import SecretRef, job_mark, marked
 from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
-from trainshed.serve.engine_adapters import JobCertificate, Vault
+from trainshed.serve.engine_adapters import Vault
 
 SECOND = 10**9
 DB, DB_1, API = SecretRef("db"), SecretRef("db", 1), SecretRef("api")
@@ -47,13 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def vault(store: InlineStore, sealer: Sealer, clock: Clock) -> Vault:
-    return Vault(store.secrets, sealer, clock, "token of {}".format, certificate)
-
-
-def certificate(job_uid: int) -> JobCertificate:
-    return JobCertificate(
-        f"authority of {job_uid}", f"certificate of {job_uid}", f"key of {job_uid}"
-    )
+    return Vault(store.secrets, sealer, clock, "token of {}".format)
 
 
 async def add(
@@ -92,10 +86,8 @@ def plan(**environ: str) -> LaunchPlan:
 
 async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
     """spec/reduction: it is stored nowhere, and what is secret of it masked like a secret."""
-    launch = plan(**{made.name: job_mark(made, 7) for made in Made})
-    ((shown, masked),) = await revealed([launch], vault)
-    assert dict(shown.environ) == {made.name: f"{made} of 7" for made in Made}
-    assert sorted(masked) == ["key of 7", "token of 7"]
+    ((shown, masked),) = await revealed([plan(TOKEN=job_mark(7))], vault)
+    assert (dict(shown.environ), masked) == ({"TOKEN": "token of 7"}, ("token of 7",))
 
 
 async def test_the_newest_or_the_named_version_is_given(
@@ -122,7 +114,7 @@ async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
     store: InlineStore, sealer: Sealer, tmp_path: Path, clock: Clock
 ) -> None:
     await add(store, sealer, "db", "first")
-    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock, str, certificate)
+    other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock, str)
     with pytest.raises(LaunchRejected, match="is missing") as refused:
         await other.values("p", {DB})
     assert not isinstance(refused.value, SecretMissing)

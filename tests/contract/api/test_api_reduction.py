@@ -1,18 +1,15 @@
 """What a job's reducers and workers say of its reduction, over a real store and real files
 (spec/reduction#reports)."""
 
-import json
 from typing import Any
 
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
-from trainshed.core import reduction
 from trainshed.core.lifecycle.events import PauseOver
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
-from trainshed.core.names import Api, JobName, ReplicaId
+from trainshed.core.names import ReplicaId
 
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
@@ -52,21 +49,3 @@ async def test_notes_are_on_the_timeline(house: House) -> None:
         ("reduction", "workerpool0-0: pure: 2 reducers"),
         ("reduction_warning", "workerpool2-0: rank 1 is late"),
     ]
-
-
-async def is_secured(house: House, body: dict[str, Any]) -> bool:
-    name = (await house.result("POST", f"{LOCATION}/customJobs", body))["name"]
-    stored, _ = await house.store.reader.job(JobName(Api.VERTEX, "p1", "us-central1", name[-4:]))
-    assert isinstance(stored, Job)
-    return stored.spec.reduction_tls
-
-
-async def test_tls_is_asked_for_by_a_label(house: House) -> None:
-    """spec/reduction#security: settled when the job is submitted; what would not be on is refused."""
-    on = {reduction.TLS_LABEL: "on"}
-    assert not await is_secured(house, reduced())
-    assert await is_secured(house, reduced(**on))
-    assert not await is_secured(house, custom_job(pool(), pool()) | {"labels": on}), "no reducers"
-    wrong = await house.call("POST", f"{LOCATION}/customJobs", reduced(**{reduction.TLS_LABEL: ""}))
-    assert wrong.status == 400
-    assert f"labels.{reduction.TLS_LABEL}" in json.dumps(wrong.error)

@@ -1,4 +1,4 @@
-"""The handshake, in which both sides prove that they know the job's token before anything else; and TLS.
+"""The handshake, in which both sides prove that they know the job's token before anything else.
 
 Functions on messages serve either side; `connect`, `greet` and `read_frame` block, and are for workers. A
 proof covers both nonces and all that was sent, so that none can be used a second time or for another group.
@@ -6,18 +6,14 @@ proof covers both nonces and all that was sent, so that none can be used a secon
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import os
 import socket
-import ssl
-import tempfile
 import time
-from typing import Generator, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Optional, Tuple, Type, TypeVar
 
-from trainshed_reduction import variables, wire
-from trainshed_reduction.tunnel import Tunnel
+from trainshed_reduction import wire
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
@@ -89,77 +85,21 @@ def text_frame(kind: Kind, text: str) -> bytes:
     return frame(kind, payload.decode(errors="ignore").encode())
 
 
-def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
-    """Return a worker's TLS context. `ca`: PEM text, used without a file. Any certificate of this authority,
-    which signs for the job alone, is accepted: reducers are known by addresses, which are in no certificate.
-    Raises OSError (ssl.SSLError is one)."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if ca_file:
-        context.load_verify_locations(ca_file)
-    else:
-        # Replaced, letters outside ASCII are an SSLError like other bad text, not a TypeError.
-        context.load_verify_locations(cadata=ca.encode("ascii", "replace").decode())
-    return context
-
-
-def reducer_tls(environ: Mapping[str, str]) -> Optional[ssl.SSLContext]:
-    """Return the TLS context of a reducer with this environment; None: plain TCP. Raises OSError
-    (ssl.SSLError is one)."""
-    cert_file, key_file, cert, key = (
-        environ.get(name, "")
-        for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
-    )
-    if not cert_file and not cert:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if cert_file:
-        context.load_cert_chain(cert_file, key_file or None)
-    else:
-        with _shown(cert + "\n" + key) as path:
-            context.load_cert_chain(path)
-    return context
-
-
-@contextlib.contextmanager
-def _shown(text: str) -> Generator[str, None, None]:
-    """Yield the path of a file with this text, for what reads files only: a file in memory, or where the
-    system has none, a temporary file that only its owner can read. It is gone afterwards."""
-    if hasattr(os, "memfd_create"):
-        file = os.memfd_create("pem")
-        path = "/proc/self/fd/{}".format(file)
-        with os.fdopen(file, "w") as opened:
-            opened.write(text)
-            opened.flush()
-            yield path
-        return
-    with tempfile.NamedTemporaryFile("w") as temporary:
-        temporary.write(text)
-        temporary.flush()
-        yield temporary.name
-
-
 def connect(
     address: "Tuple[str, int]",
     token: bytes,
     hello: Hello,
     seconds: float = HANDSHAKE_SECONDS,
-    tls: Optional[ssl.SSLContext] = None,
 ) -> "Tuple[socket.socket, Accept]":
     """Connect, and return the connection once both sides have proved themselves. Nothing after ACCEPT was
-    read from it, and its time-out is still what was left of `seconds`. Over TLS it is a `Tunnel`.
+    read from it, and its time-out is still what was left of `seconds`.
 
-    Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one, and so is ssl.SSLError).
+    Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one).
     """
     deadline = time.monotonic() + seconds
     connection = socket.create_connection(address, _left(deadline))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is not None:
-            connection.settimeout(_left(deadline))
-            connection = Tunnel(tls.wrap_socket(connection))
         return connection, greet(connection, token, hello, deadline)
     except BaseException:
         connection.close()

@@ -36,20 +36,11 @@ class Settings(NamedTuple):
     lost_seconds: float = 30.0
     #: Seconds after which a rank that all reducers miss fails the group.
     absent_seconds: float = 15.0
-    #: The certificate authority to trust over TLS, as a file; "" = `ca` is used.
-    ca_file: str = ""
-    #: The same as PEM text; "" = no TLS.
-    ca: str = ""
 
     @property
     def speed(self) -> float:
         """A reducer's bandwidth over a worker's; 0 = not known."""
         return self.reducer_gbps / self.worker_gbps if self.worker_gbps else 0.0
-
-    @property
-    def is_secured(self) -> bool:
-        """Whether reducers are spoken to over TLS."""
-        return bool(self.ca_file or self.ca)
 
 
 _FIELDS = {field: "TRAINSHED_REDUCTION_" + field.upper() for field in Settings._field_defaults}

@@ -4,7 +4,7 @@ Pure, without imports that do anything: the service checks a job's variables wit
 (spec/submit#refusals).
 """
 
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
 """HOST:PORT of every reducer, separated by commas, in the order of worker pool 2. Absent: there are none."""
@@ -37,15 +37,6 @@ LISTEN = "TRAINSHED_REDUCER_LISTEN"
 """Reducers: HOST:PORT to listen on."""
 THREADS = "TRAINSHED_REDUCER_THREADS"
 """Reducers: number of threads; default: one for each processor that the process may use."""
-CA = "TRAINSHED_REDUCTION_CA"
-CA_FILE = "TRAINSHED_REDUCTION_CA_FILE"
-"""Workers: use TLS, and trust this certificate authority; as PEM text, or as a file, which wins."""
-CERT = "TRAINSHED_REDUCTION_CERT"
-CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
-KEY = "TRAINSHED_REDUCTION_KEY"
-KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
-"""Reducers: use TLS with this certificate and key, likewise. Without a key's variable, the certificate's text
-or file contains the key."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
 """All variables that have a meaning."""
@@ -71,7 +62,6 @@ _LEAST: Dict[str, float] = {
 }
 _BELOW = 2.0**40
 _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
-_ONLY_WITH = {KEY_FILE: CERT_FILE, KEY: CERT}
 
 
 def fault(name: str, value: str) -> str:
@@ -94,15 +84,6 @@ def fault(name: str, value: str) -> str:
     elif name == REDUCERS and not all(_is_reached_at(text) for text in value.split(",")):
         wanted = "no list of HOST:PORT"
     return f"{name}={value!r} is {wanted}" if wanted else ""
-
-
-def alone(environ: "Mapping[str, str]") -> "List[Tuple[str, str]]":
-    """Return (name, fault) of each variable that is set without another one that it needs."""
-    return [
-        (name, f"{name} is set without {other}")
-        for name, other in _ONLY_WITH.items()
-        if environ.get(name) and not environ.get(other)
-    ]
 
 
 def number(name: str, text: str) -> Optional[float]:

@@ -18,7 +18,7 @@ both know the job's token, then carries frames, each a header and its payload:
     worker  → reducer  BYE         the worker leaves in good order
 
 The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same
-order, and results come back in that order. Nothing is ever unpickled. Without TLS frames are not
+order, and results come back in that order. Nothing is ever unpickled. Frames are not
 authenticated one by one: whoever can write into a worker's TCP connection can change its numbers.
 """
 

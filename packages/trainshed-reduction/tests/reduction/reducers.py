@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.ports import free_port
-from tests.reduction.certificates import Authority
 from tests.sources import ROOT
 from trainshed_reduction import settings, variables
 from trainshed_reduction.variables import NATIVE
@@ -33,10 +32,9 @@ def environment(**more: str) -> dict[str, str]:
 class Reducer:
     """One on loopback, at the same port whenever it is started."""
 
-    def __init__(self, threads: int = 1, tls: Authority | None = None) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self.address: Address = ("127.0.0.1", free_port())
         self._threads = threads
-        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -46,9 +44,6 @@ class Reducer:
             variables.TOKEN: TOKEN.decode(),
             variables.THREADS: str(self._threads),
         }
-        if self._tls is not None:
-            environ[variables.CERT_FILE] = str(self._tls.certificate)
-            environ[variables.KEY_FILE] = str(self._tls.key)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainshed_reduction.reducer"],
             env=environment(**environ),
@@ -66,8 +61,8 @@ class Reducer:
 class Reducers:
     """A context with so many of them."""
 
-    def __init__(self, count: int, threads: int = 1, tls: Authority | None = None) -> None:
-        self.all = [Reducer(threads, tls) for _ in range(count)]
+    def __init__(self, count: int, threads: int = 1) -> None:
+        self.all = [Reducer(threads) for _ in range(count)]
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -2,7 +2,6 @@
 spec/reduction#losses."""
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from tests.commands import execute
 from tests.reduction.reducers import environment
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
-from trainshed.serve.engine_adapters import job_certificate
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 
@@ -50,23 +48,6 @@ def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
         report = json.loads(running.report_file.read_text())
     assert [note["id"] for note in report["notes"]] == ["serving"]
     assert all(worker.end() == "" for lane in lanes for worker in lane)
-
-
-@pytest.mark.parametrize("has_memory_files", [True, False])
-def test_certificates_as_text(has_memory_files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/reduction#security: where there are no files in memory either; what is no certificate is said to
-    be none."""
-    if not has_memory_files:
-        monkeypatch.delattr(os, "memfd_create")
-    made = job_certificate(7, bytes(48))
-    proof.reducer_tls({variables.CERT: made.certificate, variables.KEY: made.key})
-    proof.reducer_tls({variables.CERT: made.certificate + made.key})
-    for text in ("no certificate", made.certificate, "\N{SNOWMAN}"):
-        with pytest.raises(OSError):
-            proof.reducer_tls({variables.CERT: text})
-    for text in ("no certificate", "\N{SNOWMAN}"):
-        with pytest.raises(OSError):
-            proof.worker_tls(ca=text)
 
 
 def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -> None:
@@ -120,8 +101,6 @@ def _switches(process: int) -> list[str]:
         ({variables.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
         ({variables.LISTEN: "nowhere"}, "must be HOST:PORT"),
         ({variables.THREADS: "0"}, "no whole number from 1 to 256"),
-        ({variables.KEY_FILE: "key.pem"}, "is set without TRAINSHED_REDUCTION_CERT_FILE"),
-        ({variables.CERT_FILE: "/nowhere/cert.pem"}, "No such file"),
         ({variables.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
     ],
 )

@@ -3,12 +3,10 @@ sizes, types and lanes are."""
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.reduction import ranks
-from tests.reduction.certificates import authority
 from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
@@ -139,26 +137,6 @@ def test_reducers_that_are_not_there_are_named() -> None:
     group = Ranks(settings([("127.0.0.1", 1)], start_seconds=0.3), 2)
     with pytest.raises(ReductionFailed, match=r"reducer 127\.0\.0\.1:1"):
         group.run(lambda rank, communicator: None)
-
-
-def test_sums_over_tls(tmp_path: Path) -> None:
-    """spec/reduction#security: the same with the job's certificate; another authority's is not believed."""
-    ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
-    with Reducers(1, threads=2, tls=ours) as reducers:
-
-        def act(rank: int, communicator: Communicator) -> bytes:
-            array = inputs(3, rank, 500_000, DType.FLOAT32)
-            operation = issue(communicator, array, DType.FLOAT32)
-            assert operation is not None
-            assert operation.wait(ranks.PATIENCE)
-            return array.tobytes()
-
-        config = settings(reducers.addresses, ca_file=str(ours.root))
-        wanted = expected(3, 2, 500_000, DType.FLOAT32, Reduction.SUM).tobytes()
-        assert Ranks(config, 2).run(act) == [wanted] * 2
-        wrong = settings(reducers.addresses, ca_file=str(theirs.root), start_seconds=0.5)
-        with pytest.raises(ReductionFailed, match="certificate verify failed"):
-            Ranks(wrong, 2).run(act)
 
 
 def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -> None:

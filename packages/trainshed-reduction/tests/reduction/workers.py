@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import ssl
 import subprocess
 import sys
 import time
@@ -42,15 +41,12 @@ class Worker:
         received: int = 0,
         lane: int = 0,
         token: bytes = TOKEN,
-        tls: ssl.SSLContext | None = None,
         seconds: float = SECONDS,
     ) -> None:
         self.rank = rank
         self.statuses: list[str] = []
         hello = Hello(proof.group_digest(group), generation, rank, world, lane, received)
-        self.connection, self.accept = proof.connect(
-            ("127.0.0.1", port), token, hello, seconds, tls
-        )
+        self.connection, self.accept = proof.connect(("127.0.0.1", port), token, hello, seconds)
 
     def __enter__(self) -> "Worker":
         return self

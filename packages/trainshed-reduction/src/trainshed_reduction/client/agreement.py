@@ -221,9 +221,8 @@ def describe(settings: Settings, world: int, reducers: int, threads: int) -> str
     """Describe a group in one line. `reducers`: replicas of the pool, with `threads` in all."""
     # Where nothing is known of the links, reducers are assumed to have the bandwidth that they need.
     speed = settings.speed or world / reducers
-    tls = " over TLS" if settings.is_secured else ""
     return (
-        f"{_count(reducers, 'reducer')} ({_count(threads, 'thread')}){tls}; at most "
+        f"{_count(reducers, 'reducer')} ({_count(threads, 'thread')}); at most "
         f"{layout.bounds(world, reducers, speed).limit:.2f} times the ring's speed"
     )
 

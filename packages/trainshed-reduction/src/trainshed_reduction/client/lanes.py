@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import ssl
 import threading
 import time
 from typing import Callable, Iterable, Optional, Tuple
@@ -14,7 +13,6 @@ from typing import Callable, Iterable, Optional, Tuple
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.variables import CA
 from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
 Address = Tuple[str, int]
@@ -31,20 +29,9 @@ class Dial:
     """What every lane of a rank connects with."""
 
     def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
-        """Raises ReductionFailed: the certificate authority cannot be used."""
         self.token = settings.token
-        #: None: plain TCP.
-        self.tls: Optional[ssl.SSLContext] = None
         #: Called from any thread when a connection has news.
         self.wake = wake
-        try:
-            if settings.is_secured:
-                self.tls = proof.worker_tls(settings.ca_file, settings.ca)
-        except OSError as error:
-            raise ReductionFailed(
-                f"the certificate authority of the reducers in {settings.ca_file or CA} cannot be "
-                f"used: {error}"
-            ) from error
 
 
 class Connection:
@@ -108,7 +95,7 @@ class Connection:
     def _connect(self) -> Start:
         """Raises Refused, OSError, Malformed."""
         dial = self._dial
-        connection, accept = proof.connect(self._address, dial.token, self._hello, tls=dial.tls)
+        connection, accept = proof.connect(self._address, dial.token, self._hello)
         self.socket = connection
         sockets.set_options(connection, _VANISHED)
         self.greeted = self.seen = time.monotonic()

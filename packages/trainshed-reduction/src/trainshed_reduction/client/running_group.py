@@ -19,7 +19,6 @@ from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.native.library import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
 
 # How much a rank has under way: enough to keep its link busy, and little enough that queues stay short.
@@ -149,7 +148,6 @@ class RunningGroup:
         """Send a last frame on every lane; none while frames are unsent, as it might get into one."""
         if self._transfer.unsent():
             return
-        tunnels: List[Tunnel] = []
         for lane in self._lanes:
             if lane.running and lane.connection is not None:
                 connection = lane.connection.socket
@@ -158,11 +156,6 @@ class RunningGroup:
                 with contextlib.suppress(OSError):  # The connection is gone already.
                     connection.settimeout(_PARTING)
                     connection.sendall(frame)
-                if isinstance(connection, Tunnel):
-                    connection.close()
-                    tunnels.append(connection)
-        for tunnel in tunnels:
-            tunnel.end()
 
     def close(self) -> None:
         """Free the transfer: no memory of a caller is touched after this, and nothing else may be called."""

@@ -12,14 +12,13 @@ import queue
 import resource
 import signal
 import socket
-import ssl
 import sys
 import threading
 import time
 import traceback
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from trainshed_reduction import proof, settings, variables
+from trainshed_reduction import settings, variables
 from trainshed_reduction.native import library
 from trainshed_reduction.process import Reports
 from trainshed_reduction.reducer.server import Server
@@ -113,7 +112,6 @@ def options(environ: Mapping[str, str]) -> Options:
     token = settings.token_of(environ)
     if not token:
         faults.append(f"neither {variables.TOKEN} nor {variables.TOKEN_FILE} is set")
-    faults += [fault for _, fault in variables.alone(environ)]
     if faults or place is None:
         raise Unusable("; ".join(faults))
     return Options(place, int(threads), token)
@@ -133,7 +131,6 @@ def main() -> int:
     """Run a reducer. Returns 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not begin."""
     try:
         settings = options(os.environ)
-        tls = proof.reducer_tls(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
     reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
@@ -147,7 +144,7 @@ def main() -> int:
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*settings.address, error))
     _allow_handles()
-    return Process(settings, listener, tls, native, reports).run()
+    return Process(settings, listener, native, reports).run()
 
 
 class Process:
@@ -157,7 +154,6 @@ class Process:
         self,
         settings: Options,
         listener: socket.socket,
-        tls: Optional[ssl.SSLContext],
         native: library.Library,
         reports: Reports,
     ) -> None:
@@ -171,7 +167,6 @@ class Process:
                 settings.token,
                 library=native,
                 outlet=self._tell,
-                tls=tls,
             )
             for number in range(settings.threads)
         ]
@@ -179,7 +174,7 @@ class Process:
             server.all = self._servers
         host, port = listener.getsockname()[:2]
         count = f"{settings.threads} thread{'' if settings.threads == 1 else 's'}"
-        self._greeting = f"listening on {host}:{port} ({count}){' with TLS' if tls else ''}"
+        self._greeting = f"listening on {host}:{port} ({count})"
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""

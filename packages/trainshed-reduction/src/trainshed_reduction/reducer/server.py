@@ -12,7 +12,6 @@ import contextlib
 import queue
 import selectors
 import socket
-import ssl
 import time
 from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
@@ -22,7 +21,6 @@ from trainshed_reduction.native.library import Library, Lost, Message, Odd, Stra
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.groups import Effect, Group, Member, Refusal, Sessions
-from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 Outlet = Callable[[str, object], None]
@@ -69,7 +67,6 @@ class Server:
         *,
         library: Library,
         outlet: Outlet,
-        tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         """`listener`: only the first server has it. Raises OSError."""
         #: All servers of the reducer, by lane.
@@ -78,7 +75,6 @@ class Server:
         self._token = token
         #: Where lines go.
         self._outlet = outlet
-        self._tls = tls
         self._sessions = Sessions()
         #: For what is no peer's connection.
         self._selector = selectors.DefaultSelector()
@@ -216,14 +212,8 @@ class Server:
         self._listen(len(self._strangers) < STRANGERS)
 
     def _prepared(self, connection: socket.socket) -> socket.socket:
-        """Return the connection ready for use, over TLS a `Tunnel`. Raises OSError."""
+        """Return the connection ready for use. Raises OSError."""
         sockets.set_options(connection, _VANISHED)
-        if self._tls is not None:
-            connection.settimeout(proof.HANDSHAKE_SECONDS)
-            secured = self._tls.wrap_socket(
-                connection, server_side=True, do_handshake_on_connect=False
-            )
-            connection = Tunnel(secured, secured.do_handshake)
         connection.setblocking(False)
         return connection
 

@@ -36,7 +36,7 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
 def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction: trying again would be of no use, whatever the reducer says."""
 
-    def connect(*_: object, tls: object) -> None:
+    def connect(*_: object) -> None:
         raise proof.Refused("")
 
     monkeypatch.setattr(proof, "connect", connect)
@@ -95,7 +95,7 @@ def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatc
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = socket.create_connection(listener.getsockname())
 
-        def connect(*_: object, tls: object) -> tuple[socket.socket, Accept]:
+        def connect(*_: object) -> tuple[socket.socket, Accept]:
             return connection, Accept(1)
 
         monkeypatch.setattr(proof, "connect", connect)

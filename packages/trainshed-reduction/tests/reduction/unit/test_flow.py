@@ -45,8 +45,6 @@ def test_it_is_told_what_reducers_can_gain() -> None:
     known = _SETTINGS._replace(worker_gbps=10.0, reducer_gbps=10.0)
     text = "8 reducers (16 threads); at most 1.75 times the ring's speed"
     assert describe(known, 8, 8, 16) == text
-    secured = known._replace(ca_file="/ca.pem")
-    assert describe(secured, 8, 8, 16) == text.replace(";", " over TLS;")
     assert "at most 0.88 times" in describe(known, 8, 4, 4)
     assert describe(_SETTINGS, 2, 1, 1) == (
         "1 reducer (1 thread); at most 1.00 times the ring's speed"

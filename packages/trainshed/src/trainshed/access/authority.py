@@ -1,8 +1,8 @@
-"""This module makes certificate authorities: for one service, for one job, or for the agents of an engine. An
-authority signs the certificates of servers and clients.
+"""This module makes certificate authorities: for one service, or for the agents of an engine. An authority
+signs the certificates of servers and clients.
 
 It loads `cryptography`, so it is imported only where certificates are made (`serve.certificates`,
-`serve.engine_adapters`, `trainshed_cluster.remote.credentials`).
+`trainshed_cluster.remote.credentials`).
 """
 
 import datetime
@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""The order of the curve P-256; a private key is a number from 1 to one less (FIPS 186-5)."""
 _EARLIER = 3_600
 """Seconds by which a certificate's validity begins before it is made, since the clocks of machines differ."""
 
@@ -35,16 +33,6 @@ class Authority:
         # Each gets another name: a client that meets two authorities of one name may try the wrong one.
         name = f"Trainshed authority {secrets.token_hex(4)}"
         return cls._of(ec.generate_private_key(ec.SECP256R1()), name, now, now + seconds)
-
-    @classmethod
-    def derived(cls, seed: bytes, name: str, begins: float, ends: float) -> "Authority":
-        """Make the authority whose key follows from `seed`, at least 48 secret bytes. Its certificate is
-        signed anew at each call; every one of them verifies what any of them has issued, since clients
-        compare only the name and the key."""
-        # The seed is 16 bytes longer than the order, so that the remainder is distributed evenly enough (FIPS
-        # 186-5, A.2.1).
-        number = 1 + int.from_bytes(seed) % (_P256_ORDER - 1)
-        return cls._of(ec.derive_private_key(number, ec.SECP256R1()), name, begins, ends)
 
     @classmethod
     def _of(

@@ -61,7 +61,6 @@ class JobTokens:
         # Each kind of token has its own key: a signature made for one kind must not be valid for another.
         self._identity_key = _signed(key, b"identity tokens")
         self._reduction_key = _signed(key, b"reduction")
-        self._authority_key = _signed(key, b"reduction authorities")
         #: What access tokens of service accounts are signed with (`account_tokens`).
         self.account_secret = _signed(key, b"service accounts")
         self._now = now
@@ -106,11 +105,6 @@ class JobTokens:
         """Returns the token by which a job's workers and reducers recognise each other
         (spec/reduction#security). It is the same at every start, and good for nothing else."""
         return _signed(self._reduction_key, b"%d" % job_uid).hex()
-
-    def authority_seed(self, job_uid: int) -> bytes:
-        """Returns the 48 bytes that the key of this job's certificate authority is derived from; they are the
-        same at every start."""
-        return hmac.digest(self._authority_key, b"%d" % job_uid, "sha384")
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
         """Returns a JSON Web Token that tells `audience` who the program is. Anyone can read it, but only

@@ -142,9 +142,6 @@ class JobSpec(Struct, frozen=True):
     trial: str = ""
     #: The name under which an `ml` trial's program is told to report its objective; "" = it is told none.
     metric_tag: str = ""
-    #: Its workers and reducers speak TLS. This is settled when the job is submitted: a reducer that is
-    #: started again later must speak as the workers that wait for it do.
-    reduction_tls: bool = False
     #: The part of a dataset that is written to files before the programs start; None = none.
     data: SplitPlan | None = None
 

@@ -87,12 +87,9 @@ def check_variables(pools: Sequence[Section]) -> None:
     for pool in pools:
         for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
             env = list(spec.sections("env"))
-            values = {variable.text("name"): variable.text("value") for variable in env}
-            lonely = dict(variables.alone(values))
             for variable in env:
                 name, value = variable.text("name"), variable.text("value")
-                known = "" if _REFERENCE in value else variables.fault(name, value)
-                if fault := known or lonely.get(name, ""):
+                if fault := "" if _REFERENCE in value else variables.fault(name, value):
                     variable.fault("value", f"{fault}.")
 
 

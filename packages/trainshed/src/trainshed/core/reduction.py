@@ -9,7 +9,6 @@ from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
 from trainshed.core.job import JobSpec
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
-from trainshed.core.secrets import Made
 from trainshed_reduction import variables as known
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
@@ -22,12 +21,6 @@ ATTEMPT = known.ATTEMPT
 REPLICA = known.REPLICA
 WORKER_GBPS = known.WORKER_GBPS
 REDUCER_GBPS = known.REDUCER_GBPS
-CA = known.CA
-CERT = known.CERT
-KEY = known.KEY
-TLS_LABEL = "trainshed-reduction-tls"
-"""Label of a job: "on" = its workers and reducers speak TLS, with a certificate that the service makes for
-this job."""
 MODE = known.MODE
 LISTEN = known.LISTEN
 THREADS = known.THREADS
@@ -64,16 +57,9 @@ def variables(
 
 
 def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:
-    """Return the variables by which workers and reducers know each other, none of which a job may change.
-    Their values are marks of what the service makes (`core.secrets`)."""
-    if not takes_part(spec, replica):
-        return {}
-    made = {TOKEN: Made.TOKEN}
-    if spec.reduction_tls and is_reducer(spec, replica.pool):
-        made |= {CERT: Made.CERTIFICATE, KEY: Made.KEY}
-    elif spec.reduction_tls:
-        made[CA] = Made.AUTHORITY
-    return {name: secrets.job_mark(what, uid) for name, what in made.items()}
+    """Return the variable by which workers and reducers know each other, which a job may not change. Its
+    value is a mark of what the service makes (`core.secrets`)."""
+    return {TOKEN: secrets.job_mark(uid)} if takes_part(spec, replica) else {}
 
 
 def search_path(directory: str, environ: str) -> str:

@@ -5,7 +5,6 @@ A launch plan holds marks, never values: whoever reads, prints or stores it sees
 more. Only `marked` makes marks from a job's own text. Pure.
 """
 
-import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -23,25 +22,11 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
 _NEARLY = re.compile(r"(?<!\$)\$[({]{1,2}\s*(\w+)\s*[:/.]\s*[\w@.-]+\s*[)}]{1,2}")
-_MADE = re.compile(r"\.job-([a-z]+)\.([0-9]+)")
+_MADE = re.compile(r"\.job-token\.([0-9]+)")
 # Two code points that Unicode reserves for internal use: no text that is meant for others has them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _NO_MARK = str.maketrans({_BEGIN: "\ufffd", _END: "\ufffd"})
-
-
-class Made(enum.StrEnum):
-    """What the service makes for the replicas of a job with reducers, instead of looking it up
-    (spec/reduction)."""
-
-    #: The token by which they know each other.
-    TOKEN = "token"
-    #: The certificate authority by which workers recognize reducers, as PEM. Not secret.
-    AUTHORITY = "authority"
-    #: The certificate that reducers show, also those that run beside workers, as PEM. Not secret.
-    CERTIFICATE = "certificate"
-    #: The key of that certificate, as PEM.
-    KEY = "key"
 
 
 class SecretRef(Struct, frozen=True, order=True):
@@ -55,20 +40,10 @@ class SecretRef(Struct, frozen=True, order=True):
 
     @property
     def job_uid(self) -> int:
-        """The job for which this is made (`job_mark`); 0 = it is a secret of a project."""
+        """The job for whose replicas the service makes this token, instead of looking a secret up
+        (`job_mark`, spec/reduction); 0 = it is a secret of a project."""
         match = _MADE.fullmatch(self.name)
-        return int(match[2]) if match else 0
-
-    @property
-    def made(self) -> Made | None:
-        """Which thing is made; None = it is a secret of a project."""
-        match = _MADE.fullmatch(self.name)
-        return Made(match[1]) if match else None
-
-    @property
-    def is_public(self) -> bool:
-        """Whether everybody may see it, even in logs."""
-        return self.made in (Made.AUTHORITY, Made.CERTIFICATE)
+        return int(match[1]) if match else 0
 
     @staticmethod
     def parse(text: str) -> "SecretRef":
@@ -188,10 +163,10 @@ def marked(reference: str, otherwise: str) -> str:
         return otherwise
 
 
-def job_mark(made: Made, job_uid: int) -> str:
-    """Return the mark of what the service makes for the replicas of a job. No job can name it, since no
-    secret's name begins with a dot."""
-    return f"{_BEGIN}.job-{made}.{job_uid}{_END}"
+def job_mark(job_uid: int) -> str:
+    """Return the mark of the token by which a job's reducers and workers know each other. No job can name it,
+    since no secret's name begins with a dot."""
+    return f"{_BEGIN}.job-token.{job_uid}{_END}"
 
 
 def unmarked(text: str) -> str:
@@ -228,7 +203,7 @@ def resolved(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the arguments and the variables of a launch plan with the values in them, and the texts that
     must be kept out of the program's log. Raise KeyError for a secret that is not among `values`."""
-    refs = sorted(ref for ref in named_in(argv, environ) if not ref.is_public)
+    refs = sorted(named_in(argv, environ))
     masked = tuple(dict.fromkeys(values[ref] for ref in refs))
     return (
         tuple(reveal(item, values) for item in argv),

@@ -57,7 +57,6 @@ from trainshed.serve.engine_adapters import (
     EngineShells,
     Vault,
     build_terms,
-    job_certificate,
     link_key,
     viewer_terms,
 )
@@ -348,7 +347,6 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             bootstrap.sealer,
             clock.now,
             bootstrap.jobs.reduction_token,
-            lambda uid: job_certificate(uid, bootstrap.jobs.authority_seed(uid)),
         ),
         now=clock.now,
         # A program sees what it runs in of the cache, but not what others run in.

@@ -1,21 +1,17 @@
 """Adapts the engine to the protocols of other packages: shells, logs of programs, the terms of building
 packages."""
 
-import asyncio
 import contextlib
-import datetime
 import hashlib
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.secrets import Made, SecretRef
+from trainshed.core.secrets import SecretRef
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
 from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import COVERED
@@ -194,20 +190,6 @@ def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], Installatio
 _SAME_USE = 60 * 10**9
 """ns within which uses of one version are recorded only once: starts do not wait for that, but the disk is
 shared."""
-_BEGINS: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp()
-_ENDS: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC).timestamp()
-"""This time means "no end of its own" (RFC 5280, 4.1.2.5). The certificate is worth as much as the job's
-token, and for as long, and a machine's wrong clock does not make workers reject a reducer."""
-_NAME: Final = "reducer"
-"""Workers know reducers by addresses, and do not compare names."""
-
-
-class JobCertificate(Struct, frozen=True):
-    """In PEM: the authority that workers trust, and a reducer's certificate with its key."""
-
-    authority: str
-    certificate: str
-    key: str
 
 
 class Vault:
@@ -219,36 +201,22 @@ class Vault:
         sealer: Sealer,
         now: Callable[[], int],
         job_token: Callable[[int], str],
-        job_certificate: Callable[[int], JobCertificate],
     ) -> None:
         self._secrets = secrets
         self._sealer = sealer
         #: Returns nanoseconds since the epoch.
         self._now = now
-        #: Returns the token by which a job's replicas know each other, for the job's uid; `job_certificate`
-        #: takes the uid as well.
+        #: Returns the token by which a job's replicas know each other, for the job's uid.
         self._job_token = job_token
-        self._job_certificate = job_certificate
         self._noted: dict[SecretId, int] = {}
         self._noting = Crew()
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         """Return the values, as the protocol says; each takes a point lookup in the store and a few
         microseconds of decryption."""
-        made = await self._made([ref for ref in refs if ref.made])
+        made = {ref: self._job_token(ref.job_uid) for ref in refs if ref.job_uid}
         stored = [ref for ref in refs if ref not in made]
         return made | await self._stored(project_id, stored) if stored else made
-
-    async def _made(self, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
-        """Return the secrets that are generated for jobs; a certificate and its key belong together."""
-        uids = {ref.job_uid for ref in refs if ref.made is not Made.TOKEN}
-        certificates = {uid: await asyncio.to_thread(self._job_certificate, uid) for uid in uids}
-        return {
-            ref: self._job_token(ref.job_uid)
-            if ref.made in (None, Made.TOKEN)
-            else getattr(certificates[ref.job_uid], ref.made)
-            for ref in refs
-        }
 
     async def _stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
         try:
@@ -287,14 +255,3 @@ class Vault:
             await self._secrets.note_use(
                 project_id, [(secret.name, secret.version) for secret in used], at
             )
-
-
-def job_certificate(job_uid: int, seed: bytes) -> JobCertificate:
-    """Return a new certificate by the job's authority, whose key follows from `seed`
-    (`JobTokens.authority_seed`). Takes a millisecond, the first time some tens more."""
-    # Imported only when some job asks for it: most services never load it.
-    from trainshed.access.authority import Authority
-
-    authority = Authority.derived(seed, f"Trainshed job {job_uid}", _BEGINS, _ENDS)
-    certificate, key = authority.issue((_NAME,), _BEGINS, _ENDS)
-    return JobCertificate(authority.certificate_pem().decode(), certificate.decode(), key.decode())

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.api.resources.jobs import actor_of, asked_for
-from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
@@ -31,7 +30,6 @@ from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
 from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
-from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (
     bucket_elsewhere,
@@ -54,17 +52,11 @@ BucketUse = tuple[str, str]
 
 _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Fields that are kept beside the public JSON, because labels can change later."""
-_ON = "on"
-"""The only value of the label that makes workers and reducers use TLS."""
 _SWITCH = re.compile("on|off").fullmatch
 _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     STALL_LABEL: (
         re.compile("[0-9]+").fullmatch,
         "is not a whole number of seconds, such as 600; 0 turns the watchdog off.",
-    ),
-    TLS_LABEL: (
-        re.compile(_ON).fullmatch,
-        f"is not {_ON!r}; without the label reducers speak no TLS.",
     ),
     WARM_LABEL: (_SWITCH, "is neither on nor off; without it the setting warm_starts counts."),
     OWN_ROOT_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
@@ -118,7 +110,7 @@ def new_job(
         uid=uid,
         name=name,
         display_name=display_name,
-        spec=_settled(services, services.instead(display_name, spec), labels),
+        spec=_with_warnings(services, services.instead(display_name, spec)),
         public_json=kept_json(public),
         created=now,
         updated=now,
@@ -145,7 +137,7 @@ def new_tuning_job(
         name=name,
         display_name=display_name,
         spec=replace(
-            spec, trial=_settled(services, services.instead(display_name, spec.trial), labels)
+            spec, trial=_with_warnings(services, services.instead(display_name, spec.trial))
         ),
         public_json=kept_json(public),
         created=now,
@@ -221,13 +213,6 @@ def _check_notify_label(work: Work, known: Collection[str]) -> None:
         )
         wrong = f"There is no target {', '.join(map(repr, unknown)) or repr('')}; {there}."
         raise InvalidRequest((Violation(f"labels.{NOTIFY_LABEL}", wrong),))
-
-
-def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
-    """Return the specification with what its labels and this installation add to it."""
-    if dict(labels).get(TLS_LABEL) == _ON and has_reducers(spec):
-        spec = replace(spec, reduction_tls=True)
-    return _with_warnings(services, spec)
 
 
 def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
