@@ -3,6 +3,7 @@
 import pytest
 
 from trainshed.core.catalog import images, machines
+from trainshed.core.errors import closest
 from trainshed.core.names import Api
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
@@ -101,8 +102,8 @@ def test_near_names_are_proposed() -> None:
     }.items():
         assert images.nearest_prebuilt(REPOSITORY + name) == f" Did you mean {near}?"
         assert images.parse_prebuilt(REPOSITORY + near) is not None
-    assert machines.closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
-    assert machines.closest("zzz", ["n1-standard-4"]) == ""
+    assert closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
+    assert closest("zzz", ["n1-standard-4"]) == ""
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_near_names_are_proposed() -> None:
 def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(asked: str, near: str) -> None:
     """Letter by letter n1-standard-32 is as near to n1-standard-3 as n1-standard-4 is."""
     known = [machine.name for machine in machines.named_in(Api.VERTEX)]
-    assert machines.closest(asked, known) == f" Did you mean {near}?"
+    assert closest(asked, known) == f" Did you mean {near}?"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
-"""The errors of requests, which the package `api` maps to google.rpc codes.
+"""The errors of requests, which the package `api` maps to google.rpc codes, and what they suggest.
 
 A replica's failure is never one of these: it is data (`job.exits.ExitRecord`).
 """
 
+import re
+from collections.abc import Iterable
+
 from msgspec import Struct
+
+_NUMBER = re.compile(r"[0-9]+")
 
 
 class Violation(Struct, frozen=True):
@@ -60,3 +65,29 @@ class ResourceExhausted(RequestError):
 
 class Unavailable(RequestError):
     """A part of the service is not reachable now; the request may be sent again."""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return `" Did you mean X?"` for the known name nearest to `name`, in either case, or "" when none is
+    near. Words count before numbers, and n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
+
+    by_words: dict[str, list[str]] = {}
+    for candidate in known:
+        by_words.setdefault(_NUMBER.sub("#", candidate.lower()), []).append(candidate)
+    words = difflib.get_close_matches(_NUMBER.sub("#", name.lower()), by_words, n=1)
+    if not words:
+        return ""
+    wanted = _numbers(name)
+    near = min(by_words[words[0]], key=lambda candidate: _apart(_numbers(candidate), wanted))
+    return f" Did you mean {near}?"
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, _NUMBER.findall(name)))
+
+
+def _apart(numbers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
+    """Return how far numbers are from those asked for, the first number first; of two that are equally far,
+    the larger one is nearer, since it suffices."""
+    return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import inspect
 
 from trainshed.core.capacity import MachineWanted, Route
-from trainshed.core.catalog.machines import accelerator_types, closest, machine_types
+from trainshed.core.catalog.machines import accelerator_types, machine_types
+from trainshed.core.errors import closest
 from trainshed.core.names import Api
 
 

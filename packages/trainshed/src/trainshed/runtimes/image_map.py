@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from trainshed.core.catalog.images import is_reference
-from trainshed.core.catalog.machines import closest
+from trainshed.core.errors import closest
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.sheet import parse_minor
 

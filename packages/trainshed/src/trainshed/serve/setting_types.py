@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from trainshed.core.catalog.machines import accelerator_types, closest, machine_types
+from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.catalog.regions import regions
+from trainshed.core.errors import closest
 from trainshed.core.names import Api
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.core.catalog.machines import closest
+from trainshed.core.errors import closest
 from trainshed.core.warm_start import WarmStarts
 from trainshed.serve.setting_types import (
     Age,

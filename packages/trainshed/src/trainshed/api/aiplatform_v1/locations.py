@@ -12,9 +12,8 @@ from google.protobuf.message import Message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import cut, decode_token, page_size
 from trainshed.api.calls.parents import LocationName, ProjectName
-from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.regions import regions
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import NotFound, closest
 from trainshed.core.names import Api
 from trainshed.wire import pool
 

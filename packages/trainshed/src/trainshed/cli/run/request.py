@@ -14,10 +14,10 @@ from trainshed.core.catalog.machines import (
     RETIRED,
     accelerator_types,
     allowed,
-    closest,
     machine_types,
     named_in,
 )
+from trainshed.core.errors import closest
 from trainshed.core.names import Api
 from trainshed.core.terminals import page_entry
 from trainshed.core.units import Nanos

@@ -11,8 +11,8 @@ import re
 
 from msgspec import Struct
 
-from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.tables import table
+from trainshed.core.errors import closest
 
 _REPOSITORY = (
     r"(?:(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai/training/"

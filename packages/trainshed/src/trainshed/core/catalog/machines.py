@@ -7,7 +7,6 @@ give are 0.
 """
 
 import functools
-import re
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -24,7 +23,6 @@ _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
 _RESERVED_ABOVE = 2
 MINUTE = 60 * 10**9
 _MINIMUM_NODE_MINUTES = 10
-_NUMBER = re.compile(r"[0-9]+")
 
 
 class MachineType(Struct, frozen=True):
@@ -120,32 +118,6 @@ def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> 
 def named_in(api: Api) -> tuple[MachineType, ...]:
     """Return the types that a request to `api` may name."""
     return tuple(machine for machine in machine_types().values() if api in machine.apis)
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return `" Did you mean X?"` for the known name nearest to `name`, in either case, or "" when none is
-    near. Words count before numbers, and n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-    by_words: dict[str, list[str]] = {}
-    for candidate in known:
-        by_words.setdefault(_NUMBER.sub("#", candidate.lower()), []).append(candidate)
-    words = difflib.get_close_matches(_NUMBER.sub("#", name.lower()), by_words, n=1)
-    if not words:
-        return ""
-    wanted = _numbers(name)
-    near = min(by_words[words[0]], key=lambda candidate: _apart(_numbers(candidate), wanted))
-    return f" Did you mean {near}?"
-
-
-def _numbers(name: str) -> tuple[int, ...]:
-    return tuple(map(int, _NUMBER.findall(name)))
-
-
-def _apart(numbers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
-    """Return how far numbers are from those asked for, the first number first; of two that are equally far,
-    the larger one is nearer, since it suffices."""
-    return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))
 
 
 CUSTOM_TIER = "CUSTOM"

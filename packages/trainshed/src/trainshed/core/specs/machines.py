@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from trainshed.core.catalog import machines
 from trainshed.core.catalog.machines import MachineType
+from trainshed.core.errors import closest
 from trainshed.core.job import Accelerators, Disk, Machine
 from trainshed.core.names import Api
 from trainshed.core.requests import Section
@@ -23,7 +24,7 @@ MAX_REPLICAS = 2_000
 def unknown_machine(name: str, api: Api) -> str:
     """Return the public words for a machine type that `api` does not have (facts/limits#error-texts)."""
     names = (machine.name for machine in machines.named_in(api))
-    near = machines.closest(name, names) or " trainshed machine-types lists those that are."
+    near = closest(name, names) or " trainshed machine-types lists those that are."
     return f"Machine type {name} is not supported.{near}"
 
 

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.catalog import machines
 from trainshed.core.catalog.regions import regions
+from trainshed.core.errors import closest
 from trainshed.core.job import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
@@ -154,7 +154,7 @@ def _check_rest(training: Section) -> None:
     elif region not in known:
         training.fault(
             "region",
-            f"{region!r} is not a region of AI Platform Training.{machines.closest(region, known)} "
+            f"{region!r} is not a region of AI Platform Training.{closest(region, known)} "
             f"Choose one of {', '.join(known)}.",
         )
     job_dir = training.text("jobDir")
