@@ -60,7 +60,10 @@ _ASIDE: Final = re.compile(
 """Names of work that is done before the training, or beside it."""
 
 _NAME: Final = r"(epoch|step|iteration|iter|batch|round|generation|episode|update|timestep)s?"
-_WORD: Final = rf"\b(?:global_|train_|training_|current_|total_(?=times))?{_NAME}\b"
+_WORD: Final = (
+    # Not "5 ms/step", not "time per step: 12".
+    rf"(?<![\w/])(?<!\bper )(?:global[_ ]?|train_|training_|current_|total_(?=times))?{_NAME}\b"
+)
 _NUMBER: Final = r"(\d{1,12})"
 _COUNTED: Final = re.compile(
     rf"{_WORD}[\s:=#\[]{{0,16}}{_NUMBER}\s{{0,3}}(?:/|of)\s{{0,12}}{_NUMBER}", re.IGNORECASE

@@ -3,8 +3,8 @@ went on where it was, and what it cost (spec/operations#drills).
 
 Programs write steps in many ways, and one program also prints numbers that are not its own progress
 ("restored from step 100"). So the lines before a fault are examined first: the most frequent *kind* of line
-is the one that counts, and lines of other kinds are ignored. What a drill hit is read from the details of
-timeline entries (`core.lifecycle.timeline`), never from their texts.
+is the one that counts (`core.progress`), and lines of other kinds are ignored. What a drill hit is read from
+the details of timeline entries (`core.lifecycle.timeline`), never from their texts.
 """
 
 import enum
@@ -19,31 +19,15 @@ from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.patterns import Regex, compile_regex
+from trainshed.core.progress import LEVELS, counts
 from trainshed.core.units import Nanos
 
-_FINEST_FIRST: Final = ("global_step", "step", "iteration", "epoch")
-_WORDS: Final[Mapping[str, str]] = {
-    "globalstep": "global_step",
-    "step": "step",
-    "steps": "step",
-    "iteration": "iteration",
-    "iter": "iteration",
-    "epoch": "epoch",
-}
-_STEP: Final = re.compile(
-    r"""(?<![\w/.-])(?<!\bper\ )(?<!/\ )        # not "5 ms/step", not "time per step: 12"
-    (global[_\s-]?step|steps?|iteration|iter|epoch)
-    ["']?\s*+(?:[:=\#]\s*+)?[\[(]?\s*+          # possessive: a line of blanks costs no backtracking
-    (\d{1,3}(?:,\d{3})+|\d{1,18})(?![\d.]*\.\d)""",
-    re.IGNORECASE | re.VERBOSE,
-)
 _OF_CHECKPOINTS: Final = re.compile(r"restor|resum|load|saved|saving|checkpoint|ckpt", re.I)
-_DIGITS: Final = re.compile(r"\d+")
+_WORDS: Final = {word: word for word in LEVELS} | {"globalstep": "step"}
+"""The words for a step in the names of fields of JSON lines."""
 _LARGEST: Final = 10**18
 MOST_READ: Final = 4096
 """How many characters of a line are looked at: a step is at its beginning."""
-_NEAR: Final = 200
-"""How many characters before a number are searched for the word that tells one kind of line from another."""
 
 
 class Line(Protocol):
@@ -70,8 +54,8 @@ class Series(Struct, frozen=True):
 
     #: The word for the number (`step`, `epoch`, …).
     word: str
-    #: The word before it; "{}" in JSON lines.
-    before: str = ""
+    #: They are those about checkpoints, or all others.
+    of_checkpoints: bool = False
     #: A regular expression of the user's, which alone decides; None = there is none.
     pattern: Regex | None = None
 
@@ -79,8 +63,10 @@ class Series(Struct, frozen=True):
         """Return the step in the line; None if the line is not of this kind."""
         if self.pattern is not None:
             number = _own(self.pattern, line.text[:MOST_READ])
-            return None if number is None else Step(number, line.at)
-        return next((step for kind, step in _told(line) if kind == self), None)
+        else:
+            kinds = _told(line)
+            number = next((kinds[kind] for kind in kinds if kind == self), None)
+        return None if number is None else Step(number, line.at)
 
 
 def series_by(pattern: str) -> Series:
@@ -98,43 +84,28 @@ def learned(lines: Iterable[Line]) -> Series | None:
 
     Lines about checkpoints count only if there are no others.
     """
-    progress: Counter[Series] = Counter()
-    checkpoints: Counter[Series] = Counter()
-    for line in lines:
-        counter = checkpoints if _OF_CHECKPOINTS.search(line.text) else progress
-        counter.update({kind for kind, _ in _told(line)})
-    for counter in (progress, checkpoints):
-        if counter:
-            return max(counter, key=lambda kind: (counter[kind], -_FINEST_FIRST.index(kind.word)))
-    return None
+    kinds = Counter(kind for line in lines for kind in _told(line))
+    return max(
+        kinds,
+        key=lambda kind: (not kind.of_checkpoints, kinds[kind], -LEVELS[kind.word]),
+        default=None,
+    )
 
 
-def _told(line: Line) -> list[tuple[Series, Step]]:
-    """Return each number in the line that may be a step, the finest first."""
-    pairs = [*_in_payload(line), *_in_text(line)]
-    return sorted(pairs, key=lambda pair: _FINEST_FIRST.index(pair[0].word))
-
-
-def _in_payload(line: Line) -> list[tuple[Series, Step]]:
-    pairs: list[tuple[Series, Step]] = []
+def _told(line: Line) -> dict[Series, int]:
+    """Return each number in the line that may be a step."""
+    text = line.text[:MOST_READ]
+    of_checkpoints = _OF_CHECKPOINTS.search(text) is not None
+    numbers = {
+        Series(count.what, of_checkpoints): int(count.done)
+        for count in counts(text)
+        if count.what in LEVELS and count.done == int(count.done)
+    }
     for key, value in (line.payload or {}).items():
         word = _WORDS.get(re.sub(r"[\W_]", "", key.lower()))
         if word and isinstance(value, int) and not isinstance(value, bool):
-            pairs.append((Series(word, "{}"), Step(value, line.at)))
-    return pairs
-
-
-def _in_text(line: Line) -> list[tuple[Series, Step]]:
-    pairs: list[tuple[Series, Step]] = []
-    text = line.text[:MOST_READ]
-    for match in _STEP.finditer(text):
-        word = _WORDS[re.sub(r"[\W_]", "", match[1].lower())]
-        # In a long line only the words near a number count: there may be thousands of matches in it.
-        words = text[max(0, match.start() - _NEAR) : match.start()].split()
-        # Names and times before a number may hold digits that change from line to line.
-        before = _DIGITS.sub("#", words[-1]) if words else ""
-        pairs.append((Series(word, before), Step(int(match[2].replace(",", "")), line.at)))
-    return pairs
+            numbers[Series(word, of_checkpoints)] = value
+    return numbers
 
 
 def _own(pattern: Regex, text: str) -> int | None:
