@@ -60,8 +60,8 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         ("POST", f"{LOCATION}/tuningJobs", "no language models of its own"),
         ("POST", f"{LOCATION}/publishers/google/models/m:generateContent", "no language models"),
         ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),
-        ("POST", "/v1/projects/p1:undelete", "each project id that is named is a project"),
         ("POST", "/v2/projects/p1/sinks", "entries:list reads them"),
+        ("GET", "/compute/v1/projects/p1/regions/us-central1", "Compute Engine is not served"),
         ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
         (
             "GET",

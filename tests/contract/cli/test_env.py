@@ -29,6 +29,7 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
     for api in ("ML", "ARTIFACTREGISTRY"):
         assert record[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] == "http://127.0.0.1:7/"
     assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
+    assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"] == "http://127.0.0.1:7/compute/v1/"
     # With a key in it: google-cloud-storage sends no token to an address of this variable.
     assert record["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
     assert record["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == record["STORAGE_EMULATOR_HOST"]

@@ -293,6 +293,9 @@ class RestSurface:
         method."""
         verb, path = request.method, request.raw_path
         known = routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
+        if known is None and path.startswith("/compute/"):
+            # gcloud takes "not found" for a region that does not exist.
+            known = routes.KnownMethod("Compute Engine", path)
         if known is None:
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         await self._authenticate(request.headers.get("authorization"))

@@ -103,6 +103,8 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "CLOUDSDK_COMPUTE_REGION": endpoint.region,
         **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _GCLOUD_APIS},
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage}/storage/v1/",
+        # `gcloud config set compute/region` asks there whether the region exists, and crashes offline.
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{rest}/compute/v1/",
         # Otherwise `--stream-logs` looks for new lines only once a minute.
         "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
         # Clients that read it send no token, so the address has a key that identifies the caller.
