@@ -5,7 +5,6 @@ The clients are unmodified; only the address is theirs to choose (spec/clients#r
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -24,7 +23,6 @@ from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissi
 
 from tests.contract.buckets_service import MIB, MODULE, Service, client_at, plain, serving
 from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
-from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketSetup
 
@@ -151,46 +149,6 @@ class KillingReader:
         base = {0: 0, 1: self._position, 2: len(self._content)}[whence]
         self._position = base + position
         return self._position
-
-
-def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
-    bucket = client_at(service.address()).create_bucket("bucket-1")
-    acknowledged: dict[str, tuple[str, int]] = {}
-    enough = threading.Event()
-
-    def write(worker: int) -> None:
-        mine = client_at(service.address()).bucket("bucket-1")
-        for number in range(1000):
-            name = f"w{worker}/{number % 20}"
-            content = os.urandom(1 + (worker * 7919 + number * 104729) % 200_000)
-            blob = mine.blob(name, chunk_size=MIB if number % 2 else None)
-            try:
-                blob.upload_from_string(content, retry=None)
-            except Exception:
-                # Killed in the middle: this write may or may not have happened.
-                acknowledged.pop(name, None)
-                return
-            acknowledged[name] = (hashlib.md5(content).hexdigest(), blob.generation)
-            if number == 15:
-                enough.set()
-
-    for _ in range(2):
-        enough.clear()
-        threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
-        for thread in threads:
-            thread.start()
-        assert enough.wait(60)
-        service.stop(signal.SIGKILL)
-        for thread in threads:
-            thread.join(60)
-        service.start()
-        listed = {blob.name: blob for blob in bucket.list_blobs()}
-        assert len(acknowledged) > 20
-        for name, (md5, generation) in acknowledged.items():
-            blob = listed[name]
-            assert blob.generation == generation
-            assert hashlib.md5(blob.download_as_bytes(checksum="crc32c")).hexdigest() == md5
-    assert not list((state_directory(service.root) / "tmp").iterdir())
 
 
 def test_the_python_client_with_versions_and_holds(client: Any) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from PIL import Image
 
-# It does not say what its types are.
-_CHECKSUM: Any = importlib.import_module("google_crc32c")
+from tests.e2e.programs.event_writer import field, framed
+
 _WORK = ("Private", "Self-emp-not-inc", "Local-gov", "?")
 _EDUCATION = (("HS-grad", 9), ("Some-college", 10), ("Bachelors", 13), ("Masters", 14))
 _OCCUPATIONS = ("Sales", "Craft-repair", "Exec-managerial", "Tech-support")
@@ -99,34 +99,14 @@ def _digits(directory: Path) -> None:
     for shard in range(2):
         with (directory / f"train-{shard:05d}.tfrecord").open("wb") as file:
             for image, label in pairs[shard::2]:
-                file.write(_framed(_example([float(value) for value in image], int(label))))
-
-
-def _framed(record: bytes) -> bytes:
-    """A record as a TFRecord file has it: its length, the record, a masked CRC-32C behind each."""
-    length = struct.pack("<Q", len(record))
-    return length + _masked(length) + record + _masked(record)
-
-
-def _masked(content: bytes) -> bytes:
-    crc: int = _CHECKSUM.value(content)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+                file.write(framed(_example([float(value) for value in image], int(label))))
 
 
 def _example(image: list[float], label: int) -> bytes:
-    floats = _field(2, _field(1, struct.pack("<64f", *image)))
-    integers = _field(3, _field(1, bytes([label])))
-    entries = (_field(1, b"image") + _field(2, floats), _field(1, b"label") + _field(2, integers))
-    return _field(1, b"".join(_field(1, entry) for entry in entries))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A length-delimited field of a protobuf message."""
-    size, length = len(content), b""
-    while size > 127:
-        length += bytes([size & 127 | 128])
-        size >>= 7
-    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+    floats = field(2, field(1, struct.pack("<64f", *image)))
+    integers = field(3, field(1, bytes([label])))
+    entries = (field(1, b"image") + field(2, floats), field(1, b"label") + field(2, integers))
+    return field(1, b"".join(field(1, entry) for entry in entries))
 
 
 def _flowers(directory: Path) -> None:

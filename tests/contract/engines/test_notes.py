@@ -69,24 +69,9 @@ async def test_notes_are_told_between_start_and_end(house: House) -> None:
     assert wanted == [ReplicaStarted, ReplicaNoted, ReplicaNoted, ReplicaExited]
 
 
-async def test_what_is_noted_while_the_service_is_down_is_told_to_the_next_one(
-    house: House,
-) -> None:
-    """With the same numbers as before, by which the job knows what it was told."""
-    go = "while not os.path.exists('go'): time.sleep(0.01)"
-    uid = await reducing(house, f"report('a')\n{go}\nreport('a', 'b'); time.sleep(60)")
-    await house.until(lambda: bool(heard(house, uid)))
-    await house.close()
-    house.events.clear()
-    slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
-    (slot / "files" / "work" / "go").touch()
-    await comes_back(house)
-    await house.until(lambda: (1, 2, "b") in heard(house, uid))
-    assert heard(house, uid)[0] == (1, 1, "a")
-
-
 async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: House) -> None:
-    """Before its end is, whether its program ended or its shim was killed."""
+    """Before its end is, whether its program ended or its shim was killed; with the numbers by which the job
+    knows what it was told."""
     go = "while not os.path.exists('go'): time.sleep(0.01)"
     ends = await reducing(house, f"{go}\nreport('a')")
     dies = await reducing(house, f"{go}\nreport('a'); time.sleep(60)")

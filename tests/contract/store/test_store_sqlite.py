@@ -231,10 +231,11 @@ asyncio.run(main())
 _RANK = {"created": 1, "running": 2, "succeeded": 3, "deleted": 4}
 
 
-def said_until_killed(lines: int, program: str, *arguments: str) -> list[bytes]:
-    """The whole lines that a child wrote, which is killed when there are so many or a few more."""
+def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:
+    """Per uid the rank of the last acknowledged step of a child that was killed after `lines` of them, or a
+    few more."""
     child = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", _CHILD, str(directory), str(first)],
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
     )
@@ -244,16 +245,8 @@ def said_until_killed(lines: int, program: str, *arguments: str) -> list[bytes]:
         child.send_signal(signal.SIGKILL)
         printed += child.stdout.readlines()
     assert child.returncode == -signal.SIGKILL
-    return [line for line in printed if line.endswith(b"\n")]
-
-
-def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:
-    """Per uid the rank of the last acknowledged step of a child that was killed after `lines` of them."""
-    reached: dict[int, int] = {}
-    for line in said_until_killed(lines, _CHILD, str(directory), str(first)):
-        word, uid = line.decode().split()
-        reached[int(uid)] = _RANK[word]
-    return reached
+    words = (line.decode().split() for line in printed if line.endswith(b"\n"))
+    return {int(uid): _RANK[word] for word, uid in words}
 
 
 async def found(store: Store, uid: int) -> int:
@@ -295,62 +288,6 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
         await store.ledger.commit(epoch, step(live, JobState.FAILED))
         store.close()
     assert len(reached) > 100
-
-
-_CLIENTS = """
-import asyncio, os, sys
-from msgspec.structs import replace
-from pathlib import Path
-from tests.contract.store.study_samples import (
-    child,
-    make_pipeline,
-    make_study,
-    make_trial,
-    make_tuning,
-    measured,
-    suggesting,
-)
-from trainshed.core.lifecycle.states import OperationState
-from trainshed.store.sqlite.database import open_database
-
-async def client(store, first):
-    for number in range(first, first + 1000):
-        running = suggesting(number, 1, client=str(first))
-        await store.studies.begin_operation(running)
-        finished = replace(running, state=OperationState.SUCCEEDED)
-        both = [make_trial(1, client=str(first))] * 2
-        done = await store.studies.finish_operation(finished, suggested=both)
-        os.write(1, b"%d %d %d\\n" % (number, *done.trials))
-        stored = await store.studies.trial(1, done.trials[0])
-        await store.studies.change_trial(stored.trial, stored.generation, measured(1, 1.0))
-
-async def main():
-    store = open_database(Path(sys.argv[1]))
-    await store.studies.create_study(make_study(1))
-    await asyncio.gather(*(client(store, 1000 * n) for n in range(1, 5)))
-
-asyncio.run(main())
-"""
-
-
-async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
-    """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
-    lines = said_until_killed(200, _CLIENTS, str(tmp_path))
-    store = open_database(tmp_path)
-    trials = await store.studies.history([StudyUid(1)])
-    handed_out: list[int] = []
-    for line in lines:
-        number, *numbers = map(int, line.split())
-        operation = await store.reader.operation(suggesting(number, 1).name)
-        assert operation.trials == tuple(numbers)
-        handed_out += numbers
-    assert len(set(handed_out)) == len(handed_out) >= 400
-    # An operation is done with both of its trials, or runs and has none: four were under way at most.
-    assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
-    assert len(handed_out) <= len(trials) <= len(handed_out) + 8
-    assert len(await store.studies.running_operations()) <= 4
-    assert (await store.studies.create_trial(make_trial(1))).number == len(trials) + 1
-    store.close()
 
 
 async def _large_study(store: Store) -> None:
