@@ -159,7 +159,7 @@ async def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
 async def test_a_place_that_cannot_be_read_is_tried_again(
     following: Following, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system that does not answer, for a while."""
+    """A store elsewhere that does not answer, for a while."""
     monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
     root = place.parents[1]
     away = root.rename(root.with_name("away"))

@@ -28,6 +28,8 @@ nodes = 2
 [[images]]
 pattern = "*-docker.pkg.dev/vertex-ai/training/*"
 runtime = "scikit-learn {SLIM}"
+[[buckets]]
+name = "handover"
 """
 """Prebuilt images stand for one small environment here: what each holds is the subject of
 `./dev test-runtimes`, and examples/first runs in PyTorch in test_first_example.py."""

@@ -1,23 +1,115 @@
-"""Whose buckets are, as the catalogue tells."""
+"""`[[buckets]]` tables (spec/program#storage, per bucket by configuration): what is taken, and what is
+refused at the start."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from trainshed.buckets.disk.catalog import BucketCatalog
-from trainshed.buckets.setup import BucketRules
+from trainshed.buckets.errors import Conflict, InvalidRequest
+from trainshed.buckets.setup import BucketRules, BucketSetup, BucketTable, cannot_serve
+from trainshed.serve.settings import SettingsError, load
+
+S3 = """
+[[buckets]]
+name = "far-1"
+store = "s3"
+bucket = "corp-data"
+prefix = "training"
+endpoint = "https://store.example:9000"
+region = "eu-west-1"
+access_key_env = "FAR_KEY"
+secret_key_env = "FAR_SECRET"
+shared = true
+
+[[buckets]]
+name = "near-1"
+project = "vision"
+"""
 
 
-def test_shared_buckets_and_those_of_nobody_have_a_project_as_well(tmp_path: Path) -> None:
-    rules = BucketRules("own", frozenset({"near-1"}))
+def written(tmp_path: Path, text: str) -> Path:
+    config = tmp_path / "c.toml"
+    config.write_text(text)
+    return config
+
+
+def test_tables_are_read(tmp_path: Path) -> None:
+    far, near = load(written(tmp_path, S3), {}).buckets
+    assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
+    assert (far.is_remote, far.shared) == (True, True)
+    assert (near.is_remote, near.project) == (False, "vision")
+    setup = BucketSetup("/r", rules=BucketRules("own", frozenset({"a-1"}), (far, near)))
+    assert BucketSetup.decode(setup.encode()) == setup
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ('name = "a-1"\nstore = "ftp"', "store: 'ftp' is none of"),
+        ('store = "s3"', "missing required field `name`"),
+        ('name = "a-1"\nstroe = "s3"', "stroe: there is no such setting. Did you mean store?"),
+        ('name = "a-1"\nshared = "yes"', "shared: 'yes' is neither true nor false"),
+        ('name = "a-1"\nregion = 7', "region: 7 is no text"),
+        ('name = "a-1"\nendpoint = "x"', "endpoint: has no meaning for a bucket of the kind local"),
+        ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: has no meaning"),
+        ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "goes together with secret_key_env"),
+        ('name = "a-1"\nstore = "s3"\nendpoint = "h:9000"', "not of the form https://HOST:PORT"),
+        ('name = "a-1"\n[[buckets]]\nname = "a-1"', "'a-1' has two tables"),
+    ],
+)
+def test_a_wrong_table_stops_the_start(tmp_path: Path, lines: str, fault: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(written(tmp_path, f"[[buckets]]\n{lines}\n"), {})
+    assert fault in str(refused.value)
+
+
+def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
+    """A secret that stands where the name of a variable belongs is not repeated."""
+    text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\n'
+    with pytest.raises(SettingsError) as refused:
+        load(written(tmp_path, text), {})
+    faults = str(refused.value)
+    for field in ("name", "secret_key_env", "access_key_env"):
+        assert f"buckets[0].{field}: " in faults
+    assert "can/ary+secret" not in faults
+
+
+def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
+    monkeypatch.delenv("FAR_KEY", raising=False)
+    monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert "pip install 'trainshed[remote]'" in cannot_serve([table], [])
+    assert cannot_serve([BucketTable("near-1")], ["near-1"]) == ""
+    monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert "FAR_KEY (access_key_env), which is not set" in cannot_serve([table], [])
+    monkeypatch.setenv("FAR_KEY", "k")
+    monkeypatch.setenv("FAR_SECRET", "s")
+    assert cannot_serve([table], ["other"]) == ""
+    assert "a directory of our own" in cannot_serve([table], ["far-1"])
+
+
+def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
+    far = BucketTable("far-1", "s3", region="eu-west-1", project="vision")
+    near = BucketTable("near-1", project="vision", shared=True)
+    rules = BucketRules("own", tables=(far, near))
     catalog = BucketCatalog(tmp_path / "store", lambda: 7, rules)
     catalog.create("mine-1", project="p")
-    catalog.create("near-1", project="vision")
-    (tmp_path / "store" / "put-1").mkdir()
-    held = {name: catalog.holding(name) for name in ("put-1", "near-1", "mine-1", "none-1", "A")}
+    assert catalog.names() == ["far-1", "mine-1"]
+    assert (catalog.get("far-1").location, catalog.get("far-1").created_ns) == ("EU-WEST-1", 7)
+    catalog.ensure("near-1", project=near.project)
+    held = {name: catalog.holding(name) for name in ("far-1", "near-1", "mine-1", "none-1", "A")}
     shown = {name: holding and (holding.project, holding.shared) for name, holding in held.items()}
-    theirs = {"put-1": ("own", False), "near-1": ("vision", True), "mine-1": ("p", False)}
+    theirs = {"far-1": ("vision", False), "near-1": ("vision", True), "mine-1": ("p", False)}
     assert shown == {**theirs, "none-1": None, "A": None}
+    with pytest.raises(Conflict):
+        catalog.create("far-1")
+    with pytest.raises(InvalidRequest, match="configuration"):
+        catalog.delete("far-1")
+    later = BucketCatalog(tmp_path / "store", lambda: 9, rules)
+    assert later.get("far-1").created_ns == 7
 
 
 def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def test_nor_is_it_for_jobs_of_the_older_api(house: House) -> None:
 async def test_a_directory_that_will_not_be_there_is_warned_of(
     house: House, where: dict[str, Any]
 ) -> None:
-    """A bucket with versioning is reached as gs:// alone; who names its directory is told before the job
+    """A bucket in a store elsewhere is reached as gs:// alone; who names its directory is told before the job
     runs."""
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(container(**where)))
     uid = answer.json["name"].rpartition("/")[2]

@@ -116,8 +116,8 @@ def holds_by_default(settings: Mapping[str, Any]) -> bool:
 
 
 def promises(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings by which a bucket promises to keep objects. A directory cannot hold such
-    promises."""
+    """Returns the settings by which a bucket promises to keep objects. Neither a directory nor a store
+    elsewhere can hold such promises."""
     kept = {_VERSIONING: keeps_generations(settings), _HOLD: holds_by_default(settings)}
     return [name for name, is_on in kept.items() if is_on]
 

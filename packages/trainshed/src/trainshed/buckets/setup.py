@@ -5,7 +5,12 @@ It holds no secret: a `BucketSetup` is visible on a command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -15,34 +20,137 @@ from trainshed.buckets.names import validate_bucket_name
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.hosts import Hosts
 
+LOCAL: Final = "local"
+S3: Final = "s3"
+GCS: Final = "gcs"
+
+
+_S3_ONLY = ("access_key_env", "secret_key_env", "session_token_env")
+_REMOTE_ONLY = ("bucket", "prefix", "endpoint", "region", *_S3_ONLY, "service_account_env")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class BucketTable(Struct, frozen=True):
+    """One `[[buckets]]` table. Fields that end in `_env` name environment variables of the service; "" =
+    credentials are found as the store's own tools find them."""
+
+    name: str
+    #: Where its objects are.
+    store: Literal["local", "s3", "gcs"] = LOCAL
+    #: Its name in a remote store; "" = the same.
+    bucket: str = ""
+    #: The prefix of all objects' names in the remote store.
+    prefix: str = ""
+    #: The remote store's endpoint; "" = the public one.
+    endpoint: str = ""
+    #: The remote store's region; "" = none is named.
+    region: str = ""
+    #: The project that it belongs to; "" = the service's own.
+    project: str = ""
+    #: Whether it is open to the programs of all projects.
+    shared: bool = False
+    access_key_env: str = ""
+    secret_key_env: str = ""
+    session_token_env: str = ""
+    service_account_env: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its objects are elsewhere than on the service's own disk."""
+        return self.store != LOCAL
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the table, as `key: words`."""
+        if fault := _name_fault(self.name):
+            yield f"name: {fault}"
+        only = {LOCAL: _REMOTE_ONLY, S3: ("service_account_env",), GCS: (*_S3_ONLY, "region")}
+        for key in only[self.store]:
+            if getattr(self, key):
+                yield f"{key}: has no meaning for a bucket of the kind {self.store}; leave it out"
+        for key in (*_S3_ONLY, "service_account_env"):
+            if not _VARIABLE.fullmatch(getattr(self, key) or "unset"):
+                # Does not show the value, which may be the secret itself.
+                yield (
+                    f"{key}: is not the name of an environment variable; the secret itself does not stand in "
+                    "a file"
+                )
+        if bool(self.access_key_env) != bool(self.secret_key_env):
+            yield "access_key_env: goes together with secret_key_env; give both, or neither"
+        endpoint = urlsplit(self.endpoint or "http://unset")
+        if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+            yield f"endpoint: {self.endpoint!r} is not of the form https://HOST:PORT"
+
 
 class BucketRules(Struct, frozen=True):
     """What the configuration says about all buckets."""
 
-    #: The project of buckets that were made for none.
+    #: The project of buckets that name none.
     project: str = "trainshed"
     #: The buckets that are open to the programs of all projects.
     shared: frozenset[str] = frozenset()
+    tables: tuple[BucketTable, ...] = ()
     #: The bucket in which that project's code is staged; those of further projects are named after it.
     default: str = DEFAULT_BUCKET
 
+    def table(self, name: str) -> BucketTable | None:
+        """Returns what the configuration says about a bucket."""
+        return next((table for table in self.tables if table.name == name), None)
+
+    def is_remote(self, name: str) -> bool:
+        """Whether a bucket's objects are in a remote store."""
+        table = self.table(name)
+        return table is not None and table.is_remote
+
 
 PLAIN = BucketRules()
-"""Every bucket belongs to the service's own project."""
+"""Every bucket belongs to the service's own project, and is on this disk."""
 
 
 def check_names(text: str) -> None:
     """Raise ValueError unless the text is a list of bucket names with commas in between."""
     for name in names_of(text):
-        try:
-            validate_bucket_name(name)
-        except BucketsError as failure:
-            raise ValueError(failure.message) from failure
+        if fault := _name_fault(name):
+            raise ValueError(fault)
 
 
 def names_of(text: str) -> Iterator[str]:
     """Return the names in a list with commas in between."""
     return filter(None, (part.strip() for part in text.split(",")))
+
+
+def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
+    """Return why these tables cannot be served, and what to do; "" if they can. `local`: buckets on the
+    service's own disk."""
+    remote = [table for table in tables if table.is_remote]
+    if remote and find_spec("obstore") is None:
+        return (
+            f"The bucket {remote[0].name!r} lies in a store of the kind {remote[0].store}, and the library "
+            "that reaches it is not installed. Install it: pip install 'trainshed[remote]'"
+        )
+    here = set(local)
+    for table in remote:
+        if table.name in here:
+            return (
+                f"The bucket {table.name!r} has a [[buckets]] table that says it lies elsewhere, and a "
+                "directory of our own with objects. Give the table another name, or move the directory "
+                "away."
+            )
+        for key in (*_S3_ONLY, "service_account_env"):
+            variable = str(getattr(table, key))
+            if variable and not os.environ.get(variable):
+                return (
+                    f"The bucket {table.name!r} takes its credentials from the environment variable "
+                    f"{variable} ({key}), which is not set. Set it for the service."
+                )
+    return ""
+
+
+def _name_fault(name: str) -> str:
+    try:
+        validate_bucket_name(name)
+    except BucketsError as failure:
+        return failure.message
+    return ""
 
 
 class BucketSetup(Struct, frozen=True):

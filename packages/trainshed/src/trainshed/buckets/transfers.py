@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from trainshed.buckets.content import Checksums
-from trainshed.buckets.disk.objects import ObjectStore, OpenObject
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
     InvalidRequest,
     NotModified,
@@ -20,7 +20,7 @@ from trainshed.buckets.errors import (
     condition_failed,
     held,
 )
-from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
+from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef, Opened
 
 MAX_COMPONENTS = 32
 
@@ -47,7 +47,7 @@ def compose(
             finally:
                 opened.close()
             components += max(1, opened.record.components)
-        return store.commit(target, staged, draft, components=components)
+        return store.at(target.bucket).commit(target, staged, draft, components=components)
     finally:
         staged.discard()
 
@@ -65,7 +65,9 @@ def copy(
         record = opened.record
         known = Checksums(record.md5, record.crc32c) if record.crc32c else None
         opened.copy_into(staged, known)
-        return store.commit(target, staged, redraft(record), components=record.components)
+        return store.at(target.bucket).commit(
+            target, staged, redraft(record), components=record.components
+        )
     finally:
         staged.discard()
         opened.close()
@@ -83,7 +85,8 @@ def move(
     """
     if source.name == target.name:
         raise InvalidRequest("The source and the destination of a move are the same object.")
-    record = store.read_record(source, hash_limit=0)
+    at = store.at(source.bucket)
+    record = at.read_record(source, hash_limit=0)
     if record.holds:
         raise held(source.bucket, source.name, record.holds)
     if record.deleted_ns:
@@ -96,14 +99,14 @@ def move(
     try:
         # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
         same = Conditions(generation_match=generation)
-        store.delete(ObjectRef(source.bucket, source.name, conditions=same))
+        at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:
         raise Unavailable("The source changed while it was moved. Try again.") from error
     return record
 
 
-def _open_source(store: ObjectStore, source: ObjectRef) -> OpenObject:
+def _open_source(store: ObjectStore, source: ObjectRef) -> Opened:
     try:
-        return store.open_object(source, hash_limit=0)
+        return store.at(source.bucket).open_object(source, hash_limit=0)
     except NotModified as error:  # A source's "not match" is an ordinary precondition.
         raise condition_failed() from error

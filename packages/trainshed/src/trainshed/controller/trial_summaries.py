@@ -3,7 +3,7 @@ they run.
 
 A cache over the event files: all of it can be lost, and is then read again. A trial's directory is read when
 something in it has changed, and for the last time once the trial's job is over. Where changes are not
-reported (a user who has no inotify watches left) it is read now and then.
+reported (a bucket in a remote store, a user who has no inotify watches left) it is read now and then.
 """
 
 import asyncio

@@ -92,6 +92,8 @@ class App:
             settings.data / "buckets", now=clock.now, rules=bootstrap.bucket_rules
         )
         self._buckets.catalog.ensure(DEFAULT_BUCKET, settings.region)
+        for table in settings.buckets:
+            self._buckets.catalog.ensure(table.name, settings.region, table.project)
         self._adapter = BucketAdapter(self._buckets, bootstrap.buckets.expect)
         bootstrap.access.forget = self._adapter.forget
         self._engine = _engine(bootstrap)

@@ -18,7 +18,7 @@ from trainshed.access.book import FILE, AccessFile, book_of
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
-from trainshed.buckets.setup import BucketRules, BucketSetup, names_of
+from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve, names_of
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
@@ -138,12 +138,16 @@ def assembled(settings: Settings, meanwhile: Callable[[], object]) -> Generator[
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
-    """Return the setup of the bucket process."""
+    """Return the setup of the bucket process. Raises StartFailed for buckets that cannot be served."""
+    root = settings.data / "buckets"
+    local = [path.name for path in root.iterdir()] if root.is_dir() else []
+    if cause := cannot_serve(settings.buckets, local):
+        raise StartFailed(cause)
     secure = certificates.server_files(settings.data / "tls")
     if settings.tls_cert:
         secure = Path(settings.tls_cert), Path(settings.tls_key)
     return BucketSetup(
-        root=str(settings.data / "buckets"),
+        root=str(root),
         gateway=str(settings.data / "gateway.sock"),
         # Relays of older versions know this path as well, and learn there that they are too old.
         replicas=str(settings.data / "buckets.sock"),
@@ -156,7 +160,9 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         tokens=str(settings.data / FILE),
         service=str(service),
         hosts=own_hosts(settings),
-        rules=BucketRules(settings.project, frozenset(names_of(settings.shared_buckets))),
+        rules=BucketRules(
+            settings.project, frozenset(names_of(settings.shared_buckets)), settings.buckets
+        ),
         linger=LINGER,
     )
 

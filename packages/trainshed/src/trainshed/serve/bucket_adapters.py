@@ -3,7 +3,7 @@ accesses, summaries, copies, pages of the console."""
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -24,7 +24,7 @@ from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.httpd.messages import Message, Receive, Response, Send
 from trainshed.summaries.directories import LocalDirectory, LogDirectory
-from trainshed.summaries.reading import Directory
+from trainshed.summaries.reading import MARK, Directory, EventFile, Met
 from trainshed.viewers.process import ShownDirectory
 from trainshed.wire.status import Refused, StatusCode
 
@@ -121,6 +121,8 @@ class BucketAdapter:
         hashed, size = hashlib.sha256(), 0
         try:
             bucket, name = parse_gs_uri(uri)
+            if self._store.is_remote(bucket):
+                return ContentDigest(unknown="lies in a store elsewhere")
             with self._store.open(bucket, name) as content:
                 while block := content.read(_BLOCK):
                     hashed.update(block)
@@ -158,6 +160,8 @@ def _reading(uri: str) -> Generator[None]:
 
 
 _BLOCK: Final = 1 << 20
+_LARGEST: Final = 256 << 20
+"""Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
 
 
 class BucketSummaries:
@@ -172,8 +176,10 @@ class BucketSummaries:
             bucket, name = parse_gs_uri(uri)
             if not self._store.catalog.exists(bucket) or self._store.is_closed(bucket, project):
                 return None
-            base = self._store.catalog.directory(bucket)
-            return LocalDirectory(base, path_below(name.rstrip("/")))
+            name = name.rstrip("/")
+            if self._store.is_remote(bucket):
+                return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
+            return LocalDirectory(self._store.catalog.directory(bucket), path_below(name))
         except BucketsError:
             return None
 
@@ -185,13 +191,20 @@ class BucketDirectories:
         self._store = store
 
     def find(self, wanted: LogDirectory) -> ShownDirectory | None:
-        """Return a directory's place on disk if it contains an event file, otherwise None."""
+        """Return a directory's place on disk if it contains an event file, otherwise None. Raises
+        FailedPrecondition."""
         try:
             bucket, name = parse_gs_uri(wanted.uri)
             if not self._store.catalog.exists(bucket) or self._store.is_closed(
                 bucket, wanted.project
             ):
                 return None
+            if self._store.is_remote(bucket):
+                raise errors.FailedPrecondition(
+                    f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files "
+                    "on this disk alone. Run one where that bucket can be read: tensorboard --logdir "
+                    f"{wanted.uri}"
+                )
             base, below = self._store.catalog.directory(bucket), path_below(name.rstrip("/"))
         except BucketsError:
             return None
@@ -215,6 +228,32 @@ def path_below(name: str) -> tuple[str, ...]:
     """Return the directories of a bucket's tree that lead to `name`."""
     segments = name.split("/") if name else []
     return tuple(part for segment in segments for part in encode_segment(segment))
+
+
+class _RemoteDirectory:
+    """A directory in a bucket of a remote store, as `summaries.reading.Directory`. Changes there are not
+    reported."""
+
+    def __init__(self, store: LocalStore, bucket: str, prefix: str) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._prefix = prefix
+
+    def files(self, met: Met) -> Iterator[EventFile]:
+        try:
+            for name, record in self._store.objects(self._bucket, self._prefix):
+                if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:
+                    version = str(record.generation)
+                    written = record.updated_ns / 1e9
+                    yield EventFile(name.removeprefix(self._prefix), version, written)
+        except BucketsError as failure:
+            raise OSError(str(failure)) from failure
+
+    def open(self, file: EventFile) -> BinaryIO:
+        try:
+            return self._store.open(self._bucket, self._prefix + file.path)
+        except BucketsError as failure:
+            raise OSError(str(failure)) from failure
 
 
 _MOST: Final = 4 << 20

@@ -21,6 +21,7 @@ from trainshed.core.names import Api
 
 if TYPE_CHECKING:
     from trainshed.access.issuers import Issuer
+    from trainshed.buckets.setup import BucketTable
     from trainshed.notifying.targets import NotifyTable
     from trainshed.runtimes.image_map import MappedImage
 
@@ -271,3 +272,4 @@ MappedImages = Annotated[
 NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables("notifying.targets.NotifyTable")]
 IssuerTables = Annotated["tuple[Issuer, ...]", Tables("access.issuers.Issuer", ("name", "issuer"))]
 MailServer = Annotated[str, Checked(_late("notifying.targets.mail_server"))]
+BucketTables = Annotated["tuple[BucketTable, ...]", Tables("buckets.setup.BucketTable")]

@@ -16,6 +16,7 @@ from trainshed.serve.setting_types import (
     Age,
     Amount,
     BucketNames,
+    BucketTables,
     Capacity,
     ContainerTool,
     Count,
@@ -153,6 +154,8 @@ class Settings(Struct, frozen=True):
     #: Tables that map images to runtimes or to other images; the first that matches wins
     #: (spec/runtimes#images).
     images: MappedImages = ()
+    #: Tables of buckets that lie in another store, or belong to other projects.
+    buckets: BucketTables = ()
     #: Tables of issuers by which people sign in.
     oidc: IssuerTables = ()
     #: Tables of targets that jobs may notify of their end.
@@ -217,6 +220,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         "data",
         "cache",
         "failure_rules",
+        "buckets",
         "images",
         "engines",
         "notify",

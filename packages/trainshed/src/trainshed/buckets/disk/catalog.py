@@ -31,11 +31,12 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.port import ALWAYS, Conditions
-from trainshed.buckets.settings import merged, prevents_public_access
+from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
+_ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
 
 
 class BucketRecord(Struct, frozen=True):
@@ -80,6 +81,12 @@ class BucketCatalog:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
         self._trash.mkdir(parents=True, exist_ok=True)
+        for table in rules.tables:
+            if table.is_remote and not self._record(table.name).exists():
+                record = BucketRecord(table.name, DEFAULT_LOCATION, now(), now())
+                durable.write(
+                    str(self._record(table.name)), msgspec.json.encode(record), is_shared=True
+                )
 
     def directory(self, bucket: str) -> Path:
         """The visible tree of a bucket, which ``/gcs/BUCKET`` is a bind mount of."""
@@ -88,15 +95,15 @@ class BucketCatalog:
     def exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
         path = self.directory(bucket)
-        return path.is_dir() and not path.is_symlink()
+        return self.rules.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
 
     def names(self, prefix: str = "") -> list[str]:
         """Returns all buckets whose name begins with ``prefix``, sorted."""
-        names: list[str] = []
+        names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
             try:
                 if self.exists(path.name):
-                    names.append(path.name)
+                    names.add(path.name)
             except InvalidRequest:
                 continue  # A file or directory in the root whose name is not a bucket's.
         return sorted(name for name in names if name.startswith(prefix))
@@ -107,7 +114,8 @@ class BucketCatalog:
             record = self.get(bucket)
         except (InvalidRequest, NotFound):
             return None
-        shared = record.name in self.rules.shared
+        table = self.rules.table(record.name)
+        shared = record.name in self.rules.shared or (table is not None and table.shared)
         policy = record.policy
         if prevents_public_access(record.settings):
             policy = [without(binding, PUBLIC) for binding in policy]
@@ -115,9 +123,12 @@ class BucketCatalog:
 
     def project_of(self, record: BucketRecord) -> str:
         """Returns the project that a bucket belongs to."""
-        # The default one's also if the service was told another project meanwhile.
-        made_by = "" if record.name == self.rules.default else record.project
-        return made_by or self.rules.project
+        table = self.rules.table(record.name)
+        project = table.project if table is not None else ""
+        if record.name == self.rules.default:
+            # Also if the service was told another project meanwhile.
+            project = project or self.rules.project
+        return project or record.project or self.rules.project
 
     @contextmanager
     def opened(self, bucket: str) -> Generator[int]:
@@ -140,7 +151,11 @@ class BucketCatalog:
         except FileNotFoundError:
             created = self.directory(bucket).stat().st_mtime_ns
             return BucketRecord(bucket, DEFAULT_LOCATION, created, created)
-        return msgspec.json.decode(encoded, type=BucketRecord)
+        record = msgspec.json.decode(encoded, type=BucketRecord)
+        table = self.rules.table(bucket)
+        if table is not None and table.is_remote and table.region:
+            return replace(record, location=table.region.upper())
+        return record
 
     def create(
         self,
@@ -158,7 +173,7 @@ class BucketCatalog:
         owner = project or self.rules.project
         record = BucketRecord(bucket, where, now, now, 1, kept, project=owner)
         with alone(self._records):
-            if path.exists():
+            if path.exists() or self.rules.is_remote(bucket):
                 raise _taken(bucket, owner, self.holding(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
             path.mkdir()
@@ -189,6 +204,8 @@ class BucketCatalog:
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
             settings = merged({} if whole else record.settings, changes)
+            if self.rules.is_remote(bucket):
+                refuse(promises(settings), _ELSEWHERE)
             return self._save(replace(record, settings=settings))
 
     def set_policy(
@@ -224,6 +241,12 @@ class BucketCatalog:
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an empty bucket; raises ``NotFound``, ``Conflict`` if it holds objects."""
         path = self.directory(bucket)
+        if self.rules.is_remote(bucket):
+            raise InvalidRequest(
+                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. "
+                "Take its [[buckets]] "
+                "table out of it; what is in the bucket stays."
+            )
         with alone(self._records):
             conditions.check(0, self.get(bucket).metageneration)
             self._require_empty(bucket, path)

@@ -43,6 +43,7 @@ from trainshed.buckets.errors import (
 from trainshed.buckets.listing import floor_of, list_page, with_removed
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import (
+    BucketStore,
     Draft,
     FileIdentity,
     ObjectRecord,
@@ -91,7 +92,8 @@ class OpenObject(Struct, frozen=True):
 
 
 class ObjectStore:
-    """The buckets of a service: the objects below one root directory, which belongs to this store alone."""
+    """The buckets of a service: the objects below one root directory, which belongs to this store alone, and
+    the way to those in remote stores."""
 
     def __init__(
         self,
@@ -108,6 +110,23 @@ class ObjectStore:
         self._temporary = state_directory(root) / "tmp"
         self._files = ObjectFiles(RecordStore(root, state_directory(root), attributes=attributes))
         self._generations = GenerationSource(state_directory(root) / "generation", now)
+        self._remote: dict[str, BucketStore] = {}
+        self._lock = threading.Lock()
+
+    def at(self, bucket: str) -> BucketStore:
+        """Returns the store that has the objects of a bucket: this one, unless the rules say that they are
+        in a remote one."""
+        table = self.catalog.rules.table(bucket)
+        if table is None or not table.is_remote:
+            return self
+        with self._lock:
+            if bucket not in self._remote:
+                # The library takes many megabytes, which a service without such buckets never loads.
+                from trainshed.buckets.remote import RemoteBucket
+                from trainshed.buckets.remote_access import connect
+
+                self._remote[bucket] = RemoteBucket(table, connect(table))
+            return self._remote[bucket]
 
     def clean(self) -> None:
         """Remove what an earlier process left half-written; it is called before serving."""
@@ -138,7 +157,7 @@ class ObjectStore:
 
     def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:
         for bucket in self.catalog.names():
-            with suppress(NotFound):  # It was removed meanwhile.
+            with suppress(NotFound):  # It belongs to a remote store, or was removed meanwhile.
                 for entry in self.walk(bucket):
                     with suppress(BucketsError):
                         ref = ObjectRef(bucket, entry.name)

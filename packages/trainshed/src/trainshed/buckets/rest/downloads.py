@@ -10,9 +10,8 @@ from email.utils import formatdate
 from urllib.parse import quote
 
 from trainshed.buckets.content import BLOCK
-from trainshed.buckets.disk.objects import OpenObject
 from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
-from trainshed.buckets.port import ObjectRecord, read_digits
+from trainshed.buckets.port import ObjectRecord, Opened, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import record_headers
 from trainshed.httpd.messages import Receive, Response, Send
@@ -30,7 +29,9 @@ is served without them, rather than read twice."""
 async def download(call: Call) -> Response:
     """Returns a response that streams the content of the call's object. Raises ``NotFound``,
     ``RangeNotSatisfiable``."""
-    opened = await call.run(call.store.open_object, call.ref(), hash_limit=_HASH_LIMIT)
+    opened = await call.run(
+        call.store.at(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
+    )
     try:
         return _answer(call, opened)
     except BaseException:
@@ -38,7 +39,7 @@ async def download(call: Call) -> Response:
         raise
 
 
-def _answer(call: Call, opened: OpenObject) -> Response:
+def _answer(call: Call, opened: Opened) -> Response:
     record = opened.record
     headers = _headers(record)
     if call.request.headers.get("sec-fetch-dest", "") not in _SHOWN:
@@ -74,7 +75,7 @@ class ContentResponse(Response):
     def __init__(
         self,
         call: Call,
-        opened: OpenObject,
+        opened: Opened,
         content: AsyncIterator[bytes],
         status: int,
         headers: dict[str, str],
@@ -152,13 +153,13 @@ def _range(header: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-async def _content(call: Call, opened: OpenObject, start: int, end: int) -> AsyncIterator[bytes]:
+async def _content(call: Call, opened: Opened, start: int, end: int) -> AsyncIterator[bytes]:
     blocks = opened.blocks(start, end)
     while block := await call.run(next, blocks, b""):
         yield block
 
 
-async def _unpacked(call: Call, opened: OpenObject) -> AsyncIterator[bytes]:
+async def _unpacked(call: Call, opened: Opened) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     async for block in _content(call, opened, 0, opened.record.size):
         # Bounded steps: a small file can unpack to gigabytes.

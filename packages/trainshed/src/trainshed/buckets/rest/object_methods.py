@@ -63,7 +63,7 @@ async def collection(call: Call) -> Response:
     if call.flag("softDeleted"):
         await call.run(call.store.catalog.get, call.target.bucket)
         return json_answer(answer)  # Nothing is ever kept after its deletion.
-    listing = call.store.list
+    listing = call.store.at(call.target.bucket).list
     if query.match_glob:
         loop = asyncio.get_running_loop()
         page = await loop.run_in_executor(_SEARCHERS, listing, call.target.bucket, query)
@@ -84,19 +84,20 @@ async def collection(call: Call) -> Response:
 async def item(call: Call) -> Response:
     """``b/B/o/O``: get (properties or content), patch, update, delete."""
     bucket, name = call.target.bucket, call.target.object
+    objects = call.store.at(bucket)
     match call.request.method:
         case "GET" | "HEAD":
             if call.flag("softDeleted"):
                 raise no_such_object(bucket, name)  # Nothing is ever kept after its deletion.
             if call.query.get("alt") == "media":
                 return await download(call)
-            record = await call.run(call.store.read_record, call.ref(), hash_limit=_HASH_LIMIT)
+            record = await call.run(objects.read_record, call.ref(), hash_limit=_HASH_LIMIT)
             call.check_tag(etag_of(record))
         case "PATCH" | "PUT" as method:
             change = _change(checked_object(await call.json()), whole=method == "PUT")
-            record = await call.run(call.store.patch, call.ref(), change)
+            record = await call.run(objects.patch, call.ref(), change)
         case "DELETE":
-            await call.run(call.store.delete, call.ref())
+            await call.run(objects.delete, call.ref())
             return Response(status=204)
         case method:
             raise NotSupported(f"{method} on an object is not supported.")

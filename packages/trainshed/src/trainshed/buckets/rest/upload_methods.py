@@ -48,7 +48,8 @@ async def upload(call: Call) -> Response:
 
 async def _media(call: Call) -> Response:
     name = _name(call, {})
-    await call.run(call.store.precheck, call.ref(name))
+    objects = call.store.at(call.target.bucket)
+    await call.run(objects.precheck, call.ref(name))
     staged = await call.run(call.store.stage)
     try:
         await call.receive(staged)
@@ -69,7 +70,8 @@ async def _multipart(call: Call) -> Response:
             if reader.head is not None and resource is None:
                 resource = checked_object(parse_json(reader.head.metadata))
                 name = _name(call, resource)
-                await call.run(call.store.precheck, call.ref(name))
+                objects = call.store.at(call.target.bucket)
+                await call.run(objects.precheck, call.ref(name))
             if content:
                 await call.run(staged.write, content)
         content = reader.finish()
@@ -85,7 +87,7 @@ async def _commit(
     call: Call, name: str, staged: Staged, resource: Mapping[str, Any], content_type: str
 ) -> Response:
     record = await call.run(
-        call.store.commit,
+        call.store.at(call.target.bucket).commit,
         call.ref(name),
         staged,
         Draft(

@@ -71,7 +71,7 @@ class UploadSessions:
 
     def start(self, spec: UploadSpec) -> str:
         """Make a session, durably, and return its id. Raises what the commit would raise."""
-        self._store.precheck(spec.ref)
+        self._store.at(spec.bucket).precheck(spec.ref)
         if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
             self.expire()
         upload_id = os.urandom(24).hex()
@@ -170,7 +170,7 @@ class UploadSessions:
             # unlinked).
             try:
                 stored = ObjectRef(spec.bucket, spec.name)
-                current = self._store.read_record(stored, hash_limit=0)
+                current = self._store.at(spec.bucket).read_record(stored, hash_limit=0)
             except BucketsError:
                 return None
             if current.generation != record.generation:
@@ -251,7 +251,7 @@ class UploadWriter:
         with self._lock:
             staged = self._require()
             try:
-                record = self._store.commit(
+                record = self._store.at(spec.bucket).commit(
                     spec.ref,
                     staged,
                     Draft(spec.fields, spec.metadata, sums, spec.holds),

@@ -96,7 +96,7 @@ async def _list(call: Call) -> Response:
         max_results=MAX_RESULTS if wanted is None else wanted,
         start_offset=after,
     )
-    page = await call.run(call.store.list, bucket, query)
+    page = await call.run(call.store.at(bucket).list, bucket, query)
     # The JSON API's offset is the first name that may be listed; here the name itself may not be.
     objects = [(name, record) for name, record in page.objects if name != after]
     fields = {
@@ -131,12 +131,13 @@ def _elements(**fields: str) -> str:
 
 
 async def _put(call: Call) -> Response:
-    await call.run(call.store.precheck, call.ref())
+    objects = call.store.at(call.target.bucket)
+    await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)
     try:
         await call.receive(staged)
         draft = Draft(_properties(call), _custom(call), _expected(call))
-        record = await call.run(call.store.commit, call.ref(), staged, draft)
+        record = await call.run(objects.commit, call.ref(), staged, draft)
     finally:
         await call.run(staged.discard)
     return answer(headers=record_headers(record))
@@ -158,7 +159,7 @@ async def _copy(call: Call) -> Response:
 
 
 async def _delete(call: Call) -> Response:
-    await call.run(call.store.delete, call.ref())
+    await call.run(call.store.at(call.target.bucket).delete, call.ref())
     return Response(status=204)
 
 

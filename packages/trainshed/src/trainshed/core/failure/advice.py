@@ -234,7 +234,8 @@ def _make_bucket(bucket: str) -> str:
         "Inside a job, gs:// and storage.googleapis.com are this service's own buckets, and Google's public "
         f"ones are not among them: there is no bucket {bucket} here, or not that object in it. Make the "
         f"bucket (gcloud storage buckets create gs://{bucket}) and copy the data into it (trainshed buckets "
-        "cp)."
+        "cp), or "
+        'let the operator show Google\'s own here, by a table of [[buckets]] with store = "gcs".'
     )
 
 

@@ -343,7 +343,7 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
     """Write a backup into DIR, which must be empty or new.
 
     The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is
-    readable by you alone. Not in it: runtimes, what failed replicas left,
+    readable by you alone. Not in it: objects in stores elsewhere, runtimes, what failed replicas left,
     working directories of replicas that run. A backup that was interrupted is refused by `trainshed restore`.
     """
 

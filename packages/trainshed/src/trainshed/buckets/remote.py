@@ -1,0 +1,348 @@
+"""Serves a bucket whose objects are in a remote store, through the same methods as one on this disk.
+
+Preconditions hold as far as the store's own conditional operations go: creating and replacing up to
+``CONDITIONAL`` bytes are atomic; larger writes, deletions and copies first check and then act
+(docs/buckets.md has the table). A generation is computed from the time and the tag that the store gives a
+version.
+
+Checksums and custom metadata are in the object's metadata at the store, so that they live and die with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import obstore
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
+from trainshed.buckets.errors import (
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    PreconditionFailed,
+    Unavailable,
+    no_such_object,
+)
+from trainshed.buckets.listing import floor_of, list_page
+from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.port import ALWAYS, Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
+from trainshed.buckets.remote_access import all_of, level_of, translated
+from trainshed.buckets.settings import refuse
+from trainshed.buckets.setup import BucketTable
+
+if TYPE_CHECKING:
+    from obstore import Attributes, ObjectMeta, UpdateVersion
+    from obstore.store import ObjectStore
+
+CONDITIONAL = 32 << 20
+"""Bytes up to which the store itself checks a precondition; the content is then in memory as a whole."""
+_PART = 8 << 20
+_PARTS = 9000
+_AT_ONCE = 4
+_SPAN = 64 << 20
+"""Bytes that one request reads: a slow client must not make it exceed the time limit of requests."""
+
+
+class RemoteBucket:
+    """Implements `port.BucketStore` for the one bucket of its table. Safe to use from several threads."""
+
+    def __init__(self, table: BucketTable, store: ObjectStore) -> None:
+        self._table = table
+        self._store = store
+
+    def precheck(self, ref: ObjectRef) -> None:
+        """See the port."""
+        self._check(ref)
+
+    def commit(
+        self,
+        ref: ObjectRef,
+        staged: Staged,
+        draft: Draft,
+        *,
+        components: int = 0,
+        announce: Callable[[ObjectRecord], None] | None = None,
+    ) -> ObjectRecord:
+        """See the port. Repeated after a crash, it finds what it did before."""
+        name = checked_name(ref.name)
+        refuse(list(draft.holds), "object, whose bucket lies in a store elsewhere")
+        verify(staged.sums, draft.expected)
+        token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
+        attributes = attributes_of(draft, staged.sums, components, token)
+        try:
+            self._put(ref, staged, attributes, self._check(ref))
+        except PreconditionFailed:
+            version = self._find(name)
+            if version is None or version.token != token:
+                raise
+        written = self._find(name)
+        if written is None:
+            raise Unavailable("The object was removed while it was written. Try again.")
+        if announce is not None:
+            announce(written.record)
+        staged.discard()
+        return written.record
+
+    def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
+        """See the port. Objects that others wrote to the store have no checksums, and none are computed."""
+        try:
+            version = self._find(checked_name(ref.name))
+        except InvalidRequest:
+            # A name that such a store cannot keep does not exist: gcloud asks for `dir/` before it lists what
+            # is below.
+            version = None
+        if version is None:
+            raise no_such_object(self._table.name, ref.name)
+        record = version.record
+        if ref.generation not in (None, record.generation):
+            raise no_such_object(self._table.name, f"{ref.name}#{ref.generation}")
+        ref.conditions.check(record.generation, record.metageneration, reading=True)
+        return OpenRemote(self._table, self._store, ref.name, version)
+
+    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
+        """See the port."""
+        return self.open_object(ref).record
+
+    def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
+        """Refused: such a store changes properties only by writing the object anew."""
+        raise NotSupported(
+            f"The bucket {self._table.name} lies in a store elsewhere, where properties of an "
+            "object cannot be "
+            "changed alone. Write the object again, or copy it onto itself with the new properties."
+        )
+
+    def delete(self, ref: ObjectRef) -> None:
+        """See the port."""
+        record = self.read_record(replace(ref, conditions=ALWAYS))
+        ref.conditions.check(record.generation, record.metageneration)
+        with translated(self._table, ref.name):
+            obstore.delete(self._store, ref.name)
+
+    def list(self, bucket: str, query: Query) -> Page:
+        """See the port. In a listing only size, time and generation of objects are known."""
+
+        def read(meta: ObjectMeta) -> list[ObjectRecord]:
+            return [version_of(meta, {}).record]
+
+        entries = (
+            (name, partial(read, meta) if meta is not None else None)
+            for name, meta in _entries(self._store, query)
+        )
+        with translated(self._table):
+            return list_page(query, entries)
+
+    def last_written(self, bucket: str, prefix: str) -> int:
+        """See the port. Looks at each object below the directory."""
+        with translated(self._table):
+            below = all_of(self._store, prefix.rstrip("/") or None)
+            return max((written_ns(meta) for meta in below), default=0)
+
+    def _check(self, ref: ObjectRef) -> Version | None:
+        """Returns the current object, if the conditions hold for it; None also if there are none."""
+        checked_name(ref.name)
+        if ref.conditions == ALWAYS:
+            return None
+        version = self._find(ref.name)
+        record = version.record if version is not None else None
+        ref.conditions.check(
+            record.generation if record is not None else 0,
+            record.metageneration if record is not None else 0,
+        )
+        return version
+
+    def _find(self, name: str) -> Version | None:
+        with suppress(NotFound), translated(self._table, name):
+            result = obstore.get(self._store, name, options={"head": True})
+            return version_of(result.meta, result.attributes)
+        return None
+
+    def _put(
+        self,
+        ref: ObjectRef,
+        staged: Staged,
+        attributes: Attributes,
+        current: Version | None,
+    ) -> None:
+        name, conditions = ref.name, ref.conditions
+        size = staged.path.stat().st_size
+        atomic = size <= CONDITIONAL
+        with translated(self._table, name), staged.path.open("rb") as file:
+            if atomic and conditions.must_be_absent:
+                obstore.put(self._store, name, file, attributes=attributes, mode="create")
+            elif atomic and conditions != ALWAYS and current is not None:
+                obstore.put(self._store, name, file, attributes=attributes, mode=current.exact)
+            else:
+                obstore.put(
+                    self._store,
+                    name,
+                    file,
+                    attributes=attributes,
+                    chunk_size=max(_PART, size // _PARTS),
+                    max_concurrency=_AT_ONCE,
+                )
+
+
+class OpenRemote:
+    """Implements `port.Opened` for the version that existed when it was opened."""
+
+    def __init__(self, table: BucketTable, store: ObjectStore, name: str, version: Version) -> None:
+        self._table = table
+        self._store = store
+        self._name = name
+        self._etag = version.etag
+        self.record = version.record
+
+    def blocks(self, start: int, end: int) -> Iterator[bytes]:
+        """See the port."""
+        while start < end:
+            stop = min(end, start + _SPAN)
+            options: Any = {"range": (start, stop)}
+            if self._etag:
+                options["if_match"] = self._etag
+            try:
+                with translated(self._table, self._name):
+                    result = obstore.get(self._store, self._name, options=options)
+                    for chunk in result.stream(min_chunk_size=BLOCK):
+                        start += len(chunk)
+                        yield bytes(chunk)
+            except (PreconditionFailed, NotFound) as error:
+                raise Unavailable("The object changed while it was read. Read it again.") from error
+            if start != stop:
+                raise Unavailable("The store sent less than the object has. Read it again.")
+
+    def copy_into(self, staged: Staged, known: Checksums | None) -> None:
+        """See the port."""
+        for block in self.blocks(0, self.record.size):
+            staged.write(block)
+
+    def close(self) -> None:
+        """Does nothing, since nothing is held."""
+
+
+def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
+    """Yields names from the page's first one on, in order, each with its object; a common prefix has none.
+
+    A level of directories is asked for as such, which is cheap for the store however much is below it;
+    everything else is read in the order of the names, from the page's first one on.
+    """
+    floor = floor_of(query)
+    directory = query.prefix.rpartition("/")[0] or None
+    entries: Iterable[tuple[str, ObjectMeta | None]]
+    if query.delimiter == "/" and not query.match_glob:
+        objects, directories = level_of(store, directory)
+        level: dict[str, ObjectMeta | None] = {f"{name}/": None for name in directories}
+        level.update((meta["path"], meta) for meta in objects)
+        entries = sorted(level.items(), key=lambda entry: entry[0].encode())
+    else:
+        # The store lists from behind the name that it is given, and the first name belongs to the page.
+        before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
+        offset = before if before and before.isprintable() and "//" not in before else None
+        entries = ((meta["path"], meta) for meta in all_of(store, directory, offset))
+    for name, meta in entries:
+        beyond = name.encode() >= floor or (meta is None and floor.startswith(name.encode()))
+        if beyond and name.startswith(query.prefix):
+            yield name, meta
+
+
+_OWN = "trainshed-"
+_MD5, _CRC32C, _COMPONENTS, _UPLOAD = (
+    f"{_OWN}{key}" for key in ("md5", "crc32c", "components", "upload")
+)
+_FIELDS = {
+    "contentType": "Content-Type",
+    "contentEncoding": "Content-Encoding",
+    "contentDisposition": "Content-Disposition",
+    "contentLanguage": "Content-Language",
+    "cacheControl": "Cache-Control",
+}
+_METADATA_BYTES = 1800
+
+
+class Version(Struct, frozen=True):
+    """A version of an object, as the store describes it."""
+
+    record: ObjectRecord
+    etag: str
+    #: How the store's preconditions name it.
+    exact: UpdateVersion
+    #: The token of the upload that wrote it; "" = another program wrote it.
+    token: str
+
+
+def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
+    """Returns the version that the store's answer describes."""
+    etag, version = meta["e_tag"] or "", meta["version"] or ""
+    texts = {str(key): value for key, value in attributes.items()}
+    moment = written_ns(meta)
+    record = ObjectRecord(
+        file=FileIdentity(0, meta["size"], moment),
+        generation=_generation(moment, etag),
+        metageneration=1,
+        created_ns=moment,
+        updated_ns=moment,
+        md5=texts.get(_MD5, ""),
+        crc32c=texts.get(_CRC32C, ""),
+        fields={ours: texts[theirs] for ours, theirs in _FIELDS.items() if texts.get(theirs)},
+        metadata={
+            key: value
+            for key, value in texts.items()
+            if key not in _FIELDS.values() and not key.startswith(_OWN)
+        },
+        components=int(texts.get(_COMPONENTS, "0")),
+    )
+    exact = {key: value for key, value in (("e_tag", etag), ("version", version)) if value}
+    return Version(record, etag, cast("UpdateVersion", exact), texts.get(_UPLOAD, ""))
+
+
+def written_ns(meta: ObjectMeta) -> int:
+    """Returns when it was written (ns since the epoch)."""
+    return int(meta["last_modified"].timestamp() * 1_000_000) * 1000
+
+
+def _generation(moment: int, etag: str) -> int:
+    """Returns a number that grows with the second of writing and differs for another tag. It uses only what a
+    store says both for one object and in a listing, which lacks version numbers and fractions of a second."""
+    digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
+    seconds = moment // 1_000_000_000
+    return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
+
+
+def checked_name(name: str) -> str:
+    """Returns the name, if such a store can keep it; raises ``InvalidRequest``."""
+    validate_object_name(name)
+    segments = name.split("/")
+    if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
+        raise InvalidRequest(
+            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names "
+            "have no empty part "
+            "between slashes, no '.' or '..' and no control characters. Choose another name."
+        )
+    return name
+
+
+def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
+    """Returns the metadata to keep with an object at the store; ``token``: of the upload that writes it.
+    Raises ``InvalidRequest``."""
+    kept = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
+    unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
+    for key, value in draft.metadata.items():
+        plain = f"{key}{value}"
+        if not plain.isascii() or not plain.isprintable() or key != key.lower():
+            unknown.append(f"metadata.{key}")
+        kept[key] = value
+    if unknown or sum(len(key) + len(value) for key, value in kept.items()) > _METADATA_BYTES:
+        raise InvalidRequest(
+            "The bucket lies in a store elsewhere, which cannot keep these properties: "
+            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case "
+            "and ASCII texts, "
+            f"{_METADATA_BYTES} bytes in all."
+        )
+    own = {_CRC32C: sums.crc32c, _UPLOAD: token}
+    own |= {_COMPONENTS: str(components)} if components else {_MD5: sums.md5}
+    return cast("Attributes", {**kept, **own})

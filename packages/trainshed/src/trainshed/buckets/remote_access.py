@@ -1,0 +1,147 @@
+"""Connects to remote stores, and translates their errors for clients.
+
+Credentials go from the environment to the library alone: no error, log or record holds them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotModifiedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import GCSStore, S3Store
+
+from trainshed.buckets.errors import (
+    BucketsError,
+    Forbidden,
+    NoSuchBucket,
+    Unavailable,
+    condition_failed,
+    no_such_object,
+)
+from trainshed.buckets.setup import S3, BucketTable
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+_RETRIES: RetryConfig = {"max_retries": 4}
+_CLIENT: ClientConfig = {"connect_timeout": "5s", "timeout": "300s"}
+_CHUNK = 1000
+_DEFAULT_REGION = "us-east-1"
+_log = logging.getLogger(__name__)
+
+
+def connect(table: BucketTable) -> ObjectStore:
+    """Returns the store that a table describes. It sends nothing yet. Raises ``Unavailable`` for malformed
+    credentials."""
+    client: ClientConfig = {**_CLIENT, "allow_http": table.endpoint.startswith("http://")}
+    prefix = table.prefix.strip("/") or None
+    try:
+        if table.store == S3:
+            return S3Store(
+                table.bucket or table.name,
+                prefix=prefix,
+                config=_s3(table),
+                client_options=client,
+                retry_config=_RETRIES,
+            )
+        return GCSStore(
+            table.bucket or table.name,
+            prefix=prefix,
+            config=_gcs(table),
+            client_options=client,
+            retry_config=_RETRIES,
+        )
+    except (BaseError, ValueError, OSError) as error:
+        _log.warning("the bucket %s cannot be reached: %s", table.name, type(error).__name__)
+        raise Unavailable(
+            f"The bucket {table.name} cannot be reached: its [[buckets]] table or its credentials "
+            "have a wrong form. "
+            "Correct them and start the service again."
+        ) from None
+
+
+def all_of(
+    store: ObjectStore, directory: str | None, offset: str | None = None
+) -> Iterator[ObjectMeta]:
+    """Yields everything below a directory, by name, from behind ``offset`` on; pages are fetched as
+    needed."""
+    # The library's type stubs name packages that are not installed.
+    lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)
+    for block in lists:
+        yield from cast("list[ObjectMeta]", block)
+
+
+def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta], list[str]]:
+    """Returns the objects in a directory, and the names of the directories in it."""
+    level = cast("Any", obstore).list_with_delimiter(store, directory)
+    return list(level["objects"]), list(level["common_prefixes"])
+
+
+def _s3(table: BucketTable) -> Any:
+    config: dict[str, Any] = {"region": table.region or _DEFAULT_REGION}
+    if table.endpoint:
+        # Bucket names go into the path: self-hosted servers seldom have a host name for each bucket.
+        config |= {"endpoint": table.endpoint, "virtual_hosted_style_request": False}
+    variables = {
+        "access_key_id": table.access_key_env,
+        "secret_access_key": table.secret_key_env,
+        "session_token": table.session_token_env,
+    }
+    return config | {key: os.environ.get(name, "") for key, name in variables.items() if name}
+
+
+def _gcs(table: BucketTable) -> Any:
+    config: dict[str, Any] = {"base_url": table.endpoint} if table.endpoint else {}
+    if table.service_account_env:
+        account = os.environ.get(table.service_account_env, "")
+        is_key = account.lstrip().startswith("{")
+        config["service_account_key" if is_key else "service_account"] = account
+    return config
+
+
+@contextmanager
+def translated(table: BucketTable, name: str = "") -> Generator[None]:
+    """Translates errors of the store's library into those for clients; `name`: the object in question."""
+    try:
+        yield
+    except BucketsError:
+        raise
+    except FileNotFoundError as error:
+        if name and "NoSuchBucket" not in str(error):
+            raise no_such_object(table.name, name) from None
+        raise NoSuchBucket(
+            f"The bucket {table.name} lies in a store elsewhere, which has no bucket of the name "
+            f"{table.bucket or table.name}. Make it there, or correct the [[buckets]] table."
+        ) from None
+    except (AlreadyExistsError, PreconditionError, NotModifiedError):
+        raise condition_failed() from None
+    except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+        _note(table, error)
+        raise Forbidden(
+            f"The store in which the bucket {table.name} lies refuses this to the service. "
+            "Check the credentials that its [[buckets]] table names, and what they may do there."
+        ) from None
+    except (BaseError, OSError, ValueError) as error:
+        _note(table, error)
+        raise Unavailable(
+            f"The store in which the bucket {table.name} lies does not answer as it should. Try again; "
+            "the service's log says more."
+        ) from None
+
+
+def _note(table: BucketTable, error: Exception) -> None:
+    # The first line says what was asked and answered; the rest is the library's internals.
+    _log.warning("bucket %s: %s", table.name, str(error).partition("\n")[0][:300])

@@ -1,0 +1,372 @@
+"""Buckets that lie in an S3-compatible store: the same clients and methods as for those on this disk.
+
+The store is a server of its own on loopback, spoken to with signed requests over HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
+from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
+
+from tests.contract.buckets_service import MIB, Service, client_at, plain
+from tests.ports import free_port
+from trainshed.buckets.errors import NotFound as NoSuchObject
+from trainshed.buckets.local import LocalStore
+from trainshed.buckets.setup import BucketRules, BucketTable
+
+# Looked for, and loaded by those alone who run it: every worker of a run reads this file.
+for _library, _what in (("obstore", "the library for remote buckets"), ("moto", "an S3 server")):
+    if importlib.util.find_spec(_library) is None:
+        pytest.skip(f"{_what} is not installed: NOT TESTED", allow_module_level=True)
+
+KEYS = {"TEST_STORE_KEY": "key-of-a-test", "TEST_STORE_SECRET": "canary-secret-of-a-test"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """An S3-compatible server with one bucket, `corp`."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _make_bucket(f"{address}/corp", server)
+        yield address
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60):
+                return
+        except OSError:
+            # It tells nobody when it listens.
+            assert server.poll() is None, "the server ended"
+            assert time.monotonic() < deadline, "the server does not answer"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def table(s3: str, request: pytest.FixtureRequest) -> BucketTable:
+    """A bucket `far-1` below a prefix of the test's own."""
+    return BucketTable(
+        "far-1",
+        "s3",
+        bucket="corp",
+        prefix=f"tests/{hashlib.md5(request.node.nodeid.encode()).hexdigest()}",
+        endpoint=s3,
+        project="theirs",
+        access_key_env="TEST_STORE_KEY",
+        secret_key_env="TEST_STORE_SECRET",
+    )
+
+
+@pytest.fixture
+def service(
+    table: BucketTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Service]:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with Service(tmp_path, BucketRules("own", tables=(table,))) as made:
+        yield made
+
+
+@pytest.fixture
+def bucket(service: Service) -> Any:
+    return client_at(service.address()).bucket("far-1")
+
+
+@pytest.fixture
+def door(service: Service, table: BucketTable) -> LocalStore:
+    """The same buckets, as other parts of the service reach them."""
+    return LocalStore(service.root, rules=BucketRules("own", tables=(table,)))
+
+
+def test_the_python_client(bucket: Any, service: Service) -> None:
+    """spec/program#storage: gs:// works the same wherever the bucket lies."""
+    names = ["a b#1%é:c.txt", "d/e", "d/f/g", "d.txt", "z"]
+    for name in names:
+        blob = bucket.blob(name)
+        blob.metadata = {"k": "v"}
+        blob.upload_from_string(f"<{name}>", content_type="text/plain")
+    assert [blob.name for blob in bucket.list_blobs()] == sorted(names, key=str.encode)
+    assert [blob.name for blob in bucket.list_blobs(page_size=2)] == sorted(names, key=str.encode)
+    level = bucket.list_blobs(delimiter="/", prefix="d")
+    assert ([blob.name for blob in level], set(level.prefixes)) == (["d.txt"], {"d/"})
+    pages = bucket.list_blobs(delimiter="/", page_size=1)
+    assert [blob.name for blob in pages] == ["a b#1%é:c.txt", "d.txt", "z"]
+    assert set(pages.prefixes) == {"d/"}
+    assert [b.name for b in bucket.list_blobs(start_offset="d/f", end_offset="z")] == ["d/f/g"]
+    assert [b.name for b in bucket.list_blobs(match_glob="d/*")] == ["d/e"]
+    blob = bucket.get_blob("a b#1%é:c.txt")
+    assert (blob.metadata, blob.content_type) == ({"k": "v"}, "text/plain")
+    assert blob.download_as_bytes(checksum="crc32c") == "<a b#1%é:c.txt>".encode()
+    assert blob.download_as_bytes(start=1, end=1) == b"a"
+    listed = {blob.name: blob.generation for blob in bucket.list_blobs()}
+    assert listed[blob.name] == blob.generation
+    bucket.blob("joined").compose([bucket.blob("d/e"), bucket.blob("z")])
+    assert bucket.blob("joined").download_as_bytes() == b"<d/e><z>"
+    assert bucket.copy_blob(bucket.blob("z"), bucket, "copy").exists()
+    assert bucket.rename_blob(bucket.get_blob("copy"), "moved").download_as_bytes() == b"<z>"
+    here = client_at(service.address()).create_bucket("near-1")
+    assert bucket.copy_blob(bucket.blob("z"), here).download_as_bytes() == b"<z>"
+    assert here.copy_blob(here.blob("z"), bucket, "back").download_as_bytes() == b"<z>"
+    with pytest.raises(NotFound):
+        bucket.blob("copy").download_as_bytes()
+    with pytest.raises(NotFound):
+        bucket.blob("copy").delete()
+    bucket.blob("moved").delete()
+    assert not bucket.blob("moved").exists()
+    assert not (service.root / "far-1").exists()
+
+
+def test_preconditions_hold(bucket: Any) -> None:
+    blob = bucket.blob("x")
+    blob.upload_from_string("1", if_generation_match=0)
+    with pytest.raises(PreconditionFailed):
+        bucket.blob("x").upload_from_string("2", if_generation_match=0)
+    first = bucket.get_blob("x").generation
+    bucket.blob("x").upload_from_string("three", if_generation_match=first)
+    second = bucket.get_blob("x").generation
+    assert second != first
+    with pytest.raises(PreconditionFailed):
+        bucket.blob("x").upload_from_string("4", if_generation_match=first)
+    with pytest.raises(PreconditionFailed):
+        bucket.blob("x").delete(if_generation_match=first)
+    with pytest.raises(NotFound):
+        bucket.blob("x", generation=first).download_as_bytes()
+    assert bucket.blob("x", generation=second).download_as_bytes() == b"three"
+
+
+def test_one_of_many_creators_wins(bucket: Any, service: Service) -> None:
+    """The store itself decides, so that it holds also against other services."""
+
+    def create(number: int) -> bool:
+        try:
+            client_at(service.address()).bucket("far-1").blob("one").upload_from_string(
+                str(number), if_generation_match=0
+            )
+        except PreconditionFailed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(16)))
+    assert won.count(True) == 1
+    assert bucket.blob("one").download_as_text() == str(won.index(True))
+
+
+@pytest.mark.parametrize("condition", ["", "&ifGenerationMatch=0"])
+def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str) -> None:
+    """Between two chunks, and after the last one was taken but its answer was lost."""
+    known = {"Authorization": f"Bearer {service.token}"}
+    target = f"/upload/storage/v1/b/far-1/o?uploadType=resumable&name=big{condition}"
+    _, headers, _ = plain(service.port, "POST", target, headers=known)
+    session = headers["location"].removeprefix(f"http://127.0.0.1:{service.port}")
+    half = os.urandom(MIB)
+    part = {**known, "Content-Range": f"bytes 0-{MIB - 1}/{2 * MIB}"}
+    assert plain(service.port, "PUT", session, half, part)[0] == 308
+    service.stop(signal.SIGKILL)
+    service.start()
+    ask = {**known, "Content-Range": f"bytes */{2 * MIB}"}
+    status, headers, _ = plain(service.port, "PUT", session, b"", ask)
+    assert (status, headers["range"]) == (308, f"bytes=0-{MIB - 1}")
+    last = {**known, "Content-Range": f"bytes {MIB}-{2 * MIB - 1}/{2 * MIB}"}
+    status, _, body = plain(service.port, "PUT", session, half, last)
+    assert status == 200, body
+    service.stop(signal.SIGKILL)
+    service.start()
+    status, _, again = plain(service.port, "PUT", session, b"", ask)
+    assert (status, json.loads(again)["generation"]) == (200, json.loads(body)["generation"])
+    blob = client_at(service.address()).bucket("far-1").blob("big")
+    assert blob.download_as_bytes(checksum="md5") == half * 2
+
+
+def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTable) -> None:
+    """The object is at the store and the process died before it could note that: with a creation, too."""
+    from trainshed.buckets.content import Digest, Staged
+    from trainshed.buckets.disk.objects import ObjectStore
+    from trainshed.buckets.port import Conditions, Draft, ObjectRef
+
+    stores = ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
+    far, path = stores.at("far-1"), service.root.with_name("data")
+
+    def staged() -> Staged:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        staged = Staged(path, fd, Digest())
+        if not os.fstat(fd).st_size:
+            staged.write(b"content")
+        else:
+            staged.digest.update(b"content")
+        return staged
+
+    def dies(record: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        far.commit(
+            ObjectRef("far-1", "x", conditions=Conditions(generation_match=0)),
+            staged(),
+            Draft(),
+            announce=dies,
+        )
+    assert path.exists()
+    record = far.commit(
+        ObjectRef("far-1", "x", conditions=Conditions(generation_match=0)), staged(), Draft()
+    )
+    assert record == far.read_record(ObjectRef("far-1", "x"))
+    assert not path.exists()
+
+
+def test_what_such_a_store_cannot_keep_is_refused(bucket: Any) -> None:
+    for name in ("dir/", "a//b", "a/../b", "new\tline"):
+        with pytest.raises(BadRequest, match="store elsewhere"):
+            bucket.blob(name).upload_from_string("")
+        # gcloud asks for `dir/` before it lists what is below: it is not there, and that is all.
+        assert not bucket.blob(name).exists()
+    loud = bucket.blob("x")
+    loud.metadata = {"Upper": "é"}
+    with pytest.raises(BadRequest, match=r"metadata\.Upper"):
+        loud.upload_from_string("")
+    loud = bucket.blob("x")
+    loud.upload_from_string("")
+    loud.metadata = {"k": "v"}
+    with pytest.raises(BadRequest, match="Write the object again"):
+        loud.patch()
+    with pytest.raises(BadRequest, match="configuration"):
+        bucket.delete()
+
+
+def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
+    """spec/submit#job-directory: it is probed there, too. Packages are fetched from such a bucket; it is no
+    directory under /gcs."""
+    before = time.time_ns() - 2 * 10**9
+    assert door.last_written("far-1", "out/") == 0
+    bucket.blob("out/p.tar.gz").upload_from_string(b"package")
+    assert door.open("far-1", "out/p.tar.gz").read() == b"package"
+    first = door.fingerprint("far-1", "out/p.tar.gz")
+    bucket.blob("out/p.tar.gz").upload_from_string(b"changed")
+    assert door.fingerprint("far-1", "out/p.tar.gz") != first
+    assert door.exists("far-1", "out/p.tar.gz")
+    assert not door.exists("far-1", "out/q")
+    with pytest.raises(NoSuchObject):
+        door.open("far-1", "out/q")
+    door.write_probe("far-1", "out")
+    assert [blob.name for blob in bucket.list_blobs()] == ["out/p.tar.gz"]
+    assert door.last_written("far-1", "out/") > before
+    assert door.shown("theirs") == ()
+    assert door.is_closed("far-1", "own")
+    assert not door.is_closed("far-1", "theirs")
+
+
+def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
+    tmp_path: Path,
+    table: BucketTable,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from msgspec.structs import replace
+
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        gone = replace(table, endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        lost = replace(table, name="lost-1", bucket="no-such-bucket")
+        with Service(tmp_path, BucketRules("own", tables=(gone, lost))) as service:
+            known = {"Authorization": f"Bearer {service.token}"}
+            status, _, body = plain(service.port, "GET", "/storage/v1/b/far-1/o/x", headers=known)
+            assert (status, b"does not answer" in body) == (503, True)
+            status, _, told = plain(
+                service.port,
+                "POST",
+                "/upload/storage/v1/b/lost-1/o?uploadType=media&name=x",
+                b"1",
+                known,
+            )
+            assert (status, b"[[buckets]]" in told) == (404, True)
+    output = "".join(capfd.readouterr()) + body.decode() + told.decode()
+    assert KEYS["TEST_STORE_SECRET"] not in output
+    assert not any(
+        KEYS["TEST_STORE_SECRET"] in path.read_text(errors="replace")
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    )
+
+
+def test_a_service_without_such_buckets_loads_nothing_for_them(tmp_path: Path) -> None:
+    """The bucket process is part of what an idle service may weigh."""
+    script = (
+        "import sys; from pathlib import Path; from trainshed.buckets.disk.objects import ObjectStore\n"
+        "import trainshed.buckets.process, trainshed.serve.service\n"
+        f"ObjectStore(Path({str(tmp_path / 'r')!r})).at('any')\n"
+        "assert 'obstore' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
+    """By which Polars, Delta Lake and uploads in parallel chunks write."""
+    key = service.address().partition("/with/")[2]
+
+    def ask(method: str, target: str, body: bytes = b"", **headers: str) -> Any:
+        sent = {name.replace("_", "-"): text for name, text in headers.items()}
+        return plain(service.port, method, f"/with/{key}/far-1{target}", body, sent)
+
+    assert ask("PUT", "/a%2Fb", b"hello")[0] == 200
+    status, headers, content = ask("GET", "/a/b")
+    assert (status, content, "last-modified" in headers) == (200, b"hello", True)
+    assert ask("PUT", "/a/b", b"x", x_goog_if_generation_match="0")[0] == 412
+    assert b"<Key>a/b</Key>" in ask("GET", "?list-type=2&prefix=a%2F")[2]
+    assert b"<Key>" not in ask("GET", "?list-type=2&prefix=a%2F&start-after=a%2Fb")[2]
+    assert ask("PUT", "/c", x_goog_copy_source="far-1/a%2Fb")[0] == 200
+    whole = os.urandom(3 * MIB + 5)
+    (tmp_path / "content").write_bytes(whole)
+    transfer_manager.upload_chunks_concurrently(  # pyright: ignore[reportUnknownMemberType]
+        str(tmp_path / "content"),
+        bucket.blob("big"),
+        chunk_size=MIB,
+        worker_type=transfer_manager.THREAD,
+    )
+    assert bucket.blob("big").download_as_bytes() == whole
+    assert ask("DELETE", "/big")[0] == 204
+
+
+def test_promises_that_such_a_store_cannot_hold_are_refused_by_name(bucket: Any) -> None:
+    client = bucket.client
+    for promise in ("versioning", "defaultEventBasedHold"):
+        asking = client.bucket(bucket.name)
+        asking.versioning_enabled = promise == "versioning"
+        asking.default_event_based_hold = promise == "defaultEventBasedHold"
+        with pytest.raises(BadRequest, match=f"{promise} of the bucket, whose objects lie"):
+            asking.patch()
+    bucket.blob("x").upload_from_string("content")
+    copied = "/b/far-1/o/x/rewriteTo/b/far-1/o/y"
+    with pytest.raises(BadRequest, match="temporaryHold of the object"):
+        client._post_resource(copied, {"temporaryHold": True})
+    assert not bucket.blob("y").exists()
+    bucket.versioning_enabled = False
+    bucket.patch()
