@@ -12,9 +12,12 @@ from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from trainshed.access.book import AccessBook
+from trainshed.access.permissions import PERMISSIONS, ROLES
+from trainshed.access.policy import Grant
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Passes, Ticket
+from trainshed.api.resources.jobs import OPEN
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
@@ -333,6 +336,11 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
         socket.say(token=unused, command="rm -r /")
         assert "used up" in (await socket.next())["error"]
     assert len(house.shells.opened) == 1
+    for role in ROLES if gone == "his role" else ():
+        grant = Grant("p1", role, "user:bo@corp.example")
+        await house.keeper.change(lambda book, to=grant: book.with_grants("p1", {to}), "p1", "bo")
+        answer = await house.call("POST", "/shell/ticket", fields, token=None)
+        assert answer.status == (200 if PERMISSIONS[OPEN] in ROLES[role] else 403), role
 
 
 async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house: Shelled) -> None:

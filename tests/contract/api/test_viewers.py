@@ -14,10 +14,12 @@ from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
 from tests.unit.specs_requests import custom_job
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.permissions import PERMISSIONS, ROLES
+from trainshed.access.policy import Grant
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import MOST_JOBS, Passes, ViewLinks
 from trainshed.api.calls.services import Views
-from trainshed.api.viewers.surface import MOST_DIRECTORIES, directories_of
+from trainshed.api.viewers.surface import MOST_DIRECTORIES, OPEN, directories_of
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobUid
@@ -160,6 +162,13 @@ async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
     path = f"/tensorboard/{json.loads(answer.body.splitlines()[-1])['path']}"
     assert (await house.call("GET", path, token=None)).status == 200
     if gone == "her role":
+        for role in ROLES:
+            grant = Grant("p1", role, "user:ana@corp.example")
+            house.tokens.replace(house.tokens.book.with_grants("p1", {grant}))
+            status = 200 if PERMISSIONS[OPEN] in ROLES[role] else 403
+            assert (await house.call("GET", path, token=None)).status == status, role
+            opened = await house.call("POST", "/tensorboard/open", opening, token=None)
+            assert opened.status == status, role
         house.tokens.replace(house.tokens.book.with_grants("p1", ()))
     else:
         house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))

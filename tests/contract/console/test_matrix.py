@@ -1,8 +1,10 @@
-"""Every page, action and stream of the console × every role × own and foreign project × own and foreign job:
-as the one table decides about the methods that it stands on."""
+"""Every page, its events, action and stream of the console × every role × own and foreign project × own and
+foreign job: as the one table decides about the methods that it stands on."""
 
 import json
 import re
+from collections.abc import AsyncGenerator
+from itertools import product
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,8 +17,10 @@ from tests.contract.console.test_submit import FORM
 from tests.people import known
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
-from trainshed.console import application
+from trainshed.console import application, live
 from trainshed.console.routes import ACTIONS, PAGES, STREAMS
+from trainshed.console.visits import Page, Visit
+from trainshed.wire.status import Refused
 
 OWN, FOREIGN = "p1", "p2"
 DRAWN = ("roles/aiplatform.user", "roles/editor", "roles/owner")
@@ -69,7 +73,15 @@ async def test_the_table_decides_for_the_console(
     def drawn(template: str, values: dict[str, Any]) -> str:
         return render(template, values) if is_drawn else ""
 
+    async def once(page: Page, visit: Visit) -> AsyncGenerator[bytes]:
+        """The event stream of a page, which shows what that shows, ends with its first look."""
+        try:
+            await page(visit)
+        except Refused as refused:
+            yield f"{refused.code.http} {refused}".encode()
+
     monkeypatch.setattr(application, "render", drawn)
+    monkeypatch.setattr(live, "stream", once)
     token = known(house.tokens, ANA)
     ana = Browser(house)
     await ana.sign_in(token=token)
@@ -88,18 +100,21 @@ async def test_the_table_decides_for_the_console(
         form = urlencode({**FORM, "project": project, "job": json.dumps(JOB)}).encode()
         for (verb, path), permission in ROWS.items():
             expected = permission == "*" or (permission in ROLES[role] and project == OWN)
-            answers: set[tuple[bool, str]] = set()
+            answers: set[tuple[bool, str, str]] = set()
             has_job = "job}" in path or "compare" in path
             ids = jobs[project][:-1] if has_job else [MISSING]
-            for job in ids:
-                url = re.sub(r"{\w+}", MISSING, path.replace("{job}", job))
+            ways = ("", "/events") if (verb, path) in PAGES else ("",)
+            for job, way in product(ids, ways):
+                url = way + re.sub(r"{\w+}", MISSING, path.replace("{job}", job))
                 url += f"?project={project}&job={job}&job={jobs[project][-1]}&search=x"
                 sent = form if verb == "POST" else None
                 answer = await house.call(verb, url, sent, token=None, headers=headers)
                 assert answer.status < 500 or "buckets" in path, (path, answer.body)
-                refused = answer.body.decode() if answer.status == 403 else ""
+                body = answer.body.decode()
+                is_let = answer.status != 403 and not (way and body.startswith("403"))
                 if not expected or job != MISSING or len(ids) == 1:
-                    answers.add((answer.status != 403, refused.replace(job, MISSING)))
-            if len(answers) > 1 or any(is_let != expected for is_let, _ in answers):
+                    refused = "" if is_let else body.replace(job, MISSING)
+                    answers.add((is_let, way, refused))
+            if len(answers) > len(ways) or {is_let for is_let, *_ in answers} != {expected}:
                 wrong.append((role, project, verb, path, answers))
     assert wrong == []
