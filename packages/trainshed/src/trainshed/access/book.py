@@ -221,13 +221,12 @@ class AccessFile(Struct, frozen=True):
     #: SHA-256 of the owner's token, in hexadecimal digits.
     owner: str
     #: (kind, key, content)
-    entries: Sequence[tuple[str, str, str]]
+    entries: Sequence[tuple[str, str, msgspec.Raw]]
 
     @classmethod
     def of(cls, owner: str, stored: Documents) -> "AccessFile":
-        rows = [(kind, key, content.decode()) for (kind, key), content in stored.items()]
-        return cls(owner, rows)
+        return cls(owner, [(*name, msgspec.Raw(content)) for name, content in stored.items()])
 
     def book(self) -> AccessBook:
         """Raises ValueError."""
-        return book_of({(kind, key): content.encode() for kind, key, content in self.entries})
+        return book_of({(kind, key): bytes(content) for kind, key, content in self.entries})

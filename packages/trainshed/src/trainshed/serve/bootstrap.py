@@ -295,7 +295,7 @@ def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> T
         ) from error
     owner = digest_of(token)
     file = AccessFile.of(owner, entries)
-    durable.write(str(data / FILE), msgspec.json.encode(file).decode())
+    durable.write(str(data / FILE), msgspec.json.encode(file))
     return TokenAuthority(book, owner, clock.now, jobs)
 
 
