@@ -156,6 +156,7 @@ def test_what_is_run_of_a_package_is_found(tmp_path: Path) -> None:
     with pytest.raises(PackagingError, match=r"--module trainer\.task"):
         pack(package, "", ())
     assert pack(package, "trainer.learn", ()).entry == "trainer.learn"
+    assert pack(package, "learn.py", ()).files == ("__init__.py", "data.py", "learn.py")
 
 
 def test_a_program_that_no_python_can_read_is_not_submitted(

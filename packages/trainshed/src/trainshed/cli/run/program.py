@@ -216,12 +216,13 @@ def _directory(path: Path, entry: str, needed: list[str]) -> Program:
         )
     if is_project(path):
         return _project(path, entry, needed)
-    if (path / "__init__.py").is_file():
+    names_file = entry.endswith((".py", ".sh"))
+    if (path / "__init__.py").is_file() and not names_file:
         files = {f"{path.name}/{name}": file for name, file in project_files(path)}
         module = entry or _entry_module(path, path.name)
         return _program(files, _Start(module=module), path.name, path.parent, needed)
     files = dict(project_files(path))
-    if entry.endswith((".py", ".sh")):
+    if names_file:
         entry = PurePosixPath(entry).as_posix()
         if entry not in files:
             raise PackagingError(f"--module: there is no file {entry} in {path}.")
