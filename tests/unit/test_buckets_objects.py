@@ -51,10 +51,6 @@ def visible(store: ObjectStore, name: str = "") -> Path:
     return store.catalog.directory(BUCKET) / name
 
 
-def temporaries(store: ObjectStore) -> list[Path]:
-    return list((state_directory(store.root) / "tmp").iterdir())
-
-
 def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:
     metadata = {f"key{number}": "v" * 100 for number in range(70)}
     record = put(store, "x", draft=Draft({}, metadata))
@@ -84,7 +80,7 @@ def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
     store.delete(ObjectRef(BUCKET, "x", second.generation))
     with pytest.raises(NotFound):
         get(store, "x")
-    assert temporaries(store) == []
+    assert list((state_directory(store.root) / "tmp").iterdir()) == []
 
 
 def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> None:

@@ -60,10 +60,6 @@ def test_every_metric_that_can_be_used_has_a_name() -> None:
             assert api is Api.ML or {metric for metric, _ in used} <= set(names)
 
 
-def _with_timeout(made: Job, timeout: int) -> Job:
-    return replace(made, spec=replace(made.spec, scheduling=Scheduling(timeout=timeout)))
-
-
 def test_a_gang_is_what_the_job_asks_for() -> None:
     """spec/queue#spot; only SPOT yields to on-demand work."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
@@ -81,7 +77,7 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     assert (asked_gang.priority, asked_gang.longest, asked_gang.spot) == (3, 80, True)
     assert asked_gang.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
     assert all(
-        limit <= gang(_with_timeout(made, limit)).longest <= limit * 9 / 8
+        limit <= gang(job(1, scheduling=Scheduling(timeout=limit))).longest <= limit * 9 / 8
         for limit in (1, 15, 16, 17, 10**9, 604_800 * 10**9)
     ), "in steps, and never shorter than it may be"
     flex = Scheduling(strategy=Strategy.FLEX_START)

@@ -19,7 +19,6 @@ from tests.unit.specs_requests import (
     SKLEARN,
     TENSORFLOW,
     FakeRuntimes,
-    Request,
     container,
     custom_job,
     ml_job,
@@ -41,14 +40,6 @@ NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
 
 def ml(**training: Any) -> JobSpec:
     return parse_job(ml_job(**training), runtimes=FakeRuntimes()).spec
-
-
-def ml_container(**training: Any) -> JobSpec:
-    values: Request = dict.fromkeys(
-        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
-    )
-    values["masterConfig"] = {"imageUri": CUSTOM_IMAGE}
-    return ml(**(values | training))
 
 
 def gang(spec: JobSpec) -> Gang:
@@ -108,7 +99,9 @@ BASIC = ml(
     jobDir="gs://bucket/job",
 )
 THIRTEEN = ml(**GUIDE)
-CONTAINERS = ml_container(
+CONTAINERS = ml(
+    **dict.fromkeys(("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")),
+    masterConfig={"imageUri": CUSTOM_IMAGE},
     scaleTier="CUSTOM",
     masterType="n1-standard-4",
     workerType="n1-standard-4",

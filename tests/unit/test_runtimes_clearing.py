@@ -49,10 +49,6 @@ def _pieces(cache: Path) -> list[Removal]:
     return list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).pieces())
 
 
-def _going(pieces: list[Removal]) -> list[str]:
-    return [piece.name for piece in pieces if not piece.why]
-
-
 def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     path = _put(cache, "layers", "held", days=40)
     code = (
@@ -82,7 +78,8 @@ def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> Non
     _put(cache, "layers", "stays", days=1, base="under")
     _put(cache, "layers", "goes", days=40, base="alone")
     pieces = _pieces(cache)
-    assert _going(pieces) == ["goes", "alone"]  # A layer before what it lies on.
+    going = [piece.name for piece in pieces if not piece.why]
+    assert going == ["goes", "alone"]  # A layer before what it lies on.
     (kept,) = [piece for piece in pieces if piece.why]
     assert (kept.name, kept.why) == ("under", "a layer that stays lies on it")
 

@@ -222,12 +222,6 @@ def test_of_a_flood_only_so_much_is_told() -> None:
     assert lines[-1] == "It has said more than 10000 lines; the rest is not shown."
 
 
-def _pipe(content: bytes) -> tuple[int, int]:
-    reader, writer = os.pipe()
-    os.write(writer, content)
-    return reader, writer
-
-
 def test_a_line_that_does_not_end_is_cut() -> None:
     reader, writer = os.pipe()
 
@@ -245,7 +239,8 @@ def test_a_line_that_does_not_end_is_cut() -> None:
 
 
 def test_who_still_holds_the_other_end_is_not_waited_for() -> None:
-    reader, writer = _pipe(b"first\nlast")
+    reader, writer = os.pipe()
+    os.write(writer, b"first\nlast")
     line, end = os.pipe()
     os.close(end)
     assert list(output.lines(reader, 60, line)) == ["first", "last"]

@@ -14,7 +14,6 @@ from trainshed.core.study.spec import (
     ParameterType,
     Scale,
 )
-from trainshed.core.tuning.records import TuningSpec
 
 PARAMS = "hyperparameters.params[0]"
 RATE: Request = {
@@ -32,12 +31,6 @@ def tuned(*params: Request, **changes: Any) -> Request:
 
 def parse(request: Request, max_trials: int = 0) -> ParsedMlJob:
     return parse_job(request, runtimes=FakeRuntimes(), max_trials=max_trials)
-
-
-def tuning_of(request: Request) -> TuningSpec:
-    tuning = parse(request).tuning
-    assert tuning is not None
-    return tuning
 
 
 def violations(request: Request, max_trials: int = 0) -> dict[str, str]:
@@ -135,7 +128,8 @@ def test_what_hyperparameters_become() -> None:
         enableTrialEarlyStopping=True,
         resumePreviousJobId="earlier",
     )
-    spec = tuning_of(request)
+    spec = parse(request).tuning
+    assert spec is not None
     assert spec.study.parameters == (
         Parameter("rate", ParameterType.DOUBLE, low=0.1, high=1.0, scale=Scale.LOG),
         Parameter("n", ParameterType.INTEGER, low=1, high=64),

@@ -25,16 +25,12 @@ SPEC = StudySpec(
 LOSS = Measurement((("loss", 0.5), ("memory", 1.0)), step=1)
 
 
-def a_trial(state: TrialState = TrialState.REQUESTED) -> Trial:
-    return Trial(StudyUid(1), 7, state, (("rate", 0.1),), created=10)
-
-
 # --- changes
 
 
 @pytest.mark.parametrize("state", [state for state in TrialState if state.is_over])
 def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
-    over = a_trial(state)
+    over = Trial(StudyUid(1), 7, state, (("rate", 0.1),), created=10)
     refused = (
         lambda: changes.assigned(over, "worker", 20),
         lambda: changes.measured(over, 20),
