@@ -1,8 +1,13 @@
 """Moments, durations, tables, references: what the command line shows."""
 
+import io
+import sys
+
 import click
+import pytest
 
 from trainshed.cli.jobs.describe import timeline_lines
+from trainshed.cli.output import metered
 from trainshed.cli.text.tables import Field, table_of, width
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
@@ -37,3 +42,21 @@ def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
         timeline_lines([TimelineEntry(at=NOON, kind="verdict", message=message)])[-1]
     )
     assert output.endswith("Its last lines: …): 1 of 2; the job is retried.")
+
+
+class Terminal(io.StringIO):
+    """A terminal's standard error."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("size", "is_shown"), [(9 << 20, True), (1 << 20, False)])
+def test_a_terminal_is_told_how_far_a_long_transfer_is(
+    monkeypatch: pytest.MonkeyPatch, size: int, is_shown: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    chunks = [bytes(size // 2), bytes(size - size // 2)]
+    assert list(metered("d/weights.bin", size, chunks)) == chunks
+    assert ("d/weights.bin, 9.4 MB" in terminal.getvalue()) is is_shown
+    assert ("100%" in terminal.getvalue()) is is_shown

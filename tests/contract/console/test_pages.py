@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from html import unescape
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -171,6 +172,31 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
     assert "loss train 0.5 , 0.5 to 1 validation 1 , 1 to 2" in text_of(page)
     by_time = await browser.get(f"/jobs/{uid}?axis=time")
     assert '"label": "Time", "marks": [1.0]' in unescape(by_time.body.decode())
+
+
+async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    spec: Any = JOB["jobSpec"]
+    (pool,) = spec["workerPoolSpecs"]
+    uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
+    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    for place, task in enumerate(("0-0", "1-0", "1-1")):
+        lines = [(START + n, f"step {n}/4 loss: {n + place}") for n in (1, 2, 3, 4)]
+        house.write_log(int(uid), f"workerpool{task}", *lines)
+
+    async def drawn(query: str) -> Any:
+        body = (await browser.get(f"/jobs/{uid}{query}")).body.decode()
+        (data,) = re.findall(r'data-curves="([^"]+)"', body)
+        return json.loads(unescape(data))
+
+    assert (await drawn(""))["lines"] == [
+        ["train", [2, 3, 4, 5]],
+        ["train, lowest", [1, 2, 3, 4], "edge"],
+        ["train, highest", [3, 4, 5, 6], "edge"],
+    ]
+    names = ["train", "train workerpool1-0", "train workerpool1-1"]
+    assert [name for name, _ in (await drawn("?replicas=apart"))["lines"]] == names
 
 
 async def test_a_chart_names_no_more_lines_than_it_draws(

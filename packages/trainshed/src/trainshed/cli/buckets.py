@@ -210,10 +210,10 @@ def _from_bucket(
                 goal = Place(to.bucket, to.directory + inner if whole else to.name)
                 _write(storage, goal, answer.read())
             elif target == "-":
-                for chunk in answer.chunks():
+                for chunk in answer.chunks(name):
                     sys.stdout.buffer.write(chunk)
             else:
-                _save(answer.chunks(), _local(target, inner, recursive=recursive))
+                _save(answer.chunks(name), _local(target, inner, recursive=recursive))
     return len(names)
 
 

@@ -5,6 +5,7 @@ Owns the texts by which a terminal tells refusals and failures. Knows no method 
 """
 
 import http
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
@@ -12,12 +13,15 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
+from trainshed.cli.output import metered
 from trainshed.cli.text.colours import cleaned, plain
 
 if TYPE_CHECKING:
     import http.client
     import ssl
 
+_CHUNK = 1 << 18
+"""Bytes of an object that are sent or read at a time."""
 PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without a limit."""
 
@@ -114,8 +118,10 @@ class Client:
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         query = {"uploadType": "media", "name": name}
         kind = "application/octet-stream"
+        file = io.BytesIO(content) if isinstance(content, bytes) else content
+        chunks = metered(name, size, iter(lambda: file.read(_CHUNK), b""))
         with self._open(
-            "POST", path, query=query, content=content, content_type=kind, length=size
+            "POST", path, query=query, content=chunks, content_type=kind, length=size
         ) as answer:
             answer.read()
 
@@ -138,7 +144,7 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str | int | Sequence[str] | None] | None = None,
-        content: bytes | BinaryIO | None = None,
+        content: bytes | Iterator[bytes] | None = None,
         content_type: str = "application/json",
         length: int | None = None,
         patience: float | None = PATIENCE,
@@ -306,11 +312,11 @@ class Answer:
         except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the answer in chunks of at most 256 KiB. Raises Unreachable if it breaks off."""
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yield the answer, an object of this name, in chunks. Raises Unreachable if it breaks off."""
+        chunks = iter(lambda: self._response.read(_CHUNK), b"")
         try:
-            while data := self._response.read(1 << 18):
-                yield data
+            yield from metered(name, self._response.length or 0, chunks)
         except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
 

@@ -3,10 +3,12 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
+
+from trainshed.cli.text.moments import size as amount
 
 _YAML = "trainshed.yaml"
 
@@ -46,6 +48,20 @@ class _Form(click.Choice[str]):
 
 takes_form = output_format("table", "Output as a table, or as JSON or YAML for programs.")
 """Decorator of a command that takes `form`: "table" or "json"."""
+
+
+_MANY = 8 << 20
+"""Bytes from which on a terminal is told how far it is."""
+
+
+def metered(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield chunks of `size` bytes in all, and show on a terminal how far it is if these are many."""
+    hidden = size < _MANY or not sys.stderr.isatty()
+    label = f"{name[-40:]}, {amount(size)}"
+    with click.progressbar(length=size, label=label, file=sys.stderr, hidden=hidden) as bar:
+        for chunk in chunks:
+            yield chunk
+            bar.update(len(chunk))
 
 
 def print_data(value: Any, *, stream: bool = False) -> None:

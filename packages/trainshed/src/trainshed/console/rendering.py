@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -284,13 +284,20 @@ def spark(values: Sequence[float | str]) -> str:
 
 
 def curve_data(
-    lines: Mapping[str, Mapping[float, float | str]], label: str, marks: Sequence[float] = ()
+    lines: Mapping[str, Mapping[float, float | str]],
+    label: str,
+    marks: Sequence[float] = (),
+    edges: Collection[str] = (),
 ) -> str:
     """Return what `charts.js` draws, as JSON: the values of each line by their places. A value that is no
-    finite number is a gap. `label`: what the places count; `marks`: those that get a vertical line."""
+    finite number is a gap. `label`: what the places count; `marks`: those that get a vertical line; `edges`:
+    names of lines that bound the band around the line before them."""
     at = sorted({place for values in lines.values() for place in values})
     columns = {name: [values.get(place) for place in at] for name, values in lines.items()}
-    drawn = [[name, [None if isinstance(v, str) else v for v in c]] for name, c in columns.items()]
+    drawn = [
+        [name, [None if isinstance(v, str) else v for v in c], *(["edge"] if name in edges else ())]
+        for name, c in columns.items()
+    ]
     return json.dumps(
         {"at": at, "lines": drawn, "label": label} | ({"marks": marks} if marks else {})
     )

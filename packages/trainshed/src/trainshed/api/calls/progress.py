@@ -71,11 +71,12 @@ class LogBook(Generic[T]):
         self._make = make
         self._whole = whole
         self._most = most
-        self._followed: OrderedDict[JobUid, Followed[T]] = OrderedDict()
+        self._followed: OrderedDict[tuple[JobUid, ReplicaId], Followed[T]] = OrderedDict()
 
-    async def look(self, logs: LogReader, job: Job) -> Followed[T]:
-        """Return what is known of a job, which has begun. Reads a bounded number of bytes."""
-        replica = _primary(job)
+    async def look(self, logs: LogReader, job: Job, replica: Replica | None = None) -> Followed[T]:
+        """Return what is known of a job, which has begun, by what a replica prints; None = its primary. Reads
+        a bounded number of bytes."""
+        replica = replica or primary_of(job)
         followed = self._of(job, replica)
         async with followed.lock:
             if followed.is_whole:
@@ -93,13 +94,14 @@ class LogBook(Generic[T]):
 
     def knows(self, job: Job) -> bool:
         """Whether somebody has asked about the job before."""
-        return job.uid in self._followed
+        return (job.uid, primary_of(job).id) in self._followed
 
     def _of(self, job: Job, replica: Replica) -> Followed[T]:
-        followed = self._followed.get(job.uid)
+        key = job.uid, replica.id
+        followed = self._followed.get(key)
         if followed is None:
             followed = Followed(job.attempt, replica.incarnation, self._make(job, replica))
-            self._followed[job.uid] = followed
+            self._followed[key] = followed
             if len(self._followed) > self._most:
                 self._followed.popitem(last=False)
         elif (followed.attempt, followed.incarnation) != (job.attempt, replica.incarnation):
@@ -107,7 +109,7 @@ class LogBook(Generic[T]):
                 followed.place = Place()
             followed.attempt, followed.incarnation = job.attempt, replica.incarnation
             followed.taker.restarted()
-        self._followed.move_to_end(job.uid)
+        self._followed.move_to_end(key)
         return followed
 
 
@@ -143,6 +145,7 @@ def _feed(taker: Taker, sample: Sample) -> None:
         taker.feed(at / _SECOND, text)
 
 
-def _primary(job: Job) -> Replica:
+def primary_of(job: Job) -> Replica:
+    """Return the replica that speaks for a job."""
     primary = ReplicaId(job.spec.pools[0].position, 0)
     return next((replica for replica in job.replicas if replica.id == primary), Replica(primary))

@@ -9,12 +9,13 @@ from typing import Final
 from trainshed.access.authorization import authorize
 from trainshed.api.calls.call import project_in
 from trainshed.api.calls.parents import read_name
+from trainshed.api.calls.progress import primary_of
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work, jobs_below
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailable, Violation
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import StudyName
+from trainshed.core.names import StudyName, log_task_name
 from trainshed.core.printed_measures import Measures, rank, split_name
 from trainshed.core.tensorboards import CurveSeries, Point, last_point, log_directory, thinned
 from trainshed.core.tuning.records import TuningJob
@@ -30,6 +31,7 @@ _MOST_IN_ALL: Final = 100_000
 _MOST_CURVES: Final = 2000
 _MOST_PRINTING: Final = 100
 """Newest jobs below a work whose logs are read."""
+_MOST_REPLICAS: Final = 16
 _LINES: Final = 8
 """Most lines of a chart."""
 _TRIALS: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
@@ -37,12 +39,12 @@ _TRIALS: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
 
 async def curves(call: JsonCall) -> records.JobCurves:
     """`GET
-    /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&charts=N&begin=S&end=S&means=true`: return the
-    curves, of these runs and tags if any are named (both may be repeated), each by at most `points` points
-    that have its extremes, or are means (1,000 by default and at most; fewer if there are more than a hundred
-    curves). `charts`: only some curves of so many measures, loss first, have points. Of event files: with one
-    point a curve, the one that was read last; steps from `begin` to `end`, 0 = all, with the points before
-    and after."""
+    /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&charts=N&begin=S&end=S&means=true&replicas=true`:
+    return the curves, of these runs and tags if any are named (both may be repeated), each by at most
+    `points` points that have its extremes, or are means (1,000 by default and at most; fewer if there are
+    more than a hundred curves). `charts`: only some curves of so many measures, loss first, have points. Of
+    event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = all,
+    with the points before and after. `replicas`: also what the first other replicas print."""
     most = call.number("points") or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
@@ -82,6 +84,13 @@ async def curves(call: JsonCall) -> records.JobCurves:
         for job in begun[-_MOST_PRINTING:]:
             known = await book.look(services.logs, job)
             views += [view for view in _printed(job, known.taker, most) if passes(view)]
+        if call.flag("replicas") and begun and isinstance(work, Job):
+            primary = primary_of(work).id
+            for replica in work.replicas[:_MOST_REPLICAS]:
+                if replica.id != primary:
+                    known = await services.trends.look(services.logs, work, replica)
+                    task = log_task_name(work.name.api, replica.id)
+                    views += filter(passes, _printed(work, known.taker, most, task))
     return records.JobCurves(
         job=str(work.name),
         log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
@@ -126,7 +135,9 @@ def _telling(series: Sequence[CurveSeries], charts: int) -> Sequence[CurveSeries
     return [curve for name in sorted(lines, key=rank)[:charts] for curve in lines[name][:_LINES]]
 
 
-def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCurve]:
+def _printed(
+    job: Job, measures: Measures, most: int, replica: str = ""
+) -> Iterator[records.JobCurve]:
     for series in measures.series:
         part = "" if series.part == "train" else series.part
         kept = thinned([point.value for point in series.points], most)
@@ -136,6 +147,7 @@ def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCur
             trial=job.parent.trial if job.parent else 0,
             run=part,
             tag=series.measure,
+            replica=replica,
             unit=series.unit,
             count=len(series.points),
             value=number(series.points[-1].value),

@@ -56,6 +56,7 @@ async def page(visit: Visit) -> View:
     """`/compare?job=A&job=B`: the jobs beside each other, what differs first. Raises Refused."""
     jobs = await _compared(visit)
     axes, lines = _parallel(jobs)
+    charts = _charts(jobs, visit.query("axis") == "time")
     return View(
         "Compare",
         "compare.html",
@@ -65,10 +66,7 @@ async def page(visit: Visit) -> View:
             "query": visit.request.raw_query,
         },
         parts={
-            "curves": Part(
-                "_job_curves.html",
-                {"charts": _charts(jobs, visit.query("axis") == "time"), "restarts": ()},
-            ),
+            "curves": Part("_job_curves.html", {"charts": charts, "restarts": ()}),
             "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         },
         place="jobs",

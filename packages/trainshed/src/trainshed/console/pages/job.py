@@ -5,6 +5,7 @@ import shlex
 from bisect import bisect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
+from statistics import fmean, median
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -92,7 +93,7 @@ async def overview(visit: Visit) -> View:
         runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
     tail, charts, restarts = LogPage(), (), _restarts(runs_timeline)
     if runs.replicas is not UNSET:
-        charts = await _curve_charts(visit, runs.uid, restarts)
+        charts = await _curve_charts(visit, runs, restarts)
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
     wanted = requested(job.resource or {})
     is_live = job.state not in FINAL
@@ -103,7 +104,7 @@ async def overview(visit: Visit) -> View:
         "head": head(visit, job, "overview"),
         "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
-        "curves": Part("_job_curves.html", {"charts": charts, "restarts": restarts}),
+        "curves": Part("_job_curves.html", of_runs | {"charts": charts, "restarts": restarts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
@@ -166,11 +167,13 @@ class Chart(Struct, frozen=True):
     latest: tuple[tuple[str, float | str, list[float]], ...] = ()
 
 
-async def measured(visit: Visit, uid: str, points: int, charts: int) -> Sequence[JobCurve]:
+async def measured(
+    visit: Visit, uid: str, points: int, charts: int, *, replicas: bool = False
+) -> Sequence[JobCurve]:
     """Return the curves of a job. Those of the measures that tell most have so many points, in the part and
-    the form that the address names."""
+    the form that the address names. `replicas`: of others than the primary as well."""
     form = {name: visit.query(name) for name in ("begin", "end", "means")}
-    counts = {"points": str(points), "charts": str(charts)}
+    counts = {"points": str(points), "charts": str(charts), "replicas": "true" if replicas else ""}
     return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
 
 
@@ -186,19 +189,40 @@ def _restarts(timeline: Timeline) -> list[float]:
 
 
 async def _curve_charts(
-    visit: Visit, uid: str, restarts: Sequence[float] = ()
+    visit: Visit, job: JobDescription, restarts: Sequence[float] = ()
 ) -> tuple[Chart, ...]:
-    """Return the charts: loss first, and what is no result of the training last."""
-    lines: dict[str, dict[str, JobCurve]] = {}
-    curves = await measured(visit, uid, _POINTS, _CHARTS)
+    """Return the charts: loss first, and what is no result of the training last. What several replicas print
+    is one line with a band, or a line for each if the address asks for them."""
+    lines: dict[str, dict[str, dict[str, JobCurve]]] = {}
+    has_several = len(job.replicas or ()) > 1
+    curves = await measured(visit, job.uid, _POINTS, _CHARTS, replicas=has_several)
+    apart = bool(visit.query("replicas"))
     since = began(curves) if visit.query("axis") == "time" else None
     for curve in curves:
         if curve.count > 1 and curve.points:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
-            lines.setdefault(measure or curve.tag, {})[where] = curve
+            key = f"{where} {curve.replica}".rstrip() if apart else where
+            lines.setdefault(measure or curve.tag, {}).setdefault(key, {})[curve.replica] = curve
     names = sorted(lines, key=rank)
     return tuple([_curve_chart(name, lines[name], restarts, since) for name in names])
+
+
+def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
+    """Return the median, the lowest and the highest of several lines. Places that lie near each other are
+    taken together, so that most lines have some: what each has there counts by its mean."""
+    first, last = min(map(min, lines)), max(map(max, lines))
+    count = min(map(len, lines))
+    bounds = [first + (last - first) * number / count for number in range(1, count)]
+    curves: list[dict[float, float]] = [{}, {}, {}]
+    cells = [[(bisect(bounds, place), value) for place, value in line.items()] for line in lines]
+    for number in range(count):
+        values = [[value for cell, value in line if cell == number] for line in cells]
+        means = [fmean(near) for near in values if near]
+        for curve, value in zip(curves, (median, min, max), strict=True):
+            if means:
+                curve[first + (last - first) * (number + 0.5) / count] = value(means)
+    return curves
 
 
 def began(curves: Iterable[JobCurve]) -> float:
@@ -212,28 +236,37 @@ def placed(point: CurvePoint, since: float | None) -> float:
 
 
 def _curve_chart(
-    name: str, lines: Mapping[str, JobCurve], restarts: Sequence[float], since: float | None
+    name: str,
+    lines: Mapping[str, Mapping[str, JobCurve]],
+    restarts: Sequence[float],
+    since: float | None,
 ) -> Chart:
-    units = {curve.unit or "step" for curve in lines.values()}
+    curves = [curve for by_replica in lines.values() for curve in by_replica.values()]
+    units = {curve.unit or "step" for curve in curves}
     # What one line counts in epochs and another one in steps has only the time in common.
     if len(units) > 1:
-        since = began(lines.values())
-    drawn = {
-        where: {placed(point, since): point.value for point in curve.points}
-        for where, curve in lines.items()
-    }
-    latest = tuple(
-        (where, curve.value, [at.value for at in curve.points if isinstance(at.value, float)])
-        for where, curve in lines.items()
-    )
+        since = began(curves)
+    drawn: dict[str, Mapping[float, float | str]] = {}
+    edges: list[str] = []
+    latest: list[tuple[str, float | str, list[float]]] = []
+    for where, by_replica in lines.items():
+        replicas = tuple(by_replica.values())
+        own = [{placed(at, since): at.value for at in curve.points} for curve in replicas]
+        numbers = [{at: v for at, v in line.items() if isinstance(v, float)} for line in own]
+        drawn[where] = own[0]
+        if len(own) > 1 and all(numbers):
+            bounds = [f"{where}, lowest", f"{where}, highest"]
+            drawn |= zip([where, *bounds], folded(numbers), strict=True)
+            edges += bounds
+        values = [at.value for at in replicas[0].points if isinstance(at.value, float)]
+        if not replicas[0].replica:
+            latest.append((where, replicas[0].value, values))
     # A restart is marked at the first point that came after it.
-    points = sorted(
-        (epoch(at.at), placed(at, since)) for curve in lines.values() for at in curve.points
-    )
+    points = sorted((epoch(at.at), placed(at, since)) for curve in curves for at in curve.points)
     first = [bisect(points, (start,)) for start in restarts]
     marks = [points[index][1] for index in first if index < len(points)]
     label = units.pop().title() if since is None else "Time"
-    return Chart(name, curve_data(drawn, label, marks), latest)
+    return Chart(name, curve_data(drawn, label, marks, edges), tuple(latest))
 
 
 async def usage(visit: Visit) -> View:

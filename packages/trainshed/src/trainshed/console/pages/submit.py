@@ -54,14 +54,6 @@ _OF_FIELDS: Final = (
 """(part of a field's path in the API, the form's field for it): the first part that occurs decides."""
 
 
-KINDS: Final[Mapping[str, str]] = {
-    "pipeline": "Training pipeline",
-    "ml": "AI Platform job",
-}
-"""Kinds of job that the page of JSON has an example of, with their names; the form makes the others."""
-_TASK: Final = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
-
-
 class Draft(Struct):
     """A job that is being written: its JSON, None if it cannot be read; and what is wrong with it."""
 
@@ -122,7 +114,7 @@ async def _form(
 
 
 async def json_page(visit: Visit) -> View:
-    """`/submit/json[?from=JOB][?kind=KIND]`: a copy of an existing job, or an example of a kind."""
+    """`/submit/json[?from=JOB]`: a copy of an existing job, or an example."""
     project, region = visit.place
     if visit.query("from"):
         job = await describe(visit, visit.query("from"))
@@ -130,7 +122,7 @@ async def json_page(visit: Visit) -> View:
         body = copy_of(api, job.resource or {}, visit.now, job.uid)
         project, region = place[1], place[3] if api is Api.VERTEX else region
     else:
-        body = _example(visit, visit.query("kind"))
+        body = draft_of(default_form(visit)).body
     text = json.dumps(body, indent=2, ensure_ascii=False)
     return await _json_form(visit, {"job": text, "project": project, "region": region})
 
@@ -155,7 +147,7 @@ async def _json_form(
     refused: Refused | None = None,
 ) -> View:
     project, region = visit.place
-    values = {"form": {"job": "", "project": project, "region": region, **form}, "kinds": KINDS}
+    values = {"form": {"job": "", "project": project, "region": region, **form}}
     draft = _read(form.get("job", ""))
     return await _shown(visit, draft, template, values, status=status, refused=refused)
 
@@ -349,31 +341,3 @@ def default_form(visit: Visit) -> dict[str, str]:
         "project": visit.place[0],
         "region": visit.facts.region,
     }
-
-
-def _example(visit: Visit, kind: str) -> dict[str, Any]:
-    """Return a job of this kind that would run here; a custom job if the kind is unknown."""
-    form = default_form(visit)
-    body = draft_of(form).body or {}
-    match kind:
-        case "pipeline":
-            return {
-                "displayName": body["displayName"],
-                "trainingTaskDefinition": _TASK,
-                "trainingTaskInputs": body["jobSpec"],
-            }
-        case "ml":
-            container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
-            master = {
-                "imageUri": container["imageUri"],
-                "containerCommand": container["command"],
-            }
-            training = {
-                "scaleTier": "CUSTOM",
-                "masterType": form["machine"],
-                "masterConfig": master,
-                "region": form["region"],
-            }
-            return {"jobId": f"first_{visit.now // 10**6}", "trainingInput": training}
-        case _:
-            return body

@@ -27,11 +27,11 @@ const draw = (box, at, lines, { value = plain, time = true, points = false, labe
     cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together } } : {}), ...(together || across ? { dataIdx: nearest } : {}) },
     hooks: { draw: [(u) => dashes(u, marks)], ...(together ? { setSelect: [(u) => { const { left, width } = u.select; if (width) zoom(together, u.posToVal(left, "x"), u.posToVal(left + width, "x")); }] } : {}) },
     legend: { live: true },
-    bands: across ? [{ series: [3, 2], fill: `color-mix(in oklab, ${colours[0]}, transparent 85%)` }] : [],
+    bands: lines.flatMap(([, , form, tone], i) => (form === "edge" && lines[i + 1]?.[3] === tone && lines[i + 1][2] === form ? [{ series: [i + 2, i + 1], fill: `color-mix(in oklab, ${colours[tone % colours.length]}, transparent 85%)` }] : [])),
     scales: { x: { time, ...(across ? { distr: across.isLog ? 3 : 1, range: (u, low, high) => (across.isLog ? [low / 1.1, high * 1.1] : [low - (high - low) / 40, high + (high - low) / 40]) } : {}) }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
     axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : across ? { ...axis, size: 28, space: 70, ...(across.names ? { incrs: [1] } : {}), values: (u, all) => all.map((v) => (v == null ? "" : called(v))) } : lasts ? { ...axis, size: 28, space: 90, incrs: SPANS, values: (u, all) => all.map(seconds) } : { ...axis, size: 28, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
     series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : called(v)) },
-      ...lines.map(([name, , form, tone], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: form === "edge" ? `color-mix(in oklab, ${colours[0]}, transparent 60%)` : colours[(tone ?? i) % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[(tone ?? i) % colours.length] : undefined }, spanGaps: Boolean(together || across), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
+      ...lines.map(([name, , form, tone], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: form === "edge" ? `color-mix(in oklab, ${colours[tone % colours.length]}, transparent 60%)` : colours[(tone ?? i) % colours.length], width: 1.5, class: form === "edge" ? "edge" : undefined, points: { show: form === "points" || (form !== "edge" && (points || at.length < 12)), size: 6, fill: form === "points" ? colours[(tone ?? i) % colours.length] : undefined }, spanGaps: Boolean(together || across), value: (u, v, s, at) => (v == null ? "" : lines[s]?.[2] === "edge" && form !== "edge" ? `${value(v)} (${value(u.data[s + 1][at])} to ${value(u.data[s + 2][at])})` : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
   }, [at, ...lines.map(([, values]) => values)], box);
   if (range) box.uplot.setScale("x", { min: range[0], max: range[1] });
   if (together) box.uplot.over.addEventListener("dblclick", () => zoom(together));
@@ -70,6 +70,7 @@ const look = async () => {
   const mine = ++looks, address = new URL(location.href), range = !drawn.time && zoomed.get("Step");
   if (range) address.searchParams.set("begin", Math.max(0, Math.floor(range[0])));
   if (range) address.searchParams.set("end", Math.max(1, Math.ceil(range[1])));
+  drawn.replicas ? address.searchParams.set("replicas", "apart") : address.searchParams.delete("replicas");
   drawn.time ? address.searchParams.set("axis", "time") : address.searchParams.delete("axis");
   if (drawn.smooth) address.searchParams.set("means", "true");
   const answer = await fetch(address);
@@ -119,11 +120,14 @@ const smoothed = (values) => {
 
 // Lines of values over steps: <div data-curves='{"at": […], "lines": [[name, […]], …]}'>. The buttons
 // [data-drawn] say how those of a page are drawn.
-const drawn = { time: new URLSearchParams(location.search).get("axis") === "time", smooth: false, log: false };
+const here = new URLSearchParams(location.search);
+const drawn = { time: here.get("axis") === "time", replicas: here.has("replicas"), smooth: false, log: false };
 const curves = () => {
   for (const box of document.querySelectorAll("[data-curves]")) {
     const { at, lines, points, label, log: far, marks } = JSON.parse(box.dataset.curves);
-    const shown = drawn.smooth && !points ? lines.map(([name, values]) => [name, smoothed(values)]) : lines;
+    // The edges of a band have the colour of the line before them.
+    let tone = -1;
+    const shown = lines.map(([name, values, form]) => [name, drawn.smooth && !points ? smoothed(values) : values, form, form === "edge" ? tone : ++tone]);
     const log = (drawn.log || far) && lines.every(([, values]) => values.every((v) => v == null || v > 0));
     // The cursor is in all charts at once that count the same.
     draw(box, at, shown, { time: false, points, label, log, marks, together: points ? "" : label || "Step" });

@@ -34,6 +34,7 @@ from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.cli.connection import local, on_this_machine
+from trainshed.cli.output import metered
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -71,7 +72,7 @@ class Destination:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
         with _private(path, os.O_TRUNC) as file:
-            for block in blocks:
+            for block in metered(entry.path, entry.size, blocks):
                 file.write(block)
                 digest.update(block)
                 size += len(block)

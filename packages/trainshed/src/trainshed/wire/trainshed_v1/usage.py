@@ -95,6 +95,8 @@ class JobCurve(Record, frozen=True):
     #: that was measured, "" = what it was trained on.
     run: str = ""
     tag: str = ""
+    #: The task of the replica that printed it; "" = the primary's, or it was logged.
+    replica: str = ""
     #: What the steps of what was printed count: "epoch", "step" or "line"; "" = it was logged.
     unit: str = ""
     #: Number of points that were read; `points` may be fewer.
