@@ -3,6 +3,7 @@ the record of who did what."""
 
 import asyncio
 import json
+import sqlite3
 from functools import partial
 from typing import Any
 
@@ -209,11 +210,34 @@ async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -
     assert row.hash == chained(before, row.at, "", house_content(house, row.seq)), "400 days later"
 
 
-def house_content(house: House, seq: int) -> bytes:
-    import sqlite3
+@pytest.mark.parametrize(
+    ("change", "answers"),
+    [
+        (
+            "UPDATE audit SET content = CAST(replace(content, 'person1', 'me') AS BLOB)",
+            "OK DATA_LOSS OK",
+        ),
+        ("UPDATE audit SET content = x'00' WHERE seq = 1", "DATA_LOSS OK OK"),
+        ("DELETE FROM audit WHERE seq = 2", "OK DATA_LOSS"),
+    ],
+)
+async def test_a_record_that_was_changed_or_follows_a_deleted_one_is_told(
+    house: Shelled, change: str, answers: str
+) -> None:
+    for number in range(3):
+        await token_of(house, f"person{number}@corp.example")
+    with stored(house) as connection:
+        connection.execute(change)
+    assert " ".join(row["answer"] for row in await audit(house)) == answers
 
+
+def stored(house: House) -> sqlite3.Connection:
     [file] = (house.log_root.parent / "data").glob("*.db")
-    with sqlite3.connect(file) as connection:
+    return sqlite3.connect(file)
+
+
+def house_content(house: House, seq: int) -> bytes:
+    with stored(house) as connection:
         return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
 
 

@@ -10,6 +10,7 @@ from trainshed.access.book import Documents
 from trainshed.core.units import Nanos
 from trainshed.store.audit import AuditRecord, AuditRow, chained, under_way
 from trainshed.store.sqlite.connections import Port, load_statements
+from trainshed.wire.status import StatusCode
 
 _SQL = load_statements("access.sql")
 _NEWEST = (1 << 63) - 1
@@ -59,14 +60,23 @@ class Access(Port):
         parameters = {"project_id": project, "before": before or _NEWEST, "limit": limit}
 
         def read(connection: sqlite3.Connection) -> tuple[AuditRow, ...]:
-            return tuple(
-                AuditRow(seq, at, project_id, msgspec.json.decode(content, type=AuditRecord), hash_)
-                for seq, at, project_id, content, hash_ in connection.execute(
-                    _SQL["audit_page"], parameters
-                )
-            )
+            return tuple(_row(row) for row in connection.execute(_SQL["audit_page"], parameters))
 
         return await self._snapshots.aside(read)
+
+
+def _row(row: tuple[int, Nanos, str, bytes, bytes, bytes | None]) -> AuditRow:
+    """Return a record; if the hash does not fit, because it was changed or the one before it is gone, it says
+    so."""
+    seq, at, project, content, hash_, before = row
+    try:
+        record = msgspec.json.decode(content, type=AuditRecord)
+    except msgspec.DecodeError:
+        record = AuditRecord("", "")
+    is_oldest = before is None and seq > 1
+    if not is_oldest and hash_ != chained(before or b"", at, project, content):
+        record.status = StatusCode.DATA_LOSS.number
+    return AuditRow(seq, at, project, record, hash_)
 
 
 def recorded(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:

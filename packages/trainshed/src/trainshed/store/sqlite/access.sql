@@ -29,6 +29,7 @@ INSERT INTO audit (at, project_id, content, hash) VALUES (:at, :project_id, :con
 DELETE FROM audit WHERE seq <= (SELECT min(seq) FROM audit) + 1 AND at < :before;
 
 -- name: audit_page
-SELECT seq, at, project_id, content, hash FROM audit
-WHERE seq < :before AND (:project_id IS NULL OR project_id = :project_id)
+SELECT seq, at, project_id, content, hash,
+       (SELECT hash FROM audit AS earlier WHERE earlier.seq < audit.seq ORDER BY seq DESC LIMIT 1)
+FROM audit WHERE seq < :before AND (:project_id IS NULL OR project_id = :project_id)
 ORDER BY seq DESC LIMIT :limit;

@@ -101,7 +101,7 @@ class AuditEntry(Record, frozen=True):
     #: The address that the request came from; "" = it is not known.
     source: str = ""
     detail: Mapping[str, Any] = {}
-    #: The name of the answer's google.rpc code: `OK`, or `PERMISSION_DENIED`.
+    #: Name of the answer's google.rpc code: `OK`, or `PERMISSION_DENIED`; `DATA_LOSS` = its hash is wrong.
     answer: str = ""
     #: SHA-256 of the entry before and of this one, in hexadecimal digits.
     hash: str = ""
