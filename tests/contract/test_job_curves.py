@@ -106,6 +106,12 @@ class House:
             for key, points in read.items()
         }
 
+    async def logged(self, curves: JobCurves, job: Job) -> dict[int, float | bytes]:
+        """The values of `acc` in the run that counts, by step."""
+        logged = await curves.logged(job, "acc")
+        assert logged is not None
+        return {point.step: point.value for point in logged[1]}
+
     async def until(self, expected: object, uid: JobUid = RUNNING.uid) -> None:
         async with asyncio.timeout(60):
             while await self.values(uid) != expected:
@@ -129,6 +135,27 @@ async def test_curves_appear_while_the_job_runs(house: House) -> None:
         EventWriter(house.logs, clock).scalar("acc", 0.25, 1)
         await house.until({"train:loss": {1: 1.0, 2: 0.5}, ":acc": {1: 0.25}})
     assert house.asked == ["gs://b/out/logs"]
+
+
+async def test_who_waits_for_a_trials_measurements_hears_of_each_write(house: House) -> None:
+    """An evaluation's counts before training's; of a job that is over all is read that there is."""
+    await house.created(RUNNING)
+    async with house.service() as curves:
+        heard: asyncio.Queue[JobUid] = asyncio.Queue()
+        curves.start(heard.put_nowait)
+        curves.follow(RUNNING)
+        assert await house.logged(curves, RUNNING) == {}
+        train, evaluation = (EventWriter(house.logs / run, clock) for run in ("train", "eval_1"))
+        train.scalar("acc", 0.25, 1)
+        while await house.logged(curves, RUNNING) != {1: 0.25}:
+            assert await heard.get() == RUNNING.uid
+        evaluation.scalar("acc", 0.5, 2)
+        while await house.logged(curves, RUNNING) != {2: 0.5}:
+            assert await heard.get() == RUNNING.uid
+        evaluation.scalar("acc", 0.75, 3)
+        await curves.finish(OVER)
+        assert await house.logged(curves, OVER) == {2: 0.5, 3: 0.75}
+    assert await curves.logged(job(), "acc") is None
 
 
 async def test_the_end_waits_for_what_was_written_last(house: House) -> None:

@@ -6,15 +6,16 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from trainshed.controller.parents import ModelBuckets, ParentStores
-from trainshed.controller.trial_summaries import SummaryPlaces
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
+from trainshed.core.tensorboards import Point
+from trainshed.core.tuning.records import SeenSummaries
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.sqlite.database import Store
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.port import Curve, Proposals, Seen, StoppingVerdict
-from trainshed.summaries.reading import Directory
 
 
 class CountingAdvisor(ProcessAdvisor):
@@ -61,14 +62,6 @@ class MadeUpMetrics(MetricsReader):
 
     def forget(self, job_uid: JobUid) -> None:
         pass
-
-
-class NoSummaries:
-    """No trial has a directory with summaries that may be read."""
-
-    def directory(self, uri: str, project: str) -> Directory | None:
-        del uri, project
-        return None
 
 
 class LearningAdvisor(CountingAdvisor):
@@ -130,15 +123,22 @@ async def _nothing(_: object) -> tuple[tuple[int, str], ...]:
     return ()
 
 
+Logged = Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | None]]
+
+
+async def _no_logs(_job: Job, _tag: str) -> None:
+    """Simulated programs have no log directory."""
+
+
 def parent_stores(
     store: Store,
     now: Callable[[], int],
     *,
     advisor: ProcessAdvisor | None = None,
     metrics: MetricsReader | None = None,
-    summaries: SummaryPlaces | None = None,
     buckets: ModelBuckets | None = None,
     printed: Callable[[object], Awaitable[Sequence[tuple[int, str]]]] | None = None,
+    logged: Logged | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
     """Of a store of the simulation. `uids`: those of a service that came before are not given again."""
@@ -150,9 +150,9 @@ def parent_stores(
         models=store.models,
         advisor=advisor or CountingAdvisor(),
         metrics=metrics or MadeUpMetrics(),
-        summaries=summaries or NoSummaries(),
         buckets=buckets or Buckets(),
         printed=printed or _nothing,
+        logged=logged or _no_logs,
         now=now,
         new_uid=lambda: JobUid(next(numbers)),
     )

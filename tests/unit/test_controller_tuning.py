@@ -2,31 +2,27 @@
 out (spec/tuning#trials)."""
 
 import asyncio
-import shutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import math
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
-from tests.e2e.programs.event_writer import EventWriter
 from tests.inline_store import open_inline
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
 from trainshed.controller.parents import Next
-from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Limits, Selection, StudySpec
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tensorboards import Point
+from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.store.port import Commit
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
-from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.reading import Directory
 
 SECOND = 10**9
 
@@ -47,9 +43,7 @@ class Advisor(CountingAdvisor):
 class House:
     """A store with one tuning job, and a clock that a test sets."""
 
-    def __init__(
-        self, job: TuningJob, advisor: Advisor | None = None, summaries: SummaryPlaces | None = None
-    ) -> None:
+    def __init__(self, job: TuningJob, advisor: Advisor | None = None) -> None:
         self.store = open_inline()
         self.now = job.created
         self.advisor, self.metrics = advisor or Advisor(), MadeUpMetrics()
@@ -59,17 +53,26 @@ class House:
             lambda: self.now,
             advisor=self.advisor,
             metrics=self.metrics,
-            summaries=summaries,
             printed=self._print,
+            logged=self._logged,
         )
         #: What the program of a trial has printed, by the time.
         self.printed: list[tuple[int, str]] = []
+        #: What it has logged: the points by tag.
+        self.logs: dict[str, list[Point]] = {}
         self.woken = False
         self.reconciler = TuningReconciler(self._stores, self._wake)
         self._epoch = asyncio.run(self._create(job))
 
     async def _print(self, _: object) -> Sequence[tuple[int, str]]:
         return self.printed
+
+    async def _logged(self, _: Job, tag: str) -> tuple[SeenSummaries, list[Point]]:
+        return SeenSummaries("gs://b/logs", tuple(self.logs)), self.logs.get(tag, [])
+
+    def writes(self, points: dict[int, float]) -> None:
+        """Has the program of the trial log them, ten seconds from now."""
+        self.logs[METRIC] = [Point(s, self.now + 10 * SECOND, v) for s, v in points.items()]
 
     def restart(self) -> None:
         """Forget all that is not stored."""
@@ -183,54 +186,29 @@ def test_a_limit_of_time_ends_a_job_whose_trials_all_run() -> None:
 # --- summaries ---
 
 
-class Places:
-    """Every trial's directory lies below one of this machine; none is asked for twice by one service."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def directory(self, uri: str, project: str) -> Directory | None:
-        del project
-        return LocalDirectory(self._root, (uri.rpartition("/")[2],))
-
-
-@pytest.fixture
-def writes(tmp_path: Path) -> Callable[..., None]:
-    """Has the program of trial 1 write summaries: value by step."""
-
-    def write(house: House, tag: str, points: dict[int, float]) -> None:
-        writer = EventWriter(tmp_path / "1", lambda: house.now / 1e9 + 10)
-        for step, value in points.items():
-            writer.scalar(tag, value, step)
-
-    return write
-
-
-def running_trial(tmp_path: Path) -> House:
-    house = House(tuning(trials=1, parallel=1), summaries=Places(tmp_path))
+def running_trial() -> House:
+    house = House(tuning(trials=1, parallel=1))
     house.look()
     house.is_seen(1, JobState.RUNNING)
     return house
 
 
-def test_a_trial_is_measured_by_its_summaries(tmp_path: Path, writes: Callable[..., None]) -> None:
-    house = running_trial(tmp_path)
-    writes(house, METRIC, {1: 0.25, 2: 0.5})
+def test_a_trial_is_measured_by_its_summaries() -> None:
+    house = running_trial()
+    house.writes({1: 0.25, 2: 0.5})
     house.look()
     assert house.measured(1) == (at(1, 0.25, 10), at(2, 0.5, 10))
-    writes(house, METRIC, {2: 0.75, 3: 0.5})
+    house.writes({1: 0.25, 2: 0.75, 3: 0.5, 4: math.nan})
     house.is_seen(1, JobState.SUCCEEDED)
     house.look()
     assert house.measured(1) == (at(1, 0.25, 10), at(2, 0.75, 10), at(3, 0.5, 10))
     assert house.trial(1).final == at(3, 0.5, 10)
 
 
-def test_what_is_reported_counts_before_summaries(
-    tmp_path: Path, writes: Callable[..., None]
-) -> None:
-    house = running_trial(tmp_path)
+def test_what_is_reported_counts_before_summaries() -> None:
+    house = running_trial()
     house.printed = [(house.now, f"{METRIC}: 0.1")]
-    writes(house, METRIC, {1: 0.25, 100: 0.5})
+    house.writes({1: 0.25, 100: 0.5})
     house.look()
     house.reports(1, at(2, 0.75, 20))
     house.is_seen(1, JobState.SUCCEEDED)
@@ -238,8 +216,8 @@ def test_what_is_reported_counts_before_summaries(
     assert house.trial(1).final == at(2, 0.75, 20)
 
 
-def test_a_trial_that_reports_nothing_is_measured_by_what_it_has_printed(tmp_path: Path) -> None:
-    house = running_trial(tmp_path)
+def test_a_trial_that_reports_nothing_is_measured_by_what_it_has_printed() -> None:
+    house = running_trial()
     house.printed = [(house.now, "seed 7"), (house.now + SECOND, f"{METRIC}: 0.5 {METRIC}=0.25")]
     house.look()
     assert house.measured(1) == (), "its end is awaited, since it may report until then"
@@ -248,29 +226,13 @@ def test_a_trial_that_reports_nothing_is_measured_by_what_it_has_printed(tmp_pat
     assert house.measured(1) == (at(1, 0.5, 1), at(2, 0.25, 1))
 
 
-def test_a_restarted_service_reads_the_same_and_stores_it_once(
-    tmp_path: Path, writes: Callable[..., None]
-) -> None:
-    house = running_trial(tmp_path)
-    writes(house, METRIC, {1: 0.25})
+def test_a_restarted_service_reads_the_same_and_stores_it_once() -> None:
+    house = running_trial()
+    house.writes({1: 0.25})
     house.look()
     house.restart()
     assert house.look().commit is None
     assert house.measured(1) == (at(1, 0.25, 10),)
-
-
-def test_summaries_that_are_removed_have_measured_all_the_same(
-    tmp_path: Path, writes: Callable[..., None]
-) -> None:
-    """Also when another service than the one that read them sees the end."""
-    house = running_trial(tmp_path)
-    writes(house, METRIC, {1: 0.25})
-    house.look()
-    house.restart()
-    shutil.rmtree(tmp_path / "1")
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.look()
-    assert house.trial(1).final == at(1, 0.25, 10)
 
 
 # --- early stopping ---

@@ -9,9 +9,8 @@ from typing import BinaryIO
 import pytest
 
 from tests.e2e.programs.event_writer import EventWriter
-from tests.unit.summaries import Clock, Counted
-from trainshed.summaries import directories
-from trainshed.summaries.directories import Follower, Point
+from tests.unit.summaries import Clock, Follower
+from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.reading import EventFile, Met
 
 
@@ -26,17 +25,13 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Counted:
-    return Counted(tmp_path, ("jobs", "3"))
+def directory(tmp_path: Path) -> LocalDirectory:
+    return LocalDirectory(tmp_path, ("jobs", "3"))
 
 
 @pytest.fixture
-def follower(directory: Counted) -> Follower:
-    return Follower(directory, "acc")
-
-
-def values(follower: Follower, run: str) -> dict[int, float]:
-    return {step: point.value for step, point in sorted(follower.runs().get(run, {}).items())}
+def follower(directory: LocalDirectory) -> Follower:
+    return Follower(directory)
 
 
 def event_file(directory: Path) -> Path:
@@ -44,15 +39,13 @@ def event_file(directory: Path) -> Path:
     return path
 
 
-def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted) -> None:
+def test_what_was_there_before_is_somebody_elses(place: Path, directory: LocalDirectory) -> None:
     """The same job directory as that of an earlier job."""
     EventWriter(place, Clock(500)).scalar("acc", 0.25, 1)
-    follower = Follower(directory, "acc", since=1000.0)
-    follower.look()
-    assert (follower.tags, follower.runs()) == (set(), {})
+    follower = Follower(directory, since=1000.0)
+    assert follower.look() == {}
     EventWriter(place / "eval", Clock(1000)).scalar("acc", 0.5, 1)
-    follower.look()
-    assert follower.runs() == {"eval": {1: Point(1003.0, 0.5)}}
+    assert follower.look() == {"eval:acc": {1: 0.5}}
 
 
 def test_nothing_but_plain_files_below_the_directory_is_read(
@@ -67,8 +60,7 @@ def test_nothing_but_plain_files_below_the_directory_is_read(
     os.link(secret, place / "b.tfevents")
     os.mkfifo(place / "c.tfevents")
     (place / "d.tfevents").mkdir()
-    follower.look()
-    assert (follower.tags, follower.runs()) == (set(), {})
+    assert follower.look() == {}
 
 
 def test_a_link_in_the_place_of_the_directory_is_not_followed(
@@ -77,42 +69,13 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(
     EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
     place.parent.mkdir()
     place.symlink_to(tmp_path / "secret")
-    follower.look()
-    assert follower.tags == set()
+    assert follower.look() == {}
 
 
 def test_depth_is_bounded(place: Path, follower: Follower, clock: Clock) -> None:
     EventWriter(place / "/".join("d" * 20), clock).scalar("acc", 0.5, 1)
     EventWriter(place / "/".join("e" * 21), clock).scalar("acc", 0.5, 1)
-    follower.look()
-    assert list(follower.runs()) == ["/".join("d" * 20)]
-
-
-def test_one_look_reads_so_much_and_the_next_goes_on(
-    place: Path, follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directories, "_MOST_SCALARS", 10)
-    for run in ("a", "b"):
-        writer = EventWriter(place / run, clock)
-        for step in range(10):
-            writer.scalar("acc", 0.5, step)
-    assert [follower.look() for _ in range(3)] == [False, False, True]
-    assert all(len(points) == 10 for points in follower.runs().values())
-
-
-def test_points_are_bounded_and_the_last_is_kept(
-    place: Path, follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directories, "_MOST_POINTS", 10)
-    writer = EventWriter(place, clock)
-    for step in range(200):
-        writer.scalar("acc", step / 256, step)
-        if step % 7 == 0:
-            follower.look()
-    follower.look()
-    points = values(follower, "")
-    assert 10 <= len(points) <= 21
-    assert max(points) == 199
+    assert list(follower.look()) == ["/".join("d" * 20) + ":acc"]
 
 
 class Vanishing:
@@ -130,6 +93,4 @@ class Vanishing:
 
 
 def test_files_that_vanish_or_are_no_event_files() -> None:
-    follower = Follower(Vanishing(), "acc")
-    assert follower.look()
-    assert follower.tags == set()
+    assert Follower(Vanishing()).look() == {}

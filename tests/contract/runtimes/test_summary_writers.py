@@ -9,9 +9,10 @@ import pytest
 from tests.contract.runtimes.conftest import Objects
 from tests.contract.runtimes.test_families import CACHE
 from tests.summary_writers import WRITERS, write
+from tests.unit.summaries import Follower
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.summaries.directories import Follower, LocalDirectory
+from trainshed.summaries.directories import LocalDirectory
 
 
 @pytest.mark.runtimes
@@ -27,8 +28,6 @@ def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
     finally:
         runtimes.close()
     write(writer, str(Path(prepared.template) / "bin" / "python3"), tmp_path)
+    values = Follower(LocalDirectory(tmp_path.parent, (tmp_path.name,))).look()
     for tag, expected in writer.scalars.items():
-        follower = Follower(LocalDirectory(tmp_path.parent, (tmp_path.name,)), tag)
-        assert follower.look()
-        points = follower.runs()[writer.run]
-        assert {step: point.value for step, point in points.items()} == expected
+        assert values[f"{writer.run}:{tag}"] == expected

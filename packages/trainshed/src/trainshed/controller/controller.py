@@ -209,7 +209,7 @@ class Controller:
         )
         self._watching = keep(self._watch, "hearing the engine")
         if self._curves is not None:
-            self._curves.start()
+            self._curves.start(self._metrics_written)
         self._looking = begin(
             self._look_at(tuple(self._tracked)), "looking at the jobs of earlier services"
         )
@@ -493,6 +493,7 @@ class Controller:
         live = tracked.live
         job, entries = self._steps.advanced(live, events)
         if job.state.is_final and self._curves is not None:
+            self._curves.follow(live.job)
             await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0

@@ -9,15 +9,15 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Set
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct, field
 
 from trainshed.controller.board_curves import BoardCurves, BoardStores
 from trainshed.controller.directory_watches import DirectoryWatches
-from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -31,6 +31,7 @@ from trainshed.core.tensorboards import (
     log_directory,
     point,
 )
+from trainshed.core.tuning.records import SeenSummaries
 from trainshed.eventloop.background import begin, keep
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
@@ -53,6 +54,17 @@ _END: Final = 5.0
 """Seconds that the end of a job waits for the last of its curves; the rest is read after it."""
 
 
+_EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
+
+
+class SummaryPlaces(Protocol):
+    """Finds the directories of summaries (`serve.bucket_adapters`)."""
+
+    def directory(self, uri: str, project: str) -> Directory | None:
+        """Return the directory of a URI; None if no program of the project may read it. Blocks."""
+        ...
+
+
 class CurveStores(Struct, frozen=True):
     """What curves are read from and kept in."""
 
@@ -61,6 +73,10 @@ class CurveStores(Struct, frozen=True):
     reader: Reader
     intake: Intake
     places: SummaryPlaces
+
+
+def _ignored(_uid: JobUid) -> None:
+    """Nobody hears of what is read."""
 
 
 class _Followed(Struct):
@@ -96,10 +112,13 @@ class JobCurves:
         self._followed: dict[JobUid, _Followed] = {}
         self._watches: DirectoryWatches[JobUid] = DirectoryWatches(MARK, self._changed)
         self._resuming: asyncio.Task[None] | None = None
+        self._written: Callable[[JobUid], None] = _ignored
         self._reading = asyncio.Semaphore(_AT_ONCE)
 
-    def start(self) -> None:
-        """Go on with jobs that were over before their files were read to their ends."""
+    def start(self, written: Callable[[JobUid], None] = _ignored) -> None:
+        """Go on with jobs that were over before their files were read to their ends. `written`: called with
+        each job of which more was read."""
+        self._written = written
         self._resuming = begin(self._resume(), "reading the curves of jobs that are over")
 
     def follow(self, job: Job) -> None:
@@ -127,6 +146,24 @@ class JobCurves:
             done, _ = await asyncio.wait([followed.task], timeout=_END)
             if not done:
                 about(log, job.uid).info("curves not read to their ends yet; the job ends before")
+
+    async def logged(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
+        """Return what was read of a job until now, all of it if the job is over: its tags, and the points
+        under one of them, ascending by step. None: it has no log directory."""
+        uri = log_directory(job.spec)
+        if not uri:
+            return None
+        if job.state.is_final:
+            followed = self._followed.get(job.uid)
+            tasks = [self._resuming, followed.task if followed is not None else None]
+            if reading := [task for task in tasks if task is not None]:
+                await asyncio.wait(reading)
+        known = await self._stores.curves.series(job.uid)
+        chosen = representative([series for series in known if series.tag == tag])
+        points: Sequence[Point] = ()
+        if chosen is not None:
+            points = (await self._stores.boards.points.read(job.uid, [chosen.uid]))[chosen.uid]
+        return SeenSummaries(uri, tuple(sorted({series.tag for series in known}))), points
 
     async def close(self) -> None:
         """Read nothing more; the next start goes on."""
@@ -266,6 +303,8 @@ class JobCurves:
             await self._stores.intake.tell(uid, (entry,))
         followed.files[progress.path] = progress
         followed.series |= fresh
+        if fresh:
+            self._written(uid)
         return True
 
     def _series(
@@ -276,6 +315,18 @@ class JobCurves:
         if known is None and len(followed.series.keys() | fresh) < MOST_SERIES:
             return CurveSeries(self._stores.boards.new_uid(), run, tag, 0, 0, None, 0)
         return known
+
+
+def representative(curves: Iterable[CurveSeries]) -> CurveSeries | None:
+    """Return the curve that counts if several directories have one under a tag: an evaluation's (a directory
+    such as `eval`, `eval_holdout`, `validation`) before training's, then the one that measured last. None if
+    there is none."""
+
+    def rank(series: CurveSeries) -> tuple[bool, int, str]:
+        evaluates = any(_EVALUATION.match(name) for name in series.run.split("/"))
+        return evaluates, series.at, series.run
+
+    return max(curves, key=rank, default=None)
 
 
 def _next(pieces: Iterator[Piece]) -> tuple[FileProgress, dict[str, list[Point]]] | None:

@@ -14,12 +14,12 @@ from trainshed.core.printed_measures import values_of
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
+from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve
-from trainshed.summaries.directories import Points
 
 _MOST: Final = 1_000
 """Up to so many measurements of a trial all count; of more, every second one, every fourth one, and so on."""
@@ -27,13 +27,12 @@ _MOST_KEPT: Final = 200_000
 """Measurements that are kept in memory of all jobs together: some 50 MB."""
 
 
-def of_summaries(metric: str, points: Points, started: Nanos) -> tuple[Measurement, ...]:
-    """Return the finite values of a run, one measurement per step, ascending by step. Elapsed times count
-    from `started` (ns)."""
+def of_summaries(metric: str, points: Sequence[Point], started: Nanos) -> tuple[Measurement, ...]:
+    """Return the finite values of a curve. Elapsed times count from `started` (ns)."""
     return tuple(
-        Measurement(((metric, point.value),), step, max(0, round(point.at * 1e9) - started))
-        for step, point in sorted(points.items())
-        if math.isfinite(point.value)
+        Measurement(((metric, point.value),), point.step, max(0, point.at - started))
+        for point in points
+        if isinstance(point.value, float) and math.isfinite(point.value)
     )
 
 

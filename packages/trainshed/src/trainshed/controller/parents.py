@@ -15,7 +15,6 @@ from typing import Protocol, assert_never
 
 from msgspec import Struct
 
-from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core import pipelines
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event, TimelineEntry
@@ -25,8 +24,9 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Trial
+from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.machine import abandoned, give_up
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineUnavailable
@@ -63,10 +63,11 @@ class ParentStores(Struct, frozen=True):
     models: Models
     advisor: ProcessAdvisor
     metrics: MetricsReader
-    summaries: SummaryPlaces
     buckets: ModelBuckets
     #: Returns when a job's primary printed what: (ns since the epoch, line), a bounded number of them.
     printed: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
+    #: Returns what a job has logged under a tag (`curves.JobCurves.logged`).
+    logged: Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | None]]
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
 

@@ -20,7 +20,6 @@ from trainshed.controller.measurements import (
     thinned,
 )
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
-from trainshed.controller.trial_summaries import TrialSummaries
 from trainshed.core.lifecycle.events import Event, PauseOver
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
@@ -30,7 +29,7 @@ from trainshed.core.study.records import Trial
 from trainshed.core.study.spec import Algorithm, Limits
 from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
-from trainshed.core.tuning.records import SeenSummaries, TuningJob
+from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import BegunTrial, begin
 from trainshed.core.units import Nanos
@@ -59,12 +58,10 @@ class TuningReconciler:
         self._curves = Curves(stores.studies)
         self._wake = wake
         self._proposals = TrialProposals(stores.advisor, wake)
-        self._summaries = TrialSummaries(stores.summaries, stores.now, wake)
 
     def close(self) -> None:
-        """Ask for nothing more, and stop following summaries."""
+        """Ask for nothing more."""
         self._proposals.close()
-        self._summaries.close()
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
@@ -106,30 +103,27 @@ class TuningReconciler:
         assert work is None or isinstance(work, Job)
         # A primary may report, and end, before the others are up and its job has started.
         if work is None or not work.attempt:
-            self._summaries.forget(trial.job)
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final
         measured = await asyncio.to_thread(stores.metrics.measurements, trial.job, work.started)
-        metric, summaries = study.metrics[0].id, None
+        metric, seen = study.metrics[0].id, None
         # What a program reports itself takes precedence over what its libraries write.
         if all(measurement.value(metric) is None for measurement in measured):
-            summaries = await self._summaries.of(job.uid, work, metric)
-            if summaries is not None:
-                measured = of_summaries(metric, summaries.points, work.started)
+            logged = await stores.logged(work, metric)
+            if logged is not None:
+                seen, points = logged
+                measured = of_summaries(metric, points, work.started)
         if is_over and not any(measurement.value(metric) is not None for measurement in measured):
             lines = await stores.printed(work)
             measured = await asyncio.to_thread(of_lines, metric, lines, work.started) or measured
         stored = (await stores.studies.measurements(job.study, (number,))).get(number, ())
         known = known_metrics(study, measured, stored)
-        # A program may have removed its summaries since.
         wanted = tuple(thinned(study, known, is_over=is_over)) or stored
         tags: tuple[str, ...] = ()
         if is_over and not wanted:
             tags = await asyncio.to_thread(stores.metrics.tags, trial.job)
         if is_over:
             await asyncio.to_thread(stores.metrics.forget, trial.job)
-            self._summaries.forget(trial.job)
-        seen = SeenSummaries(summaries.uri, summaries.tags) if summaries is not None else None
         return Sight(trial, work, wanted, stored, tags, seen)
 
     async def _stop_early(self, transition: Transition, sights: Sequence[Sight]) -> None:

@@ -169,6 +169,7 @@ class App:
 
     def _controller(self) -> Controller:
         settings, store, engine = self._settings, self._store, self._engine
+        curves = JobCurves(self._curve_stores())
         return Controller(
             intake=store.intake,
             ledger=store.ledger,
@@ -187,17 +188,17 @@ class App:
             notices=self._notices,
             now=clock.now,
             owner=f"{socket.gethostname()}:{os.getpid()}",
-            stores=self._parent_stores(),
+            stores=self._parent_stores(curves),
             scheduling=self._scheduling_policy(),
             failures=FailurePolicy(table_with(settings.failure_rules)),
             max_child_jobs=settings.max_child_jobs,
-            curves=JobCurves(self._curve_stores()),
+            curves=curves,
             meters=self.meters,
             outbox=self.outbox,
             prices=Prices(prices_of(settings.prices)),
         )
 
-    def _parent_stores(self) -> ParentStores:
+    def _parent_stores(self, curves: JobCurves) -> ParentStores:
         store = self._store
         return ParentStores(
             intake=store.intake,
@@ -206,9 +207,9 @@ class App:
             models=store.models,
             advisor=self.advisor,
             metrics=MetricsReader(self._engine.streams),
-            summaries=BucketSummaries(self._buckets),
             buckets=BucketAdapter(self._buckets),
             printed=partial(_printed, self._logs),
+            logged=curves.logged,
             now=clock.now,
             new_uid=self._new_uid,
         )

@@ -165,7 +165,7 @@ _LARGEST: Final = 256 << 20
 
 
 class BucketSummaries:
-    """Finds event files of trials in the buckets (`controller.trial_summaries.SummaryPlaces`)."""
+    """Finds event files in the buckets (`controller.curves.SummaryPlaces`)."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store

@@ -2,31 +2,18 @@
 
 Nothing in it is trusted: each step down is taken from an open directory and follows no link, only plain files
 are read, and the number of entries looked at is bounded. Blocks.
-
-`Follower` follows the scalars in it as it grows: what every run has measured, read once. What was read of a
-file that is gone is kept.
 """
 
 import os
-import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from msgspec import Struct
 
-from trainshed.summaries.reading import (
-    MARK,
-    Directory,
-    EventFile,
-    FileProgress,
-    Met,
-    read_on,
-    run_of,
-    unwatched,
-)
+from trainshed.summaries.reading import MARK, EventFile, Met
 
 
 class LogDirectory(Struct, frozen=True):
@@ -141,88 +128,3 @@ def _opened(handle: int, name: str) -> int | None:
         return os.open(name, _DIRECTORY, dir_fd=handle)
     except OSError:
         return None
-
-
-_MOST_SCALARS: Final = 2_000_000
-"""Scalars after which a look ends; the next one goes on."""
-_MOST_TAGS: Final = 1000
-_MOST_POINTS: Final = 50_000
-"""Points of one tag in one file. With twice as many, every second one is forgotten, but never the last."""
-_EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
-
-
-class Point(Struct, frozen=True):
-    """One value of a scalar."""
-
-    #: Seconds since the epoch, by the clock of the program that wrote it.
-    at: float
-    value: float
-
-
-Points = Mapping[int, Point]
-"""Points by step."""
-
-
-class Follower:
-    """Follows a tag in a directory. `since` (seconds since the epoch): what was written before is another
-    program's and does not count. For one thread at a time."""
-
-    def __init__(self, directory: Directory, tag: str, since: float = 0.0) -> None:
-        self._directory = directory
-        self._tag = tag
-        self._since = since
-        self._files: dict[str, FileProgress] = {}
-        self._points: dict[str, dict[int, Point]] = {}
-        #: All tags of scalars that were seen.
-        self.tags: set[str] = set()
-
-    def look(self, met: Met = unwatched) -> bool:
-        """Read what is new; `met` as in `Directory.files`. Returns False if there is more to read than one
-        look reads. Raises OSError."""
-        left = _MOST_SCALARS
-        for piece in read_on(self._directory, self._files, self._since, met):
-            path = piece.progress.path
-            if piece.is_anew:
-                self._points[path] = {}
-            self._files[path] = piece.progress
-            for scalar in piece.scalars:
-                if len(self.tags) < _MOST_TAGS:
-                    self.tags.add(scalar.tag)
-                if scalar.tag == self._tag:
-                    _put(self._points[path], scalar.step, Point(scalar.at, scalar.value))
-            points = self._points[path]
-            if len(points) > 2 * _MOST_POINTS:
-                last = max(points)
-                kept = {step: points[step] for step in sorted(points)[::2]}
-                self._points[path] = kept | {last: points[last]}
-            left -= len(piece.scalars)
-            if left <= 0:
-                return False
-        return True
-
-    def runs(self) -> dict[str, Points]:
-        """Return what each run, a directory with event files, has measured under the tag. Of several values
-        of a step the last one written counts: a program that goes back to a checkpoint opens another file."""
-        runs: dict[str, dict[int, Point]] = {}
-        for path, points in sorted(self._points.items()):
-            for step, point in points.items():
-                _put(runs.setdefault(run_of(path), {}), step, point)
-        return dict(runs)
-
-
-def _put(points: dict[int, Point], step: int, point: Point) -> None:
-    before = points.get(step)
-    if before is None or before.at <= point.at:
-        points[step] = point
-
-
-def representative(runs: Mapping[str, Points]) -> str | None:
-    """Return the run that represents the model if several have measured under one tag: an evaluation's (a
-    directory such as `eval`, `eval_holdout`, `validation`) before training's, then the one that measured
-    last. None if there is none."""
-
-    def rank(run: str) -> tuple[bool, float, str]:
-        evaluates = any(_EVALUATION.match(name) for name in run.split("/"))
-        return evaluates, max(point.at for point in runs[run].values()), run
-
-    return max(runs, key=rank, default=None)

@@ -100,10 +100,6 @@ class EventFile(Struct, frozen=True):
 Met = Callable[[int, str], None]
 
 
-def unwatched(handle: int, awaited: str) -> None:
-    """Do nothing: a `Met` for callers that watch nothing."""
-
-
 class Directory(Protocol):
     """A place with event files in it. Blocks."""
 
