@@ -59,7 +59,6 @@ def test_a_regular_expression_costs_no_backtracking(pattern: str) -> None:
     """Seconds for a hundred thousand characters; Python's `re` needs years for thirty."""
     regex = compile_regex(pattern)
     assert seconds(lambda: regex.found_in("a" * LONG + "!")) < 3
-    assert seconds(lambda: regex.first_in("ab" * (LONG // 2) + "!")) < 3
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
         (Progress(), "the log tells no step", "let the program print its step"),
         (steps(None, 12, 5), "too far back", "it was at 12"),
         (steps(1, 12, None), "the job ended before a line of workerpool0-0", "an earlier moment"),
-        (replace(steps(1, 12, 5), ascending=False), "fall as well as rise", "give a stepPattern"),
+        (replace(steps(1, 12, 5), ascending=False), "fall as well as rise", "only grows"),
     ],
 )
 def test_what_the_log_does_not_say_is_unknown_and_why(

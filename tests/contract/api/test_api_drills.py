@@ -149,7 +149,7 @@ async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
     assert steps["replica"] == "workerpool0-0"
 
 
-async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drilled) -> None:
+async def test_the_steps_may_be_told_by_the_primary(house: Drilled) -> None:
     await drilled(house, "step 4/9")
     house.clock = START + 11 * SECOND
     await order(house, kind="kill", replica="worker 0")
@@ -162,7 +162,3 @@ async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drill
     house.write_log(1000, "workerpool0-0", (START + 13 * SECOND, "step 5/9"))
     second = (await house.result("GET", f"{JOB}/resumeReport"))["drills"][1]
     assert (second["steps"]["replica"], second["lost"]) == ("workerpool0-0", 0)
-    own = (await house.result("GET", f"{JOB}/resumeReport?stepPattern=/(9)"))["drills"][0]
-    assert own["outcome"] == "started_over", "by a pattern that says so"
-    wrong = await house.call("GET", f"{JOB}/resumeReport?stepPattern=(")
-    assert set(violations(wrong)) == {"stepPattern"}

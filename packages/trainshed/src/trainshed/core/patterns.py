@@ -60,15 +60,6 @@ class Regex:
         """Whether the whole text matches."""
         return self._compiled.fullmatch(_bytes(text)) is not None
 
-    def first_in(self, text: str) -> str | None:
-        """Return the first group of the first match, or the whole match if there are no groups; None without
-        a match."""
-        match = self._compiled.search(_bytes(text))
-        if match is None:
-            return None
-        part = match.group(1 if self._compiled.groups else 0)
-        return (part or b"").decode(errors="replace")
-
 
 def compile_regex(
     text: str,

@@ -18,15 +18,13 @@ from msgspec import Struct
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Drill, Job
-from trainshed.core.patterns import Regex, compile_regex
 from trainshed.core.progress import LEVELS, counts
 from trainshed.core.units import Nanos
 
 _OF_CHECKPOINTS: Final = re.compile(r"restor|resum|load|saved|saving|checkpoint|ckpt", re.I)
 _WORDS: Final = {word: word for word in LEVELS} | {"globalstep": "step"}
 """The words for a step in the names of fields of JSON lines."""
-_LARGEST: Final = 10**18
-MOST_READ: Final = 4096
+_MOST_READ: Final = 4096
 """How many characters of a line are looked at: a step is at its beginning."""
 
 
@@ -56,26 +54,12 @@ class Series(Struct, frozen=True):
     word: str
     #: They are those about checkpoints, or all others.
     of_checkpoints: bool = False
-    #: A regular expression of the user's, which alone decides; None = there is none.
-    pattern: Regex | None = None
 
     def step(self, line: Line) -> Step | None:
         """Return the step in the line; None if the line is not of this kind."""
-        if self.pattern is not None:
-            number = _own(self.pattern, line.text[:MOST_READ])
-        else:
-            kinds = _told(line)
-            number = next((kinds[kind] for kind in kinds if kind == self), None)
+        kinds = _told(line)
+        number = next((kinds[kind] for kind in kinds if kind == self), None)
         return None if number is None else Step(number, line.at)
-
-
-def series_by(pattern: str) -> Series:
-    """Return the series of the lines that match a regular expression; its first group, or all that it
-    matches, is the step's number.
-
-    Raise PatternError for an invalid one.
-    """
-    return Series("step", pattern=compile_regex(pattern))
 
 
 def learned(lines: Iterable[Line]) -> Series | None:
@@ -94,7 +78,7 @@ def learned(lines: Iterable[Line]) -> Series | None:
 
 def _told(line: Line) -> dict[Series, int]:
     """Return each number in the line that may be a step."""
-    text = line.text[:MOST_READ]
+    text = line.text[:_MOST_READ]
     of_checkpoints = _OF_CHECKPOINTS.search(text) is not None
     numbers = {
         Series(count.what, of_checkpoints): int(count.done)
@@ -106,14 +90,6 @@ def _told(line: Line) -> dict[Series, int]:
         if word and isinstance(value, int) and not isinstance(value, bool):
             numbers[Series(word, of_checkpoints)] = value
     return numbers
-
-
-def _own(pattern: Regex, text: str) -> int | None:
-    number = pattern.first_in(text)
-    if number is None:
-        return None
-    digits = number.replace(",", "").replace("_", "").strip()
-    return int(digits) if digits.isdecimal() and len(digits) <= len(str(_LARGEST)) else None
 
 
 _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
@@ -274,7 +250,7 @@ def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str,
         why, then = _not_back(hit, over=over)
     elif progress.before is None:
         why = "the log tells no step before the fault"
-        then = "let the program print its step (step 120), or give a stepPattern for the lines that tell it"
+        then = "let the program print its step (step 120)"
     elif progress.first is None:
         why = f"the first {word} {whose}is too far back in the log to be found"
         then = (
@@ -282,7 +258,7 @@ def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str,
         )
     elif not progress.ascending:
         why = f"the {word} numbers {whose}in the log fall as well as rise before the fault"
-        then = "give a stepPattern for a number that only grows"
+        then = "let the program print a number that only grows (step 120)"
     elif progress.after is None and over:
         why = f"the job ended before a line {whose}told a {word} after the restart"
         then = "order the drill for an earlier moment"

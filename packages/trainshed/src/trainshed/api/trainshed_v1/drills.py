@@ -64,21 +64,14 @@ def read_drill(fields: Fields, now: Nanos, job: Job) -> Drill:
     kind = fields.choice("kind", tuple(DrillKind))
     replica = read_replica(fields, job)
     at_line = fields.text("atLine")
-    if fault := pattern_fault(at_line):
-        fields.fault("atLine", fault)
+    try:
+        compile_regex(at_line)
+    except PatternError as error:
+        fields.fault("atLine", str(error))
     after = _after(fields)
     if at_line and after:
         fields.fault("after", "A drill waits for a line (atLine) or for a time (after), not both.")
     return Drill(0, DrillKind(kind or DrillKind.KILL), replica, now, at_line, after)
-
-
-def pattern_fault(pattern: str) -> str:
-    """Return what is wrong with a regular expression; "" if nothing is."""
-    try:
-        compile_regex(pattern)
-    except PatternError as error:
-        return str(error)
-    return ""
 
 
 def drill_view(drill: Drill, api: Api) -> records.Drill:

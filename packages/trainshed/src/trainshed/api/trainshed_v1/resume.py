@@ -9,9 +9,8 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.drills import drill_view, pattern_fault
+from trainshed.api.trainshed_v1.drills import drill_view
 from trainshed.api.trainshed_v1.timeline import verdict_view
-from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.resume import (
@@ -24,7 +23,6 @@ from trainshed.core.resume import (
     hits,
     learned,
     result,
-    series_by,
 )
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
@@ -37,15 +35,13 @@ _SECONDS: Final = 5.0
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
-    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: return whether the job resumed where
-    it was after its drills. `stepPattern`: matches the lines that tell the steps; the first group, or the
-    whole match, is the number."""
+    """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job resumed where it was after its
+    drills."""
     job, _ = await find_job(call.services.reader, call.target)
-    own = _own_series(call.parameter("stepPattern"))
     entries = await call.services.reader.timeline(job.uid)
     hit = hits(job, entries)
     log = _Log(call.services, job)
-    findings = tuple([await _finding(log, job, impact, own) for impact in hit])
+    findings = tuple([await _finding(log, job, impact) for impact in hit])
     by_number = {finding.hit.drill.number: finding for finding in findings}
     return records.ResumeReport(
         name=str(job.name),
@@ -54,16 +50,8 @@ async def report(call: JsonCall) -> records.ResumeReport:
     )
 
 
-def _own_series(pattern: str) -> Series | None:
-    if not pattern:
-        return None
-    if fault := pattern_fault(pattern):
-        raise InvalidRequest((Violation("stepPattern", fault),))
-    return series_by(pattern)
-
-
-async def _finding(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Finding:
-    progress = await _progress(log, job, hit, own)
+async def _finding(log: "_Log", job: Job, hit: Hit) -> Finding:
+    progress = await _progress(log, job, hit)
     first_line = 0
     if hit.restarted:
         async for page in log.pages({hit.drill.replica}, hit.restarted, hit.until):
@@ -74,13 +62,13 @@ async def _finding(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Findi
     return find(hit, progress, first_line, in_bucket=in_bucket, over=job.state.is_final)
 
 
-async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Progress:
+async def _progress(log: "_Log", job: Job, hit: Hit) -> Progress:
     """Return the steps told by the replica that was hit, else by the primary, else by any replica."""
     primary = ReplicaId(0, 0)
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({primary}), None)):
         last = await log.last(replicas, fault, _PAGE)
-        series = own or await asyncio.to_thread(learned, last)
+        series = await asyncio.to_thread(learned, last)
         if series is None:
             continue
         steps = await log.steps(series, last)
@@ -121,7 +109,7 @@ class _Log:
         self, series: Series, lines: list[LogLine], most: int | None = None
     ) -> list[Step]:
         """Return the steps that the lines tell, in their order, at most `most`. Runs in a thread, because the
-        lines are the program's, and the pattern may be a caller's."""
+        lines are the program's."""
 
         def read() -> list[Step]:
             steps: list[Step] = []

@@ -46,11 +46,6 @@ _SECOND = 10**9
     show_default=True,
     help="Wait until the job recovered or failed.",
 )
-@click.option(
-    "--step-pattern",
-    metavar="REGEX",
-    help="Lines that tell the step; the first group is its number. Default: lines like `step 120`.",
-)
 @output_format("text", "Report as text, or JSON for programs.")
 @takes_endpoint
 def command(
@@ -62,7 +57,6 @@ def command(
     at_line: str | None,
     after: str | None,
     wait: bool,
-    step_pattern: str | None,
     form: str,
 ) -> None:
     """Inject a fault into a running job and report whether it resumed where it was; without --kind report
@@ -74,15 +68,12 @@ def command(
     if kind is None:
         if replica or at_line or after:
             raise click.UsageError("Say by --kind which fault it is to be.")
-        _report(endpoint, job, step_pattern, form)
+        _report(endpoint, job, form)
         return
     if at_line and after:
         raise click.UsageError("A drill waits for a line or for a time: give --at-line or --after.")
     client = endpoint.client()
     target = JobView.parse(find_job(client, job, endpoint.project))
-    if step_pattern:
-        # Fails if the pattern cannot be used, before anything is done to the job.
-        client.get(job_path(target.uid, "/resumeReport"), stepPattern=step_pattern)
     order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
     body = {name: value for name, value in order.items() if value}
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
@@ -91,7 +82,7 @@ def command(
         click.echo(f"What comes of it: trainshed drill {target.job_id}")
         return
     try:
-        finding = _watched(client, target, drill, step_pattern=step_pattern)
+        finding = _watched(client, target, drill)
     except KeyboardInterrupt:
         click.echo(
             f"The drill stays ordered. What comes of it: trainshed drill {target.job_id}",
@@ -109,8 +100,6 @@ def _watched(
     client: Client,
     job: JobView,
     drill: Drill,
-    *,
-    step_pattern: str | None,
 ) -> ResumeFinding:
     """Tell what happens to the job until the result of the drill is known or the job is over, and return what
     the resume report then says of it."""
@@ -118,7 +107,7 @@ def _watched(
     path = job_path(job.uid, "/resumeReport")
 
     def finding() -> ResumeFinding:
-        report = read(client.get(path, stepPattern=step_pattern), ResumeReport)
+        report = read(client.get(path), ResumeReport)
         for part in report.drills:
             if part.drill.number == drill.number and (
                 drill.number or part.drill.order_time == drill.order_time
@@ -157,11 +146,11 @@ def _steps_of(finding: ResumeFinding) -> Steps:
     return finding.steps or Steps()
 
 
-def _report(endpoint: Endpoint, job: str, step_pattern: str | None, form: str) -> None:
+def _report(endpoint: Endpoint, job: str, form: str) -> None:
     """Print what each drill did to a job. Raises SystemExit if the job started over after one of them."""
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
-    answer = client.get(job_path(uid, "/resumeReport"), stepPattern=step_pattern)
+    answer = client.get(job_path(uid, "/resumeReport"))
     report = read(answer, ResumeReport)
     if form == "json":
         print_data(answer)
