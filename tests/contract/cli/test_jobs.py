@@ -242,8 +242,7 @@ def test_the_timeline_has_times_between_and_attempts(
         at_attempt("attempt", "Attempt 2 begins.", 9, attempt=2),
     ]
     second = attempt | {"attempt": 2, "endTime": "", "rule": ""}
-    counters: dict[str, Any] = {"retries": {}, "restarts": {}}
-    answer = {"name": "x", "entries": entries, "attempts": [attempt, second], "counters": counters}
+    answer = {"name": "x", "entries": entries, "attempts": [attempt, second]}
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/timeline", answer)
     assert trainshed("jobs", "timeline", "7").stdout.splitlines()[2:] == [

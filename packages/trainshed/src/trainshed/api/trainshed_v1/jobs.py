@@ -30,7 +30,6 @@ from trainshed.api.trainshed_v1.progress import glance, meets, progress_of, tren
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import (
     attempts_view,
-    counters_view,
     log_deleted,
     timeline_of,
 )
@@ -287,7 +286,6 @@ async def timeline(call: JsonCall) -> Timeline:
     N entries, for clients that have them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
-    by_attempt = timeline_of(entries)
     skipped = min(call.number("skip"), len(entries))
     return Timeline(
         name=str(work.name),
@@ -296,8 +294,7 @@ async def timeline(call: JsonCall) -> Timeline:
             views.timeline_entry(with_links(call.services, work, entry))
             for entry in entries[skipped:]
         ),
-        attempts=attempts_view(by_attempt, work.name.api),
-        counters=counters_view(by_attempt),
+        attempts=attempts_view(timeline_of(entries), work.name.api),
     )
 
 

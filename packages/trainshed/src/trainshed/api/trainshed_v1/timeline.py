@@ -57,11 +57,9 @@ class Attempt(Struct):
 
 
 class AttemptTimeline(Struct):
-    """The attempts in their order, and the number of job retries and replica restarts by rule."""
+    """The attempts in their order."""
 
     attempts: list[Attempt] = field(default_factory=list[Attempt])
-    retries: dict[str, int] = field(default_factory=dict[str, int])
-    restarts: dict[str, int] = field(default_factory=dict[str, int])
 
     def attempt(self, number: int) -> Attempt:
         """Return the attempt of that number; creates it if no entry named it yet."""
@@ -137,10 +135,6 @@ def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
         attempt.verdicts.append(verdict)
     if verdict.effect in _DECIDES_ATTEMPT:
         attempt.rule = verdict.rule
-    counters = {Effect.JOB_RETRIES: timeline.retries, Effect.REPLICA_RESTARTS: timeline.restarts}
-    for effect, counter in counters.items():
-        if verdict.effect == effect:
-            counter[verdict.rule] = counter.get(verdict.rule, 0) + 1
 
 
 def verdict_view(entry: TimelineEntry) -> records.Verdict:
@@ -182,11 +176,6 @@ def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
 def attempts_view(timeline: AttemptTimeline, api: Api) -> tuple[records.Attempt, ...]:
     """Return the attempts in their order."""
     return tuple(_attempt(attempt, api) for attempt in timeline.attempts)
-
-
-def counters_view(timeline: AttemptTimeline) -> records.Counters:
-    """Return the number of retries and restarts by rule."""
-    return records.Counters(retries=dict(timeline.retries), restarts=dict(timeline.restarts))
 
 
 def _attempt(attempt: Attempt, api: Api) -> records.Attempt:

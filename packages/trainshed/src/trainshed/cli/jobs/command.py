@@ -182,7 +182,7 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
     """Show what happened to a job, when and why.
 
-    JSON has `entries`, the same by `attempts` with their replicas' incarnations and verdicts, and `counters`.
+    JSON has `entries`, and the same by `attempts` with their replicas' incarnations and verdicts.
     """
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]

@@ -84,13 +84,6 @@ class Attempt(Record, frozen=True):
     replicas: tuple[ReplicaHistory, ...] = ()
 
 
-class Counters(Record, frozen=True):
-    """How often the job was retried and replicas were restarted, by rule."""
-
-    retries: Mapping[str, int] = {}
-    restarts: Mapping[str, int] = {}
-
-
 class Timeline(Record, frozen=True):
     """What happened to a job, in order, and the same by attempts."""
 
@@ -100,7 +93,6 @@ class Timeline(Record, frozen=True):
     entries: tuple[TimelineEntry, ...] = ()
     #: Made from all entries, including those left out. Only jobs with replicas of their own have attempts.
     attempts: tuple[Attempt, ...] = ()
-    counters: Counters = Counters()
 
 
 class LogLine(Record, frozen=True):
