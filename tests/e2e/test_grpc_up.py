@@ -3,7 +3,6 @@ item 1)."""
 
 import importlib
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +28,6 @@ def ask(service: Service, address: str, *, roots: str = "") -> bytes:
         return channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=60)
 
 
-@pytest.fixture
-def started(data: Path) -> Iterator[Service]:
-    with running(data, new_authority=True) as service:
-        yield service
-
-
-def test_both_ports_answer_and_nobody_but_the_service_reaches_the_socket(started: Service) -> None:
-    assert "NOTE:" not in (started.data / "service.log").read_text(), "not on loopback"
-    assert ask(started, started.extra["grpc"]) == b""
-    assert ask(started, started.extra["grpc_tls"], roots=started.extra["ca"]) == b""
-    log = (started.data / "service.log").read_text()
-    assert "ERROR" not in log
-    assert (started.data / "programs-grpc.sock").stat().st_mode & 0o777 == 0o600
-    assert started.terminate() == 0
-
-
 def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
     """A token goes over that port as it is: whatever --host says, no other machine reaches it. ADR 41: an
     operator may have chosen plain HTTP, and is told what that opens."""
@@ -59,3 +42,5 @@ def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(plain[1])), 5).close()
         assert ask(service, service.extra["grpc_tls"], roots=service.extra["ca"]) == b""
+        assert ask(service, service.extra["grpc"]) == b""
+        assert (data / "programs-grpc.sock").stat().st_mode & 0o777 == 0o600

@@ -1,9 +1,8 @@
-"""What holds for the store of simulations beyond the contract: hooks at each commit, and no giving way."""
+"""What holds for the store of simulations beyond the contract: hooks at each commit."""
 
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.store.store_samples import entry, live_job, make_job, step
 from tests.contract.store.study_samples import (
     child,
     make_trial,
@@ -13,8 +12,6 @@ from tests.contract.store.study_samples import (
 )
 from tests.inline_store import open_inline
 from trainshed.core.errors import NotFound
-from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid
 from trainshed.store.port import Commit, NewWork, StaleCommit
 
 
@@ -24,36 +21,6 @@ class Crash(BaseException):
 
 def crash(what: str) -> None:
     raise Crash(what)
-
-
-async def test_a_crash_before_a_commit_stores_nothing() -> None:
-    store = open_inline()
-    store.before_commit = crash
-    with pytest.raises(Crash, match="create_job"):
-        await store.intake.create_job(make_job(1), [entry("created")])
-    store.before_commit = None
-    with pytest.raises(NotFound):
-        await store.reader.job_by_uid(JobUid(1))
-    assert await store.reader.timeline(JobUid(1)) == ()
-    await store.intake.create_job(make_job(1), [entry("created")])
-    live = live_job(await store.ledger.load(JobUid(1)))
-    epoch = await store.ledger.acquire("a")
-    store.before_commit = crash
-    with pytest.raises(Crash, match="commit"):
-        await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running"))
-    store.before_commit = None
-    assert await store.ledger.load(JobUid(1)) == live
-    assert await store.ledger.commit(epoch, step(live, JobState.RUNNING)) == 2
-
-
-async def test_a_crash_after_a_commit_keeps_what_nobody_was_told() -> None:
-    store = open_inline()
-    store.after_commit = crash
-    with pytest.raises(Crash, match="create_job"):
-        await store.intake.create_job(make_job(1), [entry("created")])
-    store.after_commit = None
-    assert (await store.reader.job_by_uid(JobUid(1)))[0] == make_job(1)
-    assert await store.reader.timeline(JobUid(1)) == (entry("created"),)
 
 
 async def test_a_step_with_its_trials_jobs_and_model_is_one() -> None:

@@ -2,7 +2,7 @@
 Pods, the service itself. In the end each job has succeeded, from its checkpoint, and nothing ran twice."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -135,27 +135,15 @@ def test_a_kubelet_that_is_gone_costs_nothing(site: School) -> None:
         site.lab.start_kubelet(node)
 
 
-LOSSES: dict[
-    str, tuple[Callable[[KubernetesLab, str], None], Callable[[KubernetesLab, str], None]]
-] = {
-    "power": (KubernetesLab.kill_node, KubernetesLab.revive),
-    "partition": (KubernetesLab.unplug, KubernetesLab.replug),
-}
-"""How a node is lost, and had again."""
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: School, loss: str) -> None:
-    """Without power its program is dead; cut off, its agent ends it when its lease is over. Only then it
-    starts elsewhere."""
-    lose, have_again = LOSSES[loss]
+def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: School) -> None:
+    """Without power its program is dead; one that is cut off: the conformance suite."""
     job_id = site.training()
     node = site.node_of(job_id)
-    lose(site.lab, node)
+    site.lab.kill_node(node)
     try:
         story = site.moved_on(job_id, 120)
     finally:
-        have_again(site.lab, node)
+        site.lab.revive(node)
     first, second = nodes(story)
     assert first == node != second
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]

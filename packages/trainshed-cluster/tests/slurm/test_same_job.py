@@ -24,6 +24,8 @@ from tests.e2e.running import (
     worker_pool,
 )
 from tests.e2e.stories import PRIMARY, timeline
+from tests.slurm.lab import SlurmLab
+from tests.slurm.whole import configure, service_on
 
 SUMS = """
 import json, os, pathlib, signal, socket, sys, time
@@ -148,13 +150,17 @@ def bare(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def services(
-    slurm_service: Service, tmp_path_factory: pytest.TempPathFactory
+    slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Service, Service]]:
-    with running(tmp_path_factory.mktemp("same") / "data") as here:
-        for service in (here, slurm_service):
+    directory = configure(slurm_lab, "same", "grace = 1\nmemory_per_replica = 256\n")
+    with (
+        running(tmp_path_factory.mktemp("same") / "data") as here,
+        service_on(slurm_lab, directory) as there,
+    ):
+        for service in (here, there):
             # Whoever comes first is told of the runtime's being built, which is not of the job.
             service.finish(submit(service, container_job("pass")), 120)
-        yield here, slurm_service
+        yield here, there
 
 
 @pytest.mark.parametrize(

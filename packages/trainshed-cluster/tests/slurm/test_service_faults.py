@@ -10,9 +10,8 @@ import pytest
 from tests.e2e.conftest import commons, gate
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, Verdict, at, pools, story_of, until
+from tests.e2e.stories import PRIMARY, WORKER, Story, pools, story_of, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.nodes import until as asked_until
 from tests.slurm.whole import configure, service_on
 
 __all__ = ["commons", "gate"]
@@ -28,10 +27,10 @@ class Site:
         self.lab = lab
         self.service = service
 
-    def node_of(self, job_id: str, replica: str) -> str:
-        """Where it runs now."""
+    def node_of(self, job_id: str) -> str:
+        """Where its worker runs now."""
         view = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-        return next(shown["node"] for shown in view["replicas"] if shown["id"] == replica)
+        return next(shown["node"] for shown in view["replicas"] if shown["id"] == WORKER)
 
 
 @pytest.fixture(scope="module")
@@ -99,28 +98,28 @@ def moved_on(site: Site, job_id: str) -> Story:
     (_, first, host, port), (_, second, *again) = lines
     assert int(first) == 0 < int(second) and [host, port] == again
     assert story.begun == {PRIMARY: 1, WORKER: 2}
-    address = site.lab.address(nodes(story, WORKER)[-1])
+    address = site.lab.address(nodes(story)[-1])
     assert site.service.lines(job_id, PRIMARY)[-1] == f"finds {address} {port}"
     return story
 
 
-def nodes(story: Story, replica: str) -> list[str]:
-    """On which it was started, one after the other."""
+def nodes(story: Story) -> list[str]:
+    """On which the worker was started, one after the other."""
     places = [entry["details"] for entry in story.of_kind("replica_started")]
-    return [place["node"] for place in places if place["replica"] == replica]
+    return [place["node"] for place in places if place["replica"] == WORKER]
 
 
 def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
     site: Site, gate: Path
 ) -> None:
     job_id = training(site, gate)
-    node = site.node_of(job_id, WORKER)
+    node = site.node_of(job_id)
     site.lab.kill_node(node)
     try:
         story = moved_on(site, job_id)
     finally:
         site.lab.revive(node)
-    first, second = nodes(story, WORKER)
+    first, second = nodes(story)
     assert first == node != second
     (verdict,) = story.verdicts
     assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
@@ -129,34 +128,17 @@ def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
     )
 
 
-def test_an_allocation_that_an_operator_cancels_is_asked_for_again(site: Site, gate: Path) -> None:
-    job_id = training(site, gate)
-    # It has begun as well by then, however late.
-    until(site.service.follow(job_id, PRIMARY), BEGUN)
-    node = site.node_of(job_id, WORKER)
-    (number,) = site.lab.slurm("squeue", "-h", "-w", node, "-o", "%i").split()
-    site.lab.slurm("scancel", number)
-    # The primary was in it as well.
-    story = story_of(site.service, job_id)
-    assert story.state == "SUCCEEDED"
-    assert nodes(story, WORKER) == [node, node]
-    assert story.begun == {PRIMARY: 2, WORKER: 2}
-    verdicts = {(verdict.rule, verdict.effect) for verdict in story.verdicts}
-    assert verdicts == {("allocation_revoked", "replica_restarts")}
-    assert "its allocation was cancelled in Slurm" in story.of_kind("replica_lost")[0]["message"]
-
-
 def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     """SIGTERM and a grace, then on from the checkpoint on another node, with the same name; no retry of the
     job's is used up."""
     job_id = training(site, gate)
-    node = site.node_of(job_id, WORKER)
+    node = site.node_of(job_id)
     site.lab.drain(node, "a fan is loud")
     try:
         story = moved_on(site, job_id)
     finally:
         site.lab.resume(node)
-    first, second = nodes(story, WORKER)
+    first, second = nodes(story)
     assert first == node != second
     (entry,) = story.of_kind("replica_asked_to_leave")
     assert entry["message"] == f"{WORKER} is asked to leave {node}: a fan is loud."
@@ -164,25 +146,3 @@ def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     assert left["details"]["signal"] == signal.SIGTERM
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
     assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
-
-
-def test_an_agent_that_is_killed_is_started_again(
-    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
-) -> None:
-    """spec/failures#losses-on-a-cluster: without another allocation."""
-    job_id = submit(slurm_service, pools(at(gate), machine="n1-standard-4"))
-    log = slurm_service.follow(job_id, PRIMARY)
-    until(log, BEGUN)
-    lines = slurm_lab.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%i %j").splitlines()
-    [number] = [line.split()[0] for line in lines if f"-{job_id}-" in line]
-    slurm_lab.slurm("scancel", "--signal=KILL", f"{number}.0")
-    until(log, BEGUN)
-    gate.write_text("")
-    story = story_of(slurm_service, job_id)
-    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 2}
-    assert story.verdicts == [Verdict("agent_lost", "replica_restarts", budget="1/5")]
-    [lost] = story.of_kind("replica_lost")
-    assert "its agent on node" in lost["message"]
-    for _ in asked_until("the end of its allocation"):
-        if f"-{job_id}-" not in slurm_lab.slurm("squeue", "-h", "-o", "%j"):
-            break
