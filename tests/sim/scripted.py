@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from tests.sim.engine.streams import Journals, JournalStreams
+from tests.sim.service import SimRuntimes
 from trainshed.core.capacity import Node
 from trainshed.core.datasets.plans import Split, SplitPlan
 from trainshed.core.job import ExitRecord
@@ -42,9 +43,7 @@ class ScriptedEngine:
         self.slots: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
         self.stopped: set[tuple[JobUid, int]] = set()
         self.refused: set[tuple[Key, int]] = set()
-        self.nodes: tuple[str, ...] = ("node-0",)
         self.launches: list[Key] = []
-        self.placed: dict[Key, str] = {}
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
         self.unavailable = 0
         self.ignore_stop = False
@@ -74,7 +73,7 @@ class ScriptedEngine:
         """Nothing of a scripted engine dies with the service."""
 
     async def capacity(self) -> tuple[Node, ...]:
-        return tuple(Node(name, 2, 2**30) for name in self.nodes)
+        return (Node("node-0", 2, 2**30),)
 
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
@@ -87,12 +86,6 @@ class ScriptedEngine:
             Slot(r.replica, r.node, r.hostname, r.hostname, f"127.64.0.{i}", 2222)
             for i, r in enumerate(requests, start=1)
         )
-        before = {slot.replica: slot for slot in self.slots.get((job_uid, attempt), ())}
-        for slot in slots:
-            key = (job_uid, attempt, slot.replica)
-            moves = slot.replica in before and before[slot.replica].node != slot.node
-            if moves and key in self.alive:
-                raise EngineUnavailable(f"{slot.replica} lives where it was")
         self.slots[job_uid, attempt] = slots
         return slots
 
@@ -116,7 +109,6 @@ class ScriptedEngine:
                 continue
             assert key not in self.alive, "two incarnations live"
             self.launches.append(key)
-            self.placed[key] = self.node_of(key)
             self.alive[key] = plan.incarnation
             self.events.put_nowait(
                 ReplicaReport(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))
@@ -152,13 +144,7 @@ class ScriptedEngine:
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
-        key = (job_uid, attempt, replica)
-        if self.alive.get(key) == incarnation:
-            number = {Fault.KILL: 9, Fault.OOM: 9, Fault.SEGV: 11}[fault]
-            self.exit(*key, signal=number, oom=fault is Fault.OOM)
-
-    def node_of(self, key: Key) -> str:
-        return next(slot.node for slot in self.slots[key[:2]] if slot.replica == key[2])
+        raise AssertionError("nobody drills here")
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         return tuple(self.slots)
@@ -181,14 +167,13 @@ class ScriptedEngine:
         code: int | None = None,
         signal: int | None = None,
         *,
-        oom: bool = False,
         stopped: bool = False,
     ) -> None:
         """The replica's program ends."""
         key = (uid, attempt, replica)
         incarnation = self.alive.pop(key)
         record = ExitRecord(
-            exit_code=code, signal=signal, oom=oom, started=1, ended=2, stopped=stopped
+            exit_code=code, signal=signal, oom=False, started=1, ended=2, stopped=stopped
         )
         self.ended[key] = (incarnation, record)
         self.events.put_nowait(ReplicaReport(key[0], ReplicaExited(*key[1:], incarnation, record)))
@@ -217,7 +202,7 @@ class ScriptedDatasets:
         return Written(str(plan.dataset), 80, training, SplitCounts(), SplitCounts())
 
 
-class ScriptedRuntimes:
+class ScriptedRuntimes(SimRuntimes):
     """Ready at once, unless `gate` is closed; fails with `failure` if that is set."""
 
     def __init__(self, *, warm: bool = True) -> None:
@@ -225,18 +210,11 @@ class ScriptedRuntimes:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
-        self.prepared = 0
 
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
         return PreparedRuntime("") if self.warm else None
-
-    def reduction(self) -> str | None:
-        return "/reduction"
-
-    async def prepare_reduction(self, progress: Progress | None = None) -> str:
-        return "/reduction"
 
     async def prepare(
         self,
@@ -245,7 +223,6 @@ class ScriptedRuntimes:
         progress: Progress | None = None,
     ) -> PreparedRuntime:
         await self.gate.wait()
-        self.prepared += 1
         if self.failure is not None:
             raise self.failure
         return PreparedRuntime("")

@@ -33,17 +33,9 @@ PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 class World:
     """One store, one engine, and the controllers that come and go."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        warm: bool = True,
-        limit: int = 100,
-        nodes: tuple[str, ...] = ("node-0",),
-    ) -> None:
+    def __init__(self, directory: Path, *, warm: bool = True, limit: int = 100) -> None:
         self.directory = directory
         self.engine = ScriptedEngine()
-        self.engine.nodes = nodes
         self.runtimes = ScriptedRuntimes(warm=warm)
         self.datasets = ScriptedDatasets()
         self.policy = Policy(max_replicas=limit)
@@ -110,10 +102,8 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(
-    directory: Path, *, warm: bool = True, limit: int = 100, nodes: tuple[str, ...] = ("node-0",)
-) -> AsyncGenerator[World]:
-    made = World(directory, warm=warm, limit=limit, nodes=nodes)
+async def world(directory: Path, *, warm: bool = True, limit: int = 100) -> AsyncGenerator[World]:
+    made = World(directory, warm=warm, limit=limit)
     await made.controller.start()
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Restarts, retries, moves and drills through the controller, the real store and a scripted engine
+"""Restarts and retries through the controller, the real store and a scripted engine
 (spec/failures)."""
 
 import asyncio

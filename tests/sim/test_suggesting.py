@@ -160,9 +160,6 @@ class Bureau:
     def trials(self) -> tuple[Trial, ...]:
         return self._run(self.studies.history((self.uid,)))
 
-    def delete(self) -> None:
-        self._run(self.studies.delete_study(self.study.name, self.clock.now))
-
     def _begin(self, kind: OperationKind, **what: Any) -> str:
         self._asked += 1
         name = f"{self.study.name}/operations/{self._asked}"

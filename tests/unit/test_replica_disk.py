@@ -36,7 +36,6 @@ class Tree:
     def __init__(self, size: int, moments: int) -> None:
         self.found = 0
         self._size, self._moments = size, moments
-        self.is_closed = False
 
     def go_on(self, seconds: float) -> bool:
         assert seconds < 0.03, "the program's output, or its end, waits"
@@ -44,8 +43,7 @@ class Tree:
         self.found = self._size if self._moments <= 0 else self.found + 1
         return self._moments <= 0
 
-    def close(self) -> None:
-        self.is_closed = True
+    def close(self) -> None: ...
 
 
 class World:
