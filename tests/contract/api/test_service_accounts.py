@@ -24,6 +24,8 @@ from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims
 from trainshed.buckets.local import LocalStore
 from trainshed.core.errors import Unauthenticated
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
 from trainshed.httpd.hosts import Hosts
 from trainshed.serve.bucket_adapters import BucketAdapter
 
@@ -145,6 +147,25 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     later = replace(job, job_uid=(house.clock // 10**6 + 1) << 22)
     assert await may(house, house.jobs.mint(later)[0])
     assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
+
+
+@pytest.mark.parametrize("deleted", [ACCOUNT, "/v1/projects/p1"])
+async def test_jobs_tell_what_became_of_the_account_that_they_run_as(
+    house: House, deleted: str
+) -> None:
+    for uid, account in ((JobUid(1000), EMAIL), (JobUid(1001), "")):
+        await house.result("POST", JOBS, custom_job(serviceAccount=account))
+        job, _ = await house.store.reader.job_by_uid(uid)
+        assert isinstance(job, Job)
+        house.capacity.held += (job,)
+    steps = (f"{ACCOUNT}:disable", "disabled"), (f"{ACCOUNT}:enable", "enabled again")
+    for path, what in (*steps, (deleted, "deleted")):
+        await house.call("DELETE" if path == deleted else "POST", path, {})
+        last = (await house.store.reader.timeline(JobUid(1000)))[-1].message
+        assert f"The service account {EMAIL}, as which the programs run, was {what}." in last
+        assert ("is refused" in last) is (what != "enabled again")
+    others = await house.store.reader.timeline(JobUid(1001))
+    assert not any(EMAIL in entry.message for entry in others)
 
 
 @pytest.mark.parametrize("path", [ACCOUNT, "/v1/projects/p1"])

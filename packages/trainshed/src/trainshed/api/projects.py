@@ -22,6 +22,7 @@ from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
+from trainshed.api.resources.jobs import tell_jobs
 from trainshed.core.errors import (
     Aborted,
     AlreadyExists,
@@ -116,7 +117,10 @@ async def _forget(services: Services, name: str) -> None:
         return book.without_project(name, services.now())
 
     detail: dict[str, object] = {}
+    accounts = services.access.book.accounts.values()
+    own = [account.email for account in accounts if account.project == name]
     await services.access.change(remove, name, f"projects/{name}", detail)
+    await tell_jobs(services, own, "deleted")
 
 
 def _done(prefix: str, view: Any) -> Message:

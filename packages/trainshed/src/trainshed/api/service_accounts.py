@@ -27,6 +27,7 @@ from trainshed.access.principals import Bearer
 from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
+from trainshed.api.resources.jobs import tell_jobs
 from trainshed.core.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -100,7 +101,9 @@ async def update(call: HandCall) -> dict[str, Any]:
 
 async def switch(disabled: bool, call: HandCall) -> dict[str, Any]:
     """Refuse an account's tokens from now on, or take them again. Raises NotFound."""
-    await _change(call, lambda book: book.with_account(replace(_account(call), disabled=disabled)))
+    account = replace(_account(call), disabled=disabled)
+    await _change(call, lambda book: book.with_account(account))
+    await tell_jobs(call.services, (account.email,), "disabled" if disabled else "enabled again")
     return {}
 
 
@@ -108,6 +111,7 @@ async def delete(call: HandCall) -> dict[str, Any]:
     """Delete an account with its keys, tokens and roles. Raises NotFound."""
     email, now = _account(call).email, call.services.now()
     await _change(call, lambda book: book.without_account(email, now))
+    await tell_jobs(call.services, (email,), "deleted")
     return {}
 
 

@@ -311,3 +311,16 @@ def _links(services: Services, principal: Principal, project: str) -> Links | No
     if shells is None or not shells.allowed or not principal.may(PERMISSIONS[OPEN], project):
         return None
     return shells.links
+
+
+async def tell_jobs(services: Services, emails: Sequence[str], what: str) -> None:
+    """Have the timelines of jobs that run as these accounts say what has become of them, since nothing else
+    tells why calls of their programs are refused."""
+    for email in emails:
+        uids = [job.uid for job in services.capacity.holding() if job.spec.service_account == email]
+        text = f"The service account {email}, as which the programs run, was {what}."
+        if what != "enabled again":
+            text += " What they call is refused, but for the directories below /gcs."
+        await services.intake.tell_all(uids, TimelineEntry(services.now(), "warning", text))
+        for uid in uids:
+            services.notices.publish(uid)
