@@ -236,6 +236,26 @@ def environment(data: Path) -> dict[str, str]:
     }
 
 
+@contextlib.contextmanager
+def beginning(place: Path, *words: str, **variables: str) -> Generator["subprocess.Popen[str]"]:
+    """A command that has a service of its own, and its temporary directory in `place`."""
+    (place / "tmp").mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        command(*words),
+        cwd=place,
+        env=environment(place / "unused") | {"TMPDIR": str(place / "tmp")} | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
 class NotStarted(AssertionError):
     """A service ended before it served requests; the message has its log."""
 

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e import nursery
 
 
@@ -44,11 +42,3 @@ def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--data", "/tmp/trainshed-doctor")
     assert done.returncode == 0
     assert "Systems empty /tmp when they start" in " ".join(done.stdout.split())
-
-
-def test_settings_that_are_wrong_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINSHED_ISOLATION", "paranoid")
-    done = doctor(tmp_path)
-    assert done.returncode == 1
-    assert "TRAINSHED_ISOLATION" in done.stderr
-    assert "own-user, root, user, session" in done.stderr

@@ -1,7 +1,6 @@
 """`trainshed emulate` and the fixture of pytest: other people's tests against a service that does as planned
 (docs/emulator.md)."""
 
-import contextlib
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import yaml
 from tests.commands import execute
 from tests.e2e import running
 from tests.e2e.processes import marked, new_mark, wait_until_gone
-from tests.e2e.running import ROOT, SKLEARN, command, custom_job, environment, worker_pool
+from tests.e2e.running import ROOT, SKLEARN, custom_job, environment, worker_pool
 
 pytestmark = pytest.mark.e2e
 
@@ -120,24 +120,10 @@ def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:
     assert run.stdout == "set()\n"
 
 
-@contextlib.contextmanager
-def emulating(place: Path, *words: str, **env: str) -> Generator["subprocess.Popen[str]"]:
-    """An emulator whose temporary directory lies in `place`."""
-    (place / "tmp").mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        command("emulate", "--port", "0", *words),
-        cwd=place,
-        env=environment(place / "unused") | {"TMPDIR": str(place / "tmp")} | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate()
+def emulating(
+    place: Path, *words: str, **env: str
+) -> AbstractContextManager["subprocess.Popen[str]"]:
+    return running.beginning(place, "emulate", "--port", "0", *words, **env)
 
 
 def address_of(process: "subprocess.Popen[str]") -> str:

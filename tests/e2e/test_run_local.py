@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.processes import marked, new_mark, wait_until_gone
-from tests.e2e.running import SKLEARN, command, environment
+from tests.e2e.running import SKLEARN, beginning
 from tests.isolation import needs_view
 
 SLIM = f"--image={SKLEARN}"
@@ -19,30 +19,15 @@ SLIM = f"--image={SKLEARN}"
 
 @contextmanager
 def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Popen[str]"]:
-    """A run whose temporary directory lies in `place`."""
-    (place / "tmp").mkdir(exist_ok=True)
-    # What a shell that knows a service has; none of it is for this one.
-    taken = socket.create_server(("127.0.0.1", 0))
-    known = {
-        "TRAINSHED_ENDPOINT": "http://127.0.0.1:9",
-        "TRAINSHED_HOST": "0.0.0.0",
-        "TRAINSHED_GRPC_PORT": str(taken.getsockname()[1]),
-    }
-    process = subprocess.Popen(
-        command("run", "--local", SLIM, *words),
-        cwd=place,
-        env=environment(place / "unused") | known | {"TMPDIR": str(place / "tmp")} | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-        taken.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # What a shell that knows a service has; none of it is for this one.
+        known = {
+            "TRAINSHED_ENDPOINT": "http://127.0.0.1:9",
+            "TRAINSHED_HOST": "0.0.0.0",
+            "TRAINSHED_GRPC_PORT": str(taken.getsockname()[1]),
+        }
+        with beginning(place, "run", "--local", SLIM, *words, **known, **env) as process:
+            yield process
 
 
 def _finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
@@ -94,11 +79,3 @@ def test_whoever_ends_the_command_ends_its_job_and_its_service(
             assert "Cancelling the job" in text
             assert list((tmp_path / "tmp").iterdir()) == []
         wait_until_gone(service_and_program, seconds=60)
-
-
-def test_options_that_name_a_service_or_leave_the_job_behind_are_refused(tmp_path: Path) -> None:
-    words = ("task.py", "--url=http://127.0.0.1:9", "--detach", "--as=gcloud")
-    with _local_run(tmp_path, *words) as process:
-        status, text = _finished(process)
-    assert status == 2
-    assert "leave out --url, --detach, --as, or --local" in text

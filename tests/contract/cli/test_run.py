@@ -322,6 +322,7 @@ def test_a_job_file_of_either_api_is_submitted(
             "c: this is not a name, = and values.",
         ),
         (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "leave out --gpus, arguments"),
+        (("x.py", "--local", "--detach", "--as=json"), "leave out --detach, --as, or --local"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(

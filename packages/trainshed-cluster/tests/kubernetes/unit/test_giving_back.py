@@ -3,19 +3,16 @@ where it was seen."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.kubernetes.unit import kubeconfig
+from tests.kubernetes.unit.conftest import Start
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import client, cluster, manifests
-from trainshed_cluster.kubernetes.settings import parse
 from trainshed_cluster.remote.cluster import AgentEnded, HoldName, NodeNeed
 
 pytestmark = pytest.mark.anyio
@@ -87,29 +84,6 @@ class Api:
             kind, item = await self.events.get()
             yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
         await asyncio.Event().wait()
-
-
-Start = Callable[[Api], Awaitable[cluster.KubernetesCluster]]
-
-
-@pytest.fixture
-async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    """Starts one on an API, with which a test is done within a minute."""
-    opened: list[cluster.KubernetesCluster] = []
-    settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
-
-    async def started(api: Api) -> cluster.KubernetesCluster:
-        made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
-        monkeypatch.setattr(cluster, "ApiClient", made)
-        here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
-        opened.append(here)
-        await here.start()
-        return here
-
-    async with asyncio.timeout(60):
-        yield started
-        for here in opened:
-            await here.close()
 
 
 async def confirmed(here: cluster.KubernetesCluster) -> None:

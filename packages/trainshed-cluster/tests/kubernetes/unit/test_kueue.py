@@ -3,22 +3,18 @@ and its end."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
 import msgspec
 import pytest
 
-from tests.kubernetes.unit import kubeconfig
+from tests.kubernetes.unit.conftest import Start
 from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed_cluster.kubernetes import admission, client, cluster, kueue, look
-from trainshed_cluster.kubernetes.cluster import KubernetesCluster
+from trainshed_cluster.kubernetes import admission, kueue, look
 from trainshed_cluster.kubernetes.objects import Pod, Workload
 from trainshed_cluster.kubernetes.settings import parse
 from trainshed_cluster.remote.cluster import ClusterRefused, HoldName, NodeNeed
@@ -31,7 +27,7 @@ NEEDS = [
     for n in range(2)
 ]
 GROUP = "trainshed-abc-7-1"
-SETTINGS = {"image": "i:1", "queue": "kueue", "local_queue": "users"}
+QUEUE = {"queue": "kueue", "local_queue": "users"}
 
 
 def workload(name: str, made: int = 0, **conditions: tuple[str, str, str]) -> dict[str, Any]:
@@ -128,140 +124,118 @@ class Api:
             yield self._events[kind][number]
 
 
-@asynccontextmanager
-async def started(
-    api: Api, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[KubernetesCluster]:
-    made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
-    monkeypatch.setattr(cluster, "ApiClient", made)
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_LINGER_SECONDS", 0.01)
-    settings = parse({**SETTINGS, "kubeconfig": str(kubeconfig.written(directory))})
-    here = KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
-    try:
-        await here.start()
-        async with asyncio.timeout(60):
-            yield here
-    finally:
-        await here.close()
 
 
-async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(start: Start) -> None:
     api = Api()
-    async with started(api, tmp_path, monkeypatch) as here:
-        holds = [
-            asyncio.create_task(here.acquire(name, [need], avoid=("bad",)))
-            for name, need in zip(HOLDS, NEEDS, strict=True)
-        ]
-        await api.until(lambda: len(api.kinds["pods"]) == 2)
-        for pod in api.kinds["pods"].values():
-            own = pod["metadata"]
-            assert own["labels"]["kueue.x-k8s.io/queue-name"] == "users"
-            assert own["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
-            assert own["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
-            assert own["annotations"]["kueue.x-k8s.io/role-hash"] == "workerpool0"
-            [terms] = pod["spec"]["affinity"]["nodeAffinity"].values()
-            [field] = terms["nodeSelectorTerms"][0]["matchFields"]
-            assert field == {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
-        condition = (
-            "False",
-            "Pending",
-            "couldn't assign flavors: insufficient unused quota for cpu",
-        )
-        await api.put("ADDED", "workloads", workload("theirs"))
-        await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=condition))
-        delay = None
-        async for report in here.watch():
-            if len(report.delays) == 2:
-                delay = report.delays[HOLDS[0]]
-                break
-        assert delay is not None
-        assert delay.message == (
-            f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)"
-        )
-        assert (delay.word, delay.position) == ("Pending", 2)
-        await api.admit()
-        held = await asyncio.gather(*holds)
-        assert sorted(hold.nodes for hold in held) == [("node0",), ("node1",)]
-        # Kueue keeps quota for Pods in the place of those that end: with the last one it is told.
-        await here.give_back(HOLDS[0])
-        assert GROUP not in api.deleted
-        await here.give_back(HOLDS[1])
-        await api.until(lambda: GROUP in api.deleted)
+    here = await start(api, **QUEUE)
+    holds = [
+        asyncio.create_task(here.acquire(name, [need], avoid=("bad",)))
+        for name, need in zip(HOLDS, NEEDS, strict=True)
+    ]
+    await api.until(lambda: len(api.kinds["pods"]) == 2)
+    for pod in api.kinds["pods"].values():
+        own = pod["metadata"]
+        assert own["labels"]["kueue.x-k8s.io/queue-name"] == "users"
+        assert own["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
+        assert own["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
+        assert own["annotations"]["kueue.x-k8s.io/role-hash"] == "workerpool0"
+        [terms] = pod["spec"]["affinity"]["nodeAffinity"].values()
+        [field] = terms["nodeSelectorTerms"][0]["matchFields"]
+        assert field == {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
+    condition = (
+        "False",
+        "Pending",
+        "couldn't assign flavors: insufficient unused quota for cpu",
+    )
+    await api.put("ADDED", "workloads", workload("theirs"))
+    await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=condition))
+    delay = None
+    async for report in here.watch():
+        if len(report.delays) == 2:
+            delay = report.delays[HOLDS[0]]
+            break
+    assert delay is not None
+    assert delay.message == (
+        f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)"
+    )
+    assert (delay.word, delay.position) == ("Pending", 2)
+    await api.admit()
+    held = await asyncio.gather(*holds)
+    assert sorted(hold.nodes for hold in held) == [("node0",), ("node1",)]
+    # Kueue keeps quota for Pods in the place of those that end: with the last one it is told.
+    await here.give_back(HOLDS[0])
+    assert GROUP not in api.deleted
+    await here.give_back(HOLDS[1])
+    await api.until(lambda: GROUP in api.deleted)
+    await here.close()
     assert api.deleted == ["job-0-1-0", "job-1-1-1", GROUP]
 
 
-async def test_what_waits_is_left_waiting_for_the_next_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_waits_is_left_waiting_for_the_next_service(start: Start) -> None:
     api = Api()
-    async with started(api, tmp_path, monkeypatch) as here:
-        acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
-        await api.until(lambda: bool(api.kinds["pods"]))
-        here.detach()
-        acquiring.cancel()
-        await asyncio.gather(acquiring, return_exceptions=True)
+    here = await start(api, **QUEUE)
+    acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+    await api.until(lambda: bool(api.kinds["pods"]))
+    here.detach()
+    acquiring.cancel()
+    await asyncio.gather(acquiring, return_exceptions=True)
+    await here.close()
     assert not api.deleted
-    async with started(api, tmp_path, monkeypatch) as here:
-        acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
-        await api.admit()
-        assert (await acquiring).nodes == ("node0",)
+    here = await start(api, **QUEUE)
+    acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+    await api.admit()
+    assert (await acquiring).nodes == ("node0",)
     assert len(api.kinds["pods"]) == 1
 
 
-async def test_pods_that_kueue_does_not_take_in_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pods_that_kueue_does_not_take_in_are_refused(start: Start) -> None:
     api = Api(manages=False)
-    async with started(api, tmp_path, monkeypatch) as here:
-        acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
-        await api.until(lambda: bool(api.kinds["pods"]))
-        await api.admit()
-        with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
-            await acquiring
+    here = await start(api, **QUEUE)
+    acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+    await api.until(lambda: bool(api.kinds["pods"]))
+    await api.admit()
+    with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
+        await acquiring
+    await here.close()
     assert "job-0-1-0" in api.deleted
 
 
-async def test_a_cluster_without_kueue_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cluster_without_kueue_is_refused(start: Start) -> None:
     with pytest.raises(ClusterRefused, match="the cluster has no Kueue"):
-        async with started(Api(has_kueue=False), tmp_path, monkeypatch):
-            pass
+        await start(Api(has_kueue=False), **QUEUE)
 
 
-async def test_a_replica_that_moves_follows_once_its_pod_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replica_that_moves_follows_once_its_pod_has_ended(start: Start) -> None:
     """Of three Pods in a group of two Kueue would end the newest."""
     api = Api()
     moved = HoldName("abc", JobUid(7), 1, 2)
-    async with started(api, tmp_path, monkeypatch) as here:
-        holds = [
-            asyncio.create_task(here.acquire(name, [need], avoid=()))
-            for name, need in zip(HOLDS, NEEDS, strict=True)
-        ]
-        await api.until(lambda: len(api.kinds["pods"]) == 2)
-        await api.admit()
-        await asyncio.gather(*holds)
-        following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
-        delay = None
-        async for report in here.watch():
-            if delay := report.delays.get(moved):
-                break
-        assert (
-            delay is not None and "until Kubernetes has seen it end on node node" in delay.message
-        )
-        assert len(api.kinds["pods"]) == 2
-        over = api.kinds["pods"]["job-1-1-1"]
-        over["status"] = {"phase": "Failed"}
-        await api.put("MODIFIED", "pods", over)
-        await api.until(lambda: "job-1-1-2" in api.kinds["pods"])
-        follower = api.kinds["pods"]["job-1-1-2"]["metadata"]
-        assert follower["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+    here = await start(api, **QUEUE)
+    holds = [
+        asyncio.create_task(here.acquire(name, [need], avoid=()))
+        for name, need in zip(HOLDS, NEEDS, strict=True)
+    ]
+    await api.until(lambda: len(api.kinds["pods"]) == 2)
+    await api.admit()
+    await asyncio.gather(*holds)
+    following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
+    delay = None
+    async for report in here.watch():
+        if delay := report.delays.get(moved):
+            break
+    assert delay is not None and "until Kubernetes has seen it end on node node" in delay.message
+    assert len(api.kinds["pods"]) == 2
+    over = api.kinds["pods"]["job-1-1-1"]
+    over["status"] = {"phase": "Failed"}
+    await api.put("MODIFIED", "pods", over)
+    await api.until(lambda: "job-1-1-2" in api.kinds["pods"])
+    follower = api.kinds["pods"]["job-1-1-2"]["metadata"]
+    assert follower["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
 
 
 def told(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
