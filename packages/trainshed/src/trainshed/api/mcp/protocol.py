@@ -164,8 +164,11 @@ def _decoded(value: str) -> str:
 
 
 def _cut(answer: Any) -> str:
-    """Return an answer as text, not longer than an agent's context can bear."""
+    """Return an answer as text, not longer than an agent's context can bear. What nobody would see there is
+    escaped, such as marks that turn text around: a program may have printed it for the agent alone."""
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    seen = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    text = text if text.isprintable() else "".join(seen)
     more = f"… ({len(text) - MOST} more characters; ask for less)"
     return text if len(text) <= MOST else text[: MOST - len(more)] + more
 
