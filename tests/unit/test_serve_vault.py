@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.inline_store import InlineStore, open_inline
+from tests.unit.test_engine_local_documents import PLAN
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan
-from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import SecretRef, job_mark, marked
 from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
@@ -70,18 +70,8 @@ async def used(store: InlineStore) -> dict[tuple[str, int], int]:
 
 
 def plan(**environ: str) -> LaunchPlan:
-    return LaunchPlan(
-        job_uid=JobUid(7),
-        attempt=1,
-        replica=ReplicaId(0, 0),
-        incarnation=1,
-        argv=("prog", environ.get("ARG", "")),
-        environ=tuple(environ.items()),
-        hostname="h",
-        address="127.0.0.1",
-        hosts=(),
-        account=Account("p"),
-    )
+    argv, account = ("prog", environ.get("ARG", "")), Account("p")
+    return replace(PLAN, argv=argv, environ=tuple(environ.items()), account=account)
 
 
 async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
