@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import job
-from trainshed.api.calls.paging import SCAN_LIMIT, decode_number, encode_token, list_jobs
-from trainshed.api.filters.jobs import JobFilter
+from trainshed.api.calls.paging import SCAN_LIMIT, Page, decode_number, encode_token, list_jobs
+from trainshed.api.filters.jobs import JobFilter, JobTest
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
@@ -38,40 +38,21 @@ class History:
         return tuple((j, "") for j in jobs)
 
 
-async def all_pages(history: History, every: int, limit: int) -> list[list[int]]:
-    pages: list[list[int]] = []
-    token = ""
-    while True:
-        page = await list_jobs(
-            as_reader(history),
-            JobQuery("p1", Api.VERTEX, None, limit=limit),
-            JobFilter(lambda job: job.uid % every == 0),
-            token=token,
-            question=QUESTION,
-        )
-        pages.append([int(job.uid) for job, _ in page.jobs])
-        token = page.next_token
-        if not token:
-            return pages
-
-
-def as_reader(history: History) -> Reader:
-    return cast(Reader, history)
+async def page_of(history: History, holds: JobTest, token: str = "") -> Page:
+    query = JobQuery("p1", Api.VERTEX, None, limit=10)
+    reader = cast(Reader, history)
+    return await list_jobs(reader, query, JobFilter(holds), token=token, question=QUESTION)
 
 
 async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
     """spec/invariants#finished-jobs: what a filter drops must not make a request cost without end."""
     history = History(5_000)
-    page = await list_jobs(
-        as_reader(history),
-        JobQuery("p1", Api.VERTEX, None, limit=10),
-        JobFilter(lambda job: False),
-        token="",
-        question=QUESTION,
-    )
+    page = await page_of(history, lambda job: False)
     assert (page.jobs, bool(page.next_token)) == ((), True)
     assert history.read <= SCAN_LIMIT + 250
     # Short pages lead through the whole history all the same.
-    pages = await all_pages(History(5_000), every=4_999, limit=10)
-    assert [uid for page in pages for uid in page] == [4_999]
+    pages = [await page_of(history, lambda job: job.uid == 4_999)]
+    while token := pages[-1].next_token:
+        pages.append(await page_of(history, lambda job: job.uid == 4_999, token))
+    assert [job.uid for page in pages for job, _ in page.jobs] == [4_999]
     assert len(pages) > 1
