@@ -181,13 +181,14 @@ def test_how_the_environment_was_made_is_folded(
     page = enter()
     lines: list[list[Any]] = [
         ["2026-01-01T00:00:00Z", task, "INFO", f"{task} {n}", f"0/{task}/1/{n}", f"{task}{n}", []]
-        for task, count in (("service", 6), ("workerpool0-0", 2))
+        for task, count in (("service", 6), ("workerpool0-0", 2), ("workerpool1-0", 1))
         for n in range(count)
     ]
     answer = {"lines": lines, "earlier": "", "later": "", "more": False, "over": True}
     page.route("**/lines?*", lambda route: route.fulfill(json=answer))
     page.goto(f"{service.rest}/jobs/{uid}/logs")
     expect(page.locator("[data-log]")).to_contain_text("workerpool0-0 1")
+    expect(page.get_by_text("workerpool1-0", exact=True)).to_have_class("log-task ink-4")
     expect(page.get_by_text("service 3")).to_be_hidden()
     page.get_by_role("button", name="6 lines of how the environment was made").click()
     expect(page.get_by_text("service 3")).to_be_visible()

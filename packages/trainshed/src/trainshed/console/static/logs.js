@@ -11,6 +11,8 @@
   const MOST = 3000, PAGE = 500, AROUND = 200, FIRST = "1970-01-01T00:00:01Z";
   let earlier = "", later = "", following = true, busy = false, over = false, isOpen = false, asked = 0, failed = 0;
   const seen = new Map();
+  // Each replica has a colour of terminals that is no severity's; the first one has none.
+  const TINTS = ["", "ink-4", "ink-2", "ink-5", "ink-6"], tinted = new Map();
 
   const filters = () => {
     const form = new FormData(tools), query = new URLSearchParams();
@@ -31,7 +33,8 @@
     time.textContent = `${clock.format(moment)}.${String(moment.getMilliseconds()).padStart(3, "0")}`;
     time.title = `${at} – click to mark this line`;
     const who = document.createElement("span");
-    who.className = "log-task";
+    if (task !== "service" && !tinted.has(task)) tinted.set(task, TINTS[tinted.size % TINTS.length]);
+    who.className = `log-task ${tinted.get(task) ?? ""}`.trim();
     who.textContent = task;
     const said = document.createElement("span");
     said.className = "log-text";
