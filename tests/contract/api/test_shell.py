@@ -351,7 +351,9 @@ async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house:
     bo = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(house, name, bo))["workerpool0-0"]
     link = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
-    for path, order in (("shell", {}), ("shell", {"port": "8000"}), ("", link)):
+    house.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
+    orders: tuple[dict[str, Any], ...] = ({}, {"port": "8000"}, {"autopsy": True})
+    for path, order in (*(("shell", order) for order in orders), ("", link)):
         way = f"{JOB}:{path}" if path else "/shell/ticket"
         refused = await house.call("POST", way, order, token=bo)
         assert (refused.status, account in refused.error["message"]) == (403, True)

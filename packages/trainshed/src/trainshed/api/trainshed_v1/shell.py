@@ -1,5 +1,6 @@
 """Shells in running replicas, and in what failed replicas left: tickets."""
 
+from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Shells
 from trainshed.api.calls.timestamps import text_micros
@@ -37,6 +38,8 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         fields.fault("port", "Nothing listens in what a failed replica left.")
         fields.refuse()
     if autopsy:
+        # The program got what lies there with the rights of the account.
+        refuse_accounts(call.principal, (job.spec.service_account,))
         kept = _kept(shells, job, replica, attempt)
         attempt, replica = kept.attempt, kept.replica
     else:
