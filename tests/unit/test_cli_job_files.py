@@ -31,6 +31,14 @@ def test_what_is_no_object(text: str, output: str) -> None:
         read(text)
 
 
+def test_a_single_value_stands_for_a_list() -> None:
+    """As in the files that gcloud takes."""
+    pool = "workerPoolSpecs:\n  python_package_spec: {package_uris: gs://b/p, args: }\n"
+    program = {"package_uris": ["gs://b/p"], "args": None}
+    pools = {"workerPoolSpecs": [{"python_package_spec": program}]}
+    assert read(f"{pool}labels: {{env: prod}}\n") == {**pools, "labels": {"env": "prod"}}
+
+
 @pytest.mark.parametrize(
     ("result", "file"),
     [

@@ -44,6 +44,14 @@ _ML_ONLY = frozenset(
     )
     for name in both
 )
+_LISTS = frozenset(
+    {
+        *("args", "categoricalvalues", "command", "conditionalparameterspecs", "containerargs"),
+        *("containercommand", "discretevalues", "env", "metrics", "nfsmounts", "packageuris"),
+        *("parameters", "params", "reservedipranges", "values", "workerpoolspecs"),
+    }
+)
+"""Fields of jobs that hold lists, in lower case and without underscores."""
 
 
 def read(text: str) -> dict[str, Any]:
@@ -58,7 +66,7 @@ def read(text: str) -> dict[str, Any]:
         raise Unreadable(
             "What it holds is not an object, which has a `name: value` for each field."
         )
-    return cast(dict[str, Any], value)
+    return {name: _listed(name, item) for name, item in cast(dict[str, Any], value).items()}
 
 
 def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
@@ -83,6 +91,17 @@ def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: st
         "It has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) nor trainingInput (ml v1); say whose"
         " job it is with --api."
     )
+
+
+def _listed(name: str, value: Any) -> Any:
+    """Return what a field holds, with a list where gcloud takes a single value for one."""
+    if isinstance(value, list):
+        return [_listed("", item) for item in cast(list[Any], value)]
+    content: Any = value
+    if isinstance(value, dict) and name != "labels":
+        content = {key: _listed(key, item) for key, item in cast(dict[str, Any], value).items()}
+    wraps = content is not None and name.replace("_", "").lower() in _LISTS
+    return [content] if wraps else content
 
 
 def as_id(name: str) -> str:
