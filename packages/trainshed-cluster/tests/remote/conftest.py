@@ -51,7 +51,7 @@ class Place:
         self.hub: Hub[Message, Message] = self.made()
         self._dialers: list[Dialer[Message, Message]] = []
 
-    def made(self, port: int = 0, head_seconds: float = 1) -> Hub[Message, Message]:
+    def made(self, port: int = 0, head_seconds: float = 5) -> Hub[Message, Message]:
         return Hub(
             self.issuer,
             host="127.0.0.1",
