@@ -235,7 +235,6 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     reducer = {
         "TRAINSHED_REDUCER_THREADS": "0",
         "TRAINSHED_REDUCER_LISTEN": "nowhere",
-        "TRAINSHED_REDUCTION_KEY_FILE": "/key.pem",
         "TRAINSHED_REDUCTION_ATTEMPT": "$(secret:one)",
     }
     workers = (
@@ -251,11 +250,10 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     assert wrong == [
         *(f"{package_env}[{index}].value" for index in (0, 1, 3, 4, 5, 7)),
         f"{POOLS}[1].container_spec.env[0].value",
-        *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
+        *(f"{reducer_env}[{index}].value" for index in (0, 1)),
     ]
     assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, off."
     assert "no number of at least 4096" in faults[wrong[1]]
-    assert faults[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
     assert f"{MACHINE}.machine_type" not in faults
 
 
