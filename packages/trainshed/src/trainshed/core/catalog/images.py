@@ -43,7 +43,15 @@ _FRAMEWORKS = {
     "xgboost": "xgboost",
     "ray": "ray",
 }
-_REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_HOST = r"(?=[^/]*[.:]|localhost/)(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/"
+_REFERENCE = re.compile(
+    rf"(?:{_HOST})?{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?",
+    re.ASCII,
+)
+NO_REFERENCE = (
+    "is not an image name such as HOST/PROJECT/NAME:TAG, of small letters before the tag."
+)
 
 
 class PrebuiltImage(Struct, frozen=True):
@@ -166,8 +174,8 @@ def is_reduction_server(uri: str) -> bool:
 
 
 def is_reference(uri: str) -> bool:
-    """Whether the text can be an image reference at all: no scheme, no space, not a bucket path."""
-    return "://" not in uri and _REFERENCE.fullmatch(uri) is not None
+    """Whether the text is a reference of an image."""
+    return _REFERENCE.fullmatch(uri) is not None
 
 
 def _place(version: str) -> int:

@@ -285,7 +285,7 @@ def _containers(
 def _container(training: Section, config: Section, image: str, runtimes: RuntimeCatalog) -> Program:
     runtime = _UNKNOWN_RUNTIME
     if not images.is_reference(image):
-        config.fault("imageUri", f"{image!r} is not an image name such as HOST/PROJECT/NAME:TAG.")
+        config.fault("imageUri", f"{image!r} {images.NO_REFERENCE}")
     else:
         answer = runtimes.for_image(image)
         if isinstance(answer, RuntimeRefusal):

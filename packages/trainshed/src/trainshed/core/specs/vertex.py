@@ -322,9 +322,7 @@ class _PoolReader:
                 "executorImageUri", "The executor image must be set to a prebuilt training image."
             )
         elif not images.is_reference(uri):
-            spec.fault(
-                "executorImageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG."
-            )
+            spec.fault("executorImageUri", f"{uri!r} {images.NO_REFERENCE}")
         elif images.is_reduction_server(uri):
             spec.fault(
                 "executorImageUri",
@@ -352,7 +350,7 @@ class _PoolReader:
         if not uri:
             spec.fault("imageUri", "The container image must be set.")
         elif not images.is_reference(uri):
-            spec.fault("imageUri", f"{uri!r} is not an image name such as HOST/PROJECT/NAME:TAG.")
+            spec.fault("imageUri", f"{uri!r} {images.NO_REFERENCE}")
         elif images.is_reduction_server(uri) and self._position != REDUCER_POOL:
             spec.fault("imageUri", reducers.ELSEWHERE)
         else:

@@ -21,7 +21,7 @@ from trainshed.eventloop.background import heed
 from trainshed.runtimes.images import unpacking
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.pull_policy import PullPolicy
-from trainshed.runtimes.images.references import fault_of, is_pinned
+from trainshed.runtimes.images.references import is_pinned
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf, try_lock, waiting_for
@@ -166,7 +166,7 @@ class Images:
 
     def refusal(self, reference: str) -> str:
         """See `ImageSupport`."""
-        if reason := fault_of(reference) or self._unsupported():
+        if reason := self._unsupported():
             return reason
         if self._unpacked(self._known.find(reference)) is not None:
             return ""
