@@ -52,6 +52,11 @@ async def test_the_value_that_was_meant_comes_first(house: House, given: str, me
     assert text.endswith(f'"{given}"; did you mean {meant}? The values are {TIERS}.')
 
 
+async def test_a_part_of_a_name_means_that_name(house: House) -> None:
+    shown = await faults(house, VERTEX_JOBS, custom_job(gpu_pool("nvidia-h100")))
+    assert "; did you mean NVIDIA_H100_80GB? The values" in next(iter(shown.values()))
+
+
 @pytest.mark.parametrize("given", [17, "17", 17.0, "NVIDIA_TESLA_T5", True, None])
 async def test_accelerators_by_number_and_name(house: House, given: object) -> None:
     spec = {"type": given, "count": "1"}

@@ -160,7 +160,10 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
     meant = value.upper().replace("-", "_") if isinstance(value, str) else ""
-    near = difflib.get_close_matches(meant, chosen, n=1)
+    words = set(meant.split("_"))
+    # By letters alone NVIDIA_H100 would be nearer to NVIDIA_B200 than to NVIDIA_H100_80GB.
+    near = [name for name in chosen if words <= set(name.split("_"))]
+    near = near or difflib.get_close_matches(meant, chosen, n=1)
     question = f"did you mean {near[0]}? The" if near else "the"
     return f"; {question} values are {', '.join(chosen)}."
 
