@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.caches import remove_cache
-from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal
+from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal, bound
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.trees import size_of
 
 DAY = 86400 * 10**9
 NOW = 2_000_000_000 * 10**9
@@ -113,6 +114,27 @@ def test_packages_go_by_their_last_use(cache: Path) -> None:
     assert [piece.kind for piece in pieces] == ["package", "half-fetched package"]
     assert all(piece.remove() for piece in pieces)
     assert [path.name for path in (cache / "packages").iterdir()] == ["bb"]
+
+
+def test_a_full_cache_loses_what_was_used_least_recently(cache: Path) -> None:
+    _put(cache, "environments", "under", days=2)
+    _put(cache, "layers", "upper", days=2, base="under")
+    _put(cache, "environments", "oldest", days=9)
+    _put(cache, "environments", "newest", days=1)
+    installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
+    whole = size_of(cache)
+
+    def removed(most: int) -> list[str]:
+        return [piece.name for piece in bound(cache, installer, most, NOW)]
+
+    assert removed(whole) == []
+    assert removed(whole - 1) == ["oldest"]
+    # The layer goes before what it lies on, and what is in use stays.
+    descriptor = os.open(cache / "environments" / "newest" / ".built", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    assert removed(0) == ["upper", "under"]
+    os.close(descriptor)
+    assert removed(0) == ["newest"]
 
 
 def test_downloads_are_cleared_by_uv_itself(cache: Path, tmp_path: Path) -> None:

@@ -116,6 +116,26 @@ class CacheCleaner:
                 yield Removal(kind, path.name, size_of(path.parent), stat.st_mtime_ns, remove)
 
 
+def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
+    """Remove downloads, then what was used least recently, until the cache takes at most so many bytes or
+    the rest is in use; return what was removed. Blocks. Raises OSError."""
+    left = size_of(cache)
+    gone: list[Removal] = []
+    if left <= most:
+        return gone
+    cleaner = CacheCleaner(cache, installer, now=now, older_than=0)
+    # An environment is used with each layer on it, so that its layers come before it.
+    by_use = sorted(cleaner.pieces(), key=lambda piece: piece.used)
+    for piece in (*cleaner.downloads(), *by_use):
+        if not piece.why and piece.remove():
+            gone.append(piece)
+            left -= piece.bytes
+            # Files have further names in other pieces, which keep them.
+            if left <= most and (left := size_of(cache)) <= most:
+                break
+    return gone
+
+
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:

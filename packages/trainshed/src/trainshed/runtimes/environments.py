@@ -104,7 +104,8 @@ class Environments:
 
         def fill(draft: Path) -> None:
             started = self._now()
-            progress(f"Building the runtime {key} with uv {self._installer.version()}.")
+            space = "" if sheet.space is None or release.is_slim else f", which takes {sheet.space}"
+            progress(f"Building the runtime {key} with uv {self._installer.version()}{space}.")
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
             take_out_unusable(prefix.site)

@@ -32,6 +32,7 @@ def _folder(name: str) -> Path:
 PYTHON = Sheet(
     family="python",
     title="plain Python",
+    space="0.8 GB",
     releases=(Release(version="", pythons=((3, 7), (3, 14))),),
     requirements=FOUNDATION,
     sources=SOURCES,
@@ -72,6 +73,7 @@ _1_6 = (
 SCIKIT_LEARN = Sheet(
     family="scikit-learn",
     title="scikit-learn",
+    space="1.5 GB",
     releases=(
         Release(
             version="1.9",
@@ -144,6 +146,7 @@ def _with_nccl(release: Release) -> tuple[Release, Release]:
 XGBOOST = Sheet(
     family="xgboost",
     title="XGBoost",
+    space="1.5 GB",
     releases=(
         *_with_nccl(
             Release(
@@ -211,6 +214,7 @@ _COMPANIONS = (
 PYTORCH = Sheet(
     family="pytorch",
     title="PyTorch",
+    space="1.7 GB, and several times as much for GPUs",
     releases=(
         Release(
             version="2.13",

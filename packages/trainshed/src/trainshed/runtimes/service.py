@@ -3,6 +3,7 @@ threads."""
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +12,9 @@ from msgspec import Struct
 
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
+from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.background import heed, joined, looked_at
-from trainshed.runtimes.cache_cleaner import REDUCTION
+from trainshed.runtimes.cache_cleaner import REDUCTION, bound
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments
@@ -35,6 +37,8 @@ from trainshed.runtimes.reduction import Reduction
 from trainshed.runtimes.sheet import Release, Sheet, parse_minor
 from trainshed.runtimes.single_flight import SingleFlight
 
+log = logging.getLogger(__name__)
+
 _BUILDERS = 4
 
 
@@ -48,6 +52,8 @@ class RuntimeSettings(Struct, frozen=True):
     #: Whether to refuse substitutes.
     exact: bool = False
     image_map: tuple[MappedImage, ...] = ()
+    #: Bytes that the cache may take, beyond which what was used least recently goes; None = any.
+    cache_size: Bytes | None = None
     #: Whether this machine has a GPU; called when it first matters.
     has_gpu: Callable[[], bool] = lambda: False
     #: Returns the terms on which users' setup scripts run. Called in threads; builds raise what it raises.
@@ -57,7 +63,7 @@ class RuntimeSettings(Struct, frozen=True):
 class LocalRuntimes:
     """The `Runtimes` port on this machine. Everything lies below `cache`, which several services may share.
 
-    `now`: nanoseconds, for durations only. `images`: None if container images cannot be run.
+    `now`: ns since the epoch. `images`: None if container images cannot be run.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class LocalRuntimes:
         cache = cache.absolute()
         installer = Installer(cache / "uv")
         self._installer = installer
+        self._cache, self._cache_size, self._now = cache, settings.cache_size, now
         self._interpreters = Interpreters(cache / "interpreters.json")
         self._environments = Environments(cache / "environments", installer, now)
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
@@ -144,6 +151,21 @@ class LocalRuntimes:
         progress: Progress | None = None,
     ) -> PreparedRuntime:
         """See the port. A cancelled caller stops no build that others wait for."""
+        prepared = await self._prepare(choice, packages, progress)
+        if self._cache_size is not None:
+            heed(self._workers.submit(self._bound, self._cache_size), "bounding the cache")
+        return prepared
+
+    def _bound(self, most: Bytes) -> None:
+        for piece in bound(self._cache, self._installer, most, Nanos(self._now())):
+            log.info("removed from the cache, which is full: %s %s", piece.kind, piece.name)
+
+    async def _prepare(
+        self,
+        choice: RuntimeChoice,
+        packages: tuple[JobPackage, ...],
+        progress: Progress | None,
+    ) -> PreparedRuntime:
         if choice.family == CONTAINER:
             return await self._contained.prepare(choice, packages, progress)
         sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)

@@ -118,6 +118,8 @@ class Sheet(Struct, frozen=True):
     command: Path | None = None
     #: Changes that programs written for older versions stumble over.
     changes: tuple[Change, ...] = ()
+    #: What an environment takes on the disk, in words, if it is not slim; None = little.
+    space: str | None = None
 
     def release(self, version: str) -> Release | None:
         """Return the release of that version; None if the sheet has none."""

@@ -30,7 +30,7 @@ from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import DEFAULT_BUCKET, ReplicaId
-from trainshed.core.retention import Retention, RetentionReport
+from trainshed.core.retention import Retention, RetentionReport, parse_size
 from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import NoTerminals, Terminals
 from trainshed.core.units import Nanos
@@ -136,6 +136,7 @@ class App:
             RuntimeSettings(
                 exact=settings.exact_runtimes,
                 image_map=settings.images,
+                cache_size=parse_size(settings.cache_size) or None,
                 terms=build_terms(settings, engine, self._bootstrap.ports),
                 has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
             ),

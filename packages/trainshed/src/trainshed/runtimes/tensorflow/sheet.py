@@ -170,6 +170,7 @@ def parts(
 SHEET = Sheet(
     family="tensorflow",
     title="TensorFlow",
+    space="1.8 to 3.3 GB, and several times as much for GPUs",
     releases=(
         *_with_cuda(
             _release(
