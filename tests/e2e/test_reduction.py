@@ -1,5 +1,5 @@
-"""Jobs with reducers, run by a real service: a program that sums arrays of NumPy, in an environment that has
-no PyTorch."""
+"""Jobs with reducers, run by a real service: a program that sums by the client itself, in an environment that
+has no PyTorch."""
 
 import json
 import os
@@ -18,10 +18,21 @@ UNDER_WAY = "under way"
 _SUMS = f"""
 import os, sys
 import numpy as np
-import trainshed_reduction
+from trainshed_reduction import process
+from trainshed_reduction.client.communicator import Communicator
+from trainshed_reduction.settings import from_environ
+from trainshed_reduction.wire import DType, Reduction
 
 end = sys.argv[1]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+group = Communicator(
+    from_environ(), group="sums", rank=rank, world=world, reports=process.reports()
+)
+group.start()
+
+def allreduce(array, dtype):
+    group.issue(memoryview(array), dtype, Reduction.SUM).wait()
+    return array
 
 def data(step, of):
     return np.random.default_rng([step, of]).standard_normal(300_000, dtype=np.float32)
@@ -29,16 +40,17 @@ def data(step, of):
 step = 0
 enough = np.zeros(1, np.int32)
 while not enough[0]:
-    array = trainshed_reduction.allreduce(data(step, rank))
+    array = allreduce(data(step, rank), DType.FLOAT32)
     expected = data(step, 0)
     for other in range(1, world):
         expected += data(step, other)
     assert array.tobytes() == expected.tobytes(), "wrong in step %d" % step
     enough[0] = rank == 0 and os.path.exists(end)
-    trainshed_reduction.allreduce(enough)
+    allreduce(enough, DType.INT32)
     step += 1
     if step == 3:
         print({UNDER_WAY!r}, flush=True)
+group.close()
 print("right", flush=True)
 """
 
