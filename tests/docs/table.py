@@ -72,7 +72,11 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/clients.md#API client library": Runs(),
     "docs/experiments.md#Experiments and tensorboards": Runs(prelude=_SDK + _VERTEX, says="third"),
     "docs/experiments.md#In a terminal": Runs(says="RUNS"),
-    "docs/models.md#Models": Runs(prelude=_SDK + _VERTEX),
+    "docs/models.md#Evaluations": Runs(
+        prelude=_SDK + _VERTEX,
+        after=("docs/models.md#Models", "docs/models.md#Export"),
+        says="0.93",
+    ),
     "docs/models.md#Lineage": Runs(says="gs://trainshed/runs/8/model"),
 }
 

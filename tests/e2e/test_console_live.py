@@ -103,7 +103,7 @@ open({gate!r}).read()
 PRINTED = r"""
 import sys
 out = sys.stdout.buffer
-out.write(b"\x1b[31mred\x1b[0m and \x1b[1;38;5;208mbold orange\x1b[0m\n")
+out.write(b"\x1b[31mred\x1b[0m and \x1b[1;33mbold yellow\x1b[0m\n")
 out.write(b"caf\xe9 \xff\xfe end\n")
 for n in range(101):
     out.write(b"\r%3d%%|%s| %d/100" % (n, b"#" * (n // 5), n))
@@ -127,9 +127,9 @@ def test_lines_are_shown_as_programs_mean_them_marked_copied_and_linked_to(
     page.get_by_role("button", name="Top").click()
     # Of a runtime that is not here exactly the service says so first.
     lines = log.locator(".log-line:not(.notice)")
-    expect(lines.first).to_contain_text("red and bold orange")
+    expect(lines.first).to_contain_text("red and bold yellow")
     assert lines.first.locator(".ink-1").inner_text() == "red"
-    assert lines.first.locator(".bold.ink-3").inner_text() == "bold orange"
+    assert lines.first.locator(".bold.ink-3").inner_text() == "bold yellow"
     expect(lines.nth(1)).to_contain_text("caf\ufffd \ufffd\ufffd end")
     bar = lines.nth(2).locator(".log-text").inner_text()
     assert bar == f"100%|{'#' * 20}| 100/100", "a bar is its last state, not all of them"

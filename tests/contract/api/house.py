@@ -132,6 +132,7 @@ class House:
             reader=self.store.reader,
             studies=self.store.studies,
             models=self.store.models,
+            evaluations=self.store.evaluations,
             metadata=self.store.metadata,
             tensorboards=self.store.tensorboards,
             datasets=self.store.datasets,

@@ -214,3 +214,55 @@ async def test_deletes_are_finished_operations(house: House) -> None:
     assert (await house.call("DELETE", f"{MODELS}/m1")).status == 404
     await uploaded(house, modelId="m1")
     assert (await shown(house, "m1"))["versionId"] == "1"
+
+
+async def copied(house: House, target: str = MODELS, **request: Any) -> Any:
+    return await house.call("POST", f"{target}:copy", request)
+
+
+async def test_a_copy_in_another_location_is_a_model_of_its_own(house: House) -> None:
+    """Without its aliases; its artifacts stay where they are (spec/clients#surface)."""
+    model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
+    await uploaded(house, model | {"labels": {"a": "b"}}, modelId="m1")
+    source, there = await shown(house, "m1"), MODELS.replace("us-central1", "europe-west4")
+    answer = await copied(house, there, sourceModel=source["name"], modelId="m2")
+    assert (answer.status, answer.json["done"]) == (200, True), answer.body
+    assert answer.json["metadata"]["@type"].endswith("v1.CopyModelOperationMetadata")
+    name = source["name"].replace("us-central1", "europe-west4").replace("m1", "m2")
+    assert answer.json["response"] == {
+        "@type": "type.googleapis.com/google.cloud.aiplatform.v1.CopyModelResponse",
+        "model": name,
+        "modelVersionId": "1",
+    }
+    copy = await house.result("GET", f"{there}/m2")
+    assert copy["originalModelInfo"] == {"model": f"{source['name']}@1"}
+    assert copy["modelSourceInfo"] == {"sourceType": "CUSTOM", "copy": True}
+    assert copy["versionAliases"] == ["default"]
+    same = ("displayName", "artifactUri", "labels", "containerSpec")
+    assert {key: copy.get(key) for key in same} == {key: source.get(key) for key in same}
+    assert await shown(house, "m1") == source
+
+
+async def test_a_version_is_copied_into_a_model_that_is_there(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    parent = f"{PLACE}/models/m1"
+    await uploaded(house, MODEL | {"displayName": "second"}, parentModel=parent)
+    answer = await copied(house, sourceModel=f"{parent}@2", parentModel=parent)
+    assert answer.json["response"]["modelVersionId"] == "3"
+    assert (await shown(house, "m1@3"))["displayName"] == "second"
+    assert await aliases(house) == {"3": set(), "2": set(), "1": {"default"}}
+    again = await copied(house, sourceModel=parent, modelId="m1")
+    assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
+
+
+async def test_every_violation_of_a_copy_is_named_at_once(house: House) -> None:
+    """spec/submit#refusals."""
+    nowhere = f"{PLACE}/models/nowhere"
+    wrong = await copied(house, sourceModel=nowhere, parentModel=nowhere)
+    assert fields(wrong) == {"source_model", "parent_model"}
+    wrong = await copied(house, sourceModel=nowhere, modelId="-M")
+    assert fields(wrong) == {"source_model", "model_id"}
+    assert fields(await copied(house)) == {"source_model"}
+    await uploaded(house, modelId="m1")
+    other = MODELS.replace("/p1/", "/p2/")
+    assert fields(await copied(house, other, sourceModel=f"{PLACE}/models/m1")) == {"source_model"}

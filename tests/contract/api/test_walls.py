@@ -51,6 +51,8 @@ async def furnish(house: House) -> dict[str, str]:
     await make("jobs", "/v1/projects/speech/jobs", ml_job() | {"jobId": "night"}, "night")
     model = {"model": fields, "modelId": "ear"}
     await make("models", f"{SPEECH}/models:upload", model, "ear")
+    evaluation = {"modelEvaluation": {"displayName": SECRET}}
+    await make("evaluations", f"{SPEECH}/models/ear/evaluations:import", evaluation)
     dataset = {"displayName": SECRET, "metadataSchemaUri": test_datasets.schema("text")}
     await make("datasets", f"{SPEECH}/datasets", dataset)
     study = await make("studies", f"{SPEECH}/studies", {"displayName": SECRET, "studySpec": SPEC})
@@ -232,6 +234,7 @@ async def test_what_stands_within_a_request_tells_nothing_either(house: House) -
         data = {"datasetId": id_["datasets"], "fractionSplit": {"trainingFraction": 1}}
         yield "POST", f"{vision}/trainingPipelines", piped(inputDataConfig=data)
         yield "POST", f"{vision}/models:upload", {"model": {}, "parentModel": model}
+        yield "POST", f"{vision}/models:copy", {"sourceModel": model}
         for key, value in (("labels", id_["customJobs"]), ("resource.labels", id_["jobs"])):
             entries = {"resourceNames": ["projects/vision"], "filter": f'{key}.job_id="{value}"'}
             yield "POST", "/v2/entries:list", entries

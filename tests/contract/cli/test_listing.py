@@ -208,10 +208,12 @@ def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeS
     origin = {"job": f"{PLACE}/customJobs/8", "parameters": {"lr": 0.125}}
     answer = {"name": MODEL["name"], "versions": [{"version": 2, "origin": origin}]}
     service.on("GET", f"{OWN}/models/churn", answer)
+    good = [{"displayName": "holdout"}]
+    service.on("GET", f"/v1/{MODEL['name']}/evaluations", {"modelEvaluations": good})
     for name in ("churn", f"{PLACE}/models/churn", f"{PLACE}/models/churn@2"):
         shown = yaml.safe_load(trainshed("models", "describe", name).stdout)
-        assert shown == answer
-    assert service.sent[-1].query == HERE
+        assert shown == answer | {"evaluations": good}
+    assert service.sent[-2].query == HERE
     service.refuse("GET", f"{OWN}/models/no", 404, "There is no model 'no'.")
     assert "There is no model 'no'." in trainshed("models", "describe", "no").stderr
 

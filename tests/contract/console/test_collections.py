@@ -89,8 +89,11 @@ async def test_a_model_leads_to_what_made_it(house: ConsoleHouse, browser: Brows
     listed = (await browser.get("/models?project=p1")).body.decode()
     path = f"/models/{name.rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in listed
+    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
+    await made(house, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
     page = await browser.get(path)
     assert "Version 1" in text_of(page)
+    assert "auPrc 0.5" in text_of(page)
     assert 'href="/buckets/bucket?prefix=out%2Fmodel%2F"' in page.body.decode()
 
 

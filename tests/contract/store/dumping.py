@@ -34,6 +34,7 @@ from tests.contract.store.store_samples import (
 from tests.contract.store.study_samples import (
     child,
     make_dataset,
+    make_evaluation,
     make_pipeline,
     make_study,
     make_trial,
@@ -79,6 +80,7 @@ async def fill(store: Store) -> None:
     await store.studies.create_trial(make_trial(30), [measured(1, 0.25)])
     await store.studies.begin_operation(suggesting(5, 30))
     await store.models.register(make_version("m", 1, "default", "champion"), told(1))
+    await store.evaluations.add(make_evaluation(1))
     await store.metadata.create_store(make_metadata_store(), told(3))
     await store.metadata.create(make_node(context("e")))
     await store.tensorboards.create((make_board("t"),))
@@ -107,6 +109,7 @@ async def contents(store: Store) -> dict[str, Any]:
         "running": await store.studies.running_operations(),
         "versions": await store.models.versions(version.name),
         "champion": await store.models.version(version.name, "champion"),
+        "evaluation": await store.evaluations.evaluation(make_evaluation(1).name),
         "metadata": await store.metadata.store(make_metadata_store().name),
         "node": await store.metadata.node(context("e")),
         "board": await store.tensorboards.resource(make_board("t").name),

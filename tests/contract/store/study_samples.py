@@ -9,6 +9,7 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import (
     Api,
     Collection,
+    EvaluationName,
     JobName,
     JobUid,
     ModelName,
@@ -16,6 +17,7 @@ from trainshed.core.names import (
 )
 from trainshed.core.pipelines import (
     ModelDraft,
+    ModelEvaluation,
     ModelVersion,
     Pipeline,
     PipelineSpec,
@@ -152,6 +154,12 @@ def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -
         (("team", "a"),),
         f"{PLACE}/trainingPipelines/7",
     )
+
+
+def make_evaluation(number: int, version: int = 1) -> ModelEvaluation:
+    """Of the model `m`."""
+    name = EvaluationName(ModelName("p", "us-central1", "m"), number)
+    return ModelEvaluation(name, version, '{"metrics":{"a":1}}', T0 + number)
 
 
 def make_dataset(number: int, created: int = 0) -> Dataset:

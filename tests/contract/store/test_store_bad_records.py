@@ -25,6 +25,7 @@ from tests.contract.store.metadata_samples import (
 from tests.contract.store.store_samples import T0, cancel, entry, make_job, operation
 from tests.contract.store.study_samples import (
     make_dataset,
+    make_evaluation,
     make_study,
     make_trial,
     make_version,
@@ -73,6 +74,9 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lambda store: store.models.models("p", "us-central1", "", 9),
         lambda store: store.models.versions(make_version("m", 2).name),
     ),
+    ("model_evaluations", "record"): (
+        lambda store: store.evaluations.evaluations(make_version("m", 1).name, 1, 0, 9),
+    ),
     ("tensorboard_resources", "record"): (
         lambda store: store.tensorboards.below(
             "projects/p/locations/us-central1", Level.TENSORBOARD, "", 9
@@ -108,6 +112,8 @@ async def fill(store: Store) -> None:
             make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
         )
     await store.models.register(make_version("n", 1, "default"), operation(20))
+    for number in (1, 2):
+        await store.evaluations.add(make_evaluation(number))
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
         await store.metadata.create_store(make_metadata_store(name), operation(30 + number))
     for number in (1, 2):
@@ -165,6 +171,7 @@ KEYS = {
     "operations": "name",
     "trials": "number",
     "measurements": "number",
+    "model_evaluations": "evaluation_id",
     "metadata_stores": "store_id",
     "datasets": "dataset_id",
     "tensorboard_resources": "resource_id",

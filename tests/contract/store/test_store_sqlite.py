@@ -44,6 +44,7 @@ DOORS = (
     *(
         "curves",
         "deleting",
+        "evaluations",
         "jobs",
         "models",
         "operations",

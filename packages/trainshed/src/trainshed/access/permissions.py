@@ -46,6 +46,7 @@ _RESOURCES: Final = (
     (f"{_VERTEX}.JobService", "HyperparameterTuningJob", "create get list cancel delete"),
     (f"{_VERTEX}.PipelineService", "TrainingPipeline", "create get list cancel delete"),
     (_MODELS, "Model", "upload get list update delete"),
+    (_MODELS, "ModelEvaluation", "import get list"),
     (_DATASETS, "Dataset", "create get list update delete"),
     (_METADATA, "MetadataStore", "create get list delete"),
     (_METADATA, "Context", "create get list update delete"),
@@ -78,6 +79,7 @@ def _of_resources() -> Iterator[tuple[str, str]]:
 
 PERMISSIONS: Final[Mapping[str, str]] = {
     **dict(_of_resources()),
+    f"{_MODELS}.CopyModel": "aiplatform.models.upload",
     f"{_MODELS}.ListModelVersions": "aiplatform.models.list",
     f"{_MODELS}.MergeVersionAliases": "aiplatform.models.update",
     f"{_MODELS}.DeleteModelVersion": "aiplatform.models.delete",
@@ -297,6 +299,7 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     ),
     *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import", "export")),
     *(f"aiplatform.models.{verb}" for verb in ("upload", "update", "delete")),
+    "aiplatform.modelEvaluations.import",
     # Programs log experiments from inside jobs.
     "aiplatform.metadataStores.create",
     "aiplatform.contexts.*",

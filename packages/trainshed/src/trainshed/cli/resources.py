@@ -395,6 +395,7 @@ KINDS: Final = {
             listed=f"{_PUBLIC}/models",
             path=f"{_OWN}/models/{{id}}",
             query=_IN_PLACE,
+            parts={"evaluations": ("GET", "/evaluations", "modelEvaluations")},
             deleted=f"{_PUBLIC}/models/{{id}}",
             version_deleted=f"{_PUBLIC}/models/{{id}}@{{version}}:deleteVersion",
         ),

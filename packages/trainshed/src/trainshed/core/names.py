@@ -134,6 +134,30 @@ _LARGEST: Final = 2**63 - 1
 """The largest id that the store can compare with."""
 
 
+class EvaluationName(Struct, frozen=True, order=True):
+    """`projects/P/locations/L/models/M/evaluations/E`."""
+
+    model: ModelName
+    evaluation_id: int
+
+    def __str__(self) -> str:
+        return f"{self.model}/evaluations/{self.evaluation_id}"
+
+    @staticmethod
+    def parse(name: str) -> "EvaluationName":
+        """Read an evaluation's name, with or without a version of its model. Raise ValueError for anything
+        else."""
+        match = re.fullmatch(
+            r"(.+/models/[^/@]+)(?:@[^/@]+)?/evaluations/(\d{1,19})", name, re.ASCII
+        )
+        if match is None or int(match[2]) > _LARGEST:
+            raise ValueError(
+                f"{name!r} is not the name of an evaluation; expected "
+                "projects/PROJECT/locations/LOCATION/models/MODEL/evaluations/NUMBER"
+            )
+        return EvaluationName(ModelName.parse(match[1])[0], int(match[2]))
+
+
 class ReplicaId(Struct, frozen=True, order=True):
     """One replica of a job: worker pool position (0..3) and index within it (facts/program#roles)."""
 

@@ -25,7 +25,7 @@ from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTrigger
-from trainshed.core.names import JobName, JobUid, ModelName
+from trainshed.core.names import EvaluationName, JobName, JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 
@@ -112,6 +112,17 @@ class ModelVersion(Struct, frozen=True):
     #: For an uploaded version: name of the job in whose output directory its artifacts lie, or whose program
     #: uploaded it; "" = neither.
     job: str = ""
+
+
+class ModelEvaluation(Struct, frozen=True):
+    """How good one version of a model is, as somebody has imported it."""
+
+    name: EvaluationName
+    version: int
+    #: The evaluation in public JSON, as given.
+    public_json: str
+    #: Nanoseconds since the epoch.
+    created: Nanos
 
 
 Told = tuple[TimelineEntry, ...]

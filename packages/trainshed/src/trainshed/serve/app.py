@@ -272,6 +272,7 @@ class App:
             reader=store.reader,
             studies=store.studies,
             models=store.models,
+            evaluations=store.evaluations,
             metadata=store.metadata,
             tensorboards=store.tensorboards,
             datasets=store.datasets,

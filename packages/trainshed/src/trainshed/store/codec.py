@@ -16,7 +16,7 @@ from trainshed.core.datasets.records import Dataset
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata import MetadataStore, Node
-from trainshed.core.pipelines import ModelVersion, Pipeline
+from trainshed.core.pipelines import ModelEvaluation, ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.tensorboards import BoardResource, CurveSeries
 from trainshed.core.tuning.records import TuningJob
@@ -86,6 +86,7 @@ TRIAL = Codec("trials", "record", Trial)
 MEASUREMENT = Codec("measurements", "record", Measurement)
 OPERATION = Codec("operations", "record", Operation)
 VERSION = Codec("model_versions", "record", ModelVersion)
+EVALUATION = Codec("model_evaluations", "record", ModelEvaluation)
 METADATA_STORE = Codec("metadata_stores", "record", MetadataStore)
 NODE = Codec("metadata_nodes", "record", Node)
 """Nodes without their parents, which are stored as edges."""

@@ -60,6 +60,16 @@ def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) ->
     faults.refuse()
 
 
+def check_copy(model_id: str, further: Iterable[Violation]) -> None:
+    """Check the id of a copy. Raises InvalidRequest with all faults, including those in `further`."""
+    faults = Faults()
+    for violation in further:
+        faults.add(violation.field, violation.description)
+    if model_id and (fault := model_id_fault(model_id)):
+        faults.add("model_id", fault)
+    faults.refuse()
+
+
 def check_merge(aliases: Iterable[str]) -> None:
     """Check aliases to give and, with a leading `-`, to remove. Raises InvalidRequest with all faults."""
     changes = tuple(aliases)

@@ -1,5 +1,6 @@
-"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, listed, updated
-and deleted (facts/resources#pipelines). Models are not served for predictions."""
+"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, listed, updated,
+copied and deleted (facts/resources#pipelines); evaluations of their versions are
+imported (facts/models#evaluations). `model_exports` has the rest; models are not served for predictions."""
 
 import asyncio
 import json
@@ -14,15 +15,17 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
+    check_copy,
     check_merge,
     check_update,
     check_upload,
     read_version_name,
 )
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import SCAN_LIMIT, Listing
+from trainshed.api.calls.paging import SCAN_LIMIT, Listing, cut, decode_number, page_size
 from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
@@ -33,11 +36,13 @@ from trainshed.core.errors import (
     NotFound,
     Violation,
 )
-from trainshed.core.names import JobUid, ModelName
-from trainshed.core.pipelines import ModelVersion
+from trainshed.core.names import EvaluationName, JobUid, ModelName
+from trainshed.core.pipelines import ModelEvaluation, ModelVersion
+from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
+from trainshed.wire.json import endless
 
 _SERVICE: Final = f"{V1}.ModelService"
 _ATTEMPTS: Final = 5
@@ -90,6 +95,35 @@ async def upload(call: Call, request: Any) -> Message:
     return await _register(
         services, target, version, "UploadModelResponse", is_new=existing is None
     )
+
+
+async def copy(call: Call, request: Any) -> Message:
+    """Make a new model, or a new version of `parent_model`, from an existing version. It is done at once,
+    because the artifacts stay where they are. Aliases are not copied."""
+    parent = known_location(request.parent)
+    services = call.services
+    existing, further = await _parent_model(services, parent, request.parent_model)
+    source, unknown = await _source_model(services, parent, request.source_model)
+    check_copy(request.model_id, (*unknown, *further))
+    assert source is not None
+    public = json.loads(source.public_json)
+    public["originalModelInfo"] = {"model": f"{source.name}@{source.version}"}
+
+    def version(name: ModelName, number: int) -> ModelVersion:
+        now = services.now()
+        return replace(
+            source,
+            name=name,
+            version=number,
+            public_json=_kept(public),
+            created=now,
+            updated=now,
+            aliases=_aliases_at_first(number),
+            pipeline="",
+        )
+
+    target = existing or _new_name(services, parent, request.model_id)
+    return await _register(services, target, version, "CopyModelResponse", is_new=existing is None)
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -216,6 +250,21 @@ async def _register(
     raise Aborted(f"Others make versions of {name} at the same time; send the request again.")
 
 
+async def _source_model(
+    services: Services, parent: LocationName, text: str
+) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
+    """Return the version to copy (None: there is none), and the faults of its name."""
+    try:
+        name, version = ModelName.parse(text)
+        source = await services.models.version(name, version)
+    except (ValueError, NotFound) as error:
+        return None, (Violation("source_model", f"{error}."),)
+    if name.project_id != parent.project_id:
+        wrong = f"{name} does not belong to {parent.project_id}; upload its artifacts there."
+        return None, (Violation("source_model", wrong),)
+    return source, ()
+
+
 async def _parent_model(
     services: Services, parent: LocationName, text: str
 ) -> tuple[ModelName | None, tuple[Violation, ...]]:
@@ -292,8 +341,82 @@ def _kept(public: dict[str, Any]) -> str:
     return wire_json.compact_text(kept)
 
 
+MAX_DISPLAY_NAME: Final = 128
+MAX_BYTES: Final = 200_000
+"""Most bytes of an evaluation as JSON."""
+_PAGE: Final = 50
+_LARGEST: Final = 100
+
+
+async def import_evaluation(call: Call, request: Any) -> Message:
+    """Import an evaluation of the version that the parent names, or else of the default one."""
+    model, version = read_name(ModelName.parse, request.parent, "parent")
+    sent = request.model_evaluation
+    public = wire_json.to_public(sent)
+    kept = wire_json.compact_text(
+        {key: value for key, value in public.items() if key not in ("name", "createTime")}
+    )
+    _check_metrics(sent, kept)
+    services = call.services
+    evaluation = ModelEvaluation(
+        name=EvaluationName(model, services.new_uid()),
+        version=(await services.models.version(model, version)).version,
+        public_json=kept,
+        created=services.now(),
+    )
+    await services.evaluations.add(evaluation)
+    return _evaluation_view(evaluation)
+
+
+async def get_evaluation(call: Call, request: Any) -> Message:
+    name = read_name(EvaluationName.parse, request.name)
+    return _evaluation_view(await call.services.evaluations.evaluation(name))
+
+
+async def list_evaluations(call: Call, request: Any) -> Message:
+    """List the evaluations of one version, newest first."""
+    model, version = read_name(ModelName.parse, request.parent, "parent")
+    if request.filter:
+        text = "Evaluations cannot be filtered; leave the filter out and choose among the answer."
+        raise InvalidRequest((Violation("filter", text),))
+    services = call.services
+    number = (await services.models.version(model, version)).version
+    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
+    question = f"{model}@{number}"
+    below = decode_number(request.page_token, question)
+    evaluations = await services.evaluations.evaluations(model, number, below, size + 1)
+    page, token = cut(evaluations, size, lambda record: record.name.evaluation_id, question)
+    # In a thread, because each of many may be large.
+    views = await asyncio.to_thread(lambda: [_evaluation_view(evaluation) for evaluation in page])
+    return message("ListModelEvaluationsResponse", model_evaluations=views, next_page_token=token)
+
+
+def _evaluation_view(record: ModelEvaluation) -> Message:
+    view: Any = wire_json.from_public(f"{V1}.ModelEvaluation", json.loads(record.public_json))
+    view.name = str(record.name)
+    set_micros(view.create_time, record.created)
+    return view
+
+
+def _check_metrics(sent: Any, kept: str) -> None:
+    """Raise InvalidRequest with all faults of an evaluation. `kept`: it as JSON."""
+    faults = Faults()
+    for field in ("metrics", "metadata"):
+        for inner in endless(getattr(sent, field)):
+            dot = "." if inner and not inner.startswith("[") else ""
+            faults.add(f"model_evaluation.{field}{dot}{inner}", "It is not a finite number.")
+    if len(kept.encode()) > MAX_BYTES:
+        text = f"It has more than {MAX_BYTES} bytes as JSON; leave out what nobody reads."
+        faults.add("model_evaluation", text)
+    if len(sent.display_name) > MAX_DISPLAY_NAME:
+        text = f"At most {MAX_DISPLAY_NAME} characters are allowed."
+        faults.add("model_evaluation.display_name", text)
+    faults.refuse()
+
+
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.UploadModel": upload,
+    f"{_SERVICE}.CopyModel": copy,
     f"{_SERVICE}.GetModel": get,
     f"{_SERVICE}.ListModels": list_models,
     f"{_SERVICE}.ListModelVersions": list_versions,
@@ -301,4 +424,7 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.MergeVersionAliases": merge_aliases,
     f"{_SERVICE}.DeleteModel": delete,
     f"{_SERVICE}.DeleteModelVersion": delete_version,
+    f"{_SERVICE}.ImportModelEvaluation": import_evaluation,
+    f"{_SERVICE}.GetModelEvaluation": get_evaluation,
+    f"{_SERVICE}.ListModelEvaluations": list_evaluations,
 }

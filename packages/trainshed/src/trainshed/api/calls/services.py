@@ -34,7 +34,7 @@ from trainshed.store.points import PointFiles
 from trainshed.store.port import NewWork
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.metadata import Metadata
-from trainshed.store.sqlite.models import Models
+from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.studies import Studies
@@ -263,6 +263,7 @@ class Services(Struct, frozen=True):
     reader: Reader
     studies: Studies
     models: Models
+    evaluations: Evaluations
     metadata: Metadata
     tensorboards: Tensorboards
     datasets: Datasets

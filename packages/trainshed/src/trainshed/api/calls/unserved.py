@@ -59,7 +59,6 @@ _SHARED_BY_COLLECTIONS: Final = {
 _OF_COLLECTIONS: Final = {
     **{name: text for text, names in _SHARED_BY_COLLECTIONS.items() for name in names.split()},
     "metadataStores": _TRACKING,
-    "evaluations": "Log how good a model is as metrics of an experiment's run, or as labels of its version",
     "nasJobs": "Search by a hyperparameterTuningJob whose parameters describe the model",
     "notebookExecutionJobs": "Run the notebook's code as a customJob",
     "persistentResources": "No machines are kept, and jobs start as fast without; a custom job can start "
@@ -82,7 +81,7 @@ _SHARED_BY_VERBS: Final = {
 }
 _OF_VERBS: Final = {
     **{name: text for text, names in _SHARED_BY_VERBS.items() for name in names.split()},
-    "copy": "Upload the model again, with the same artifactUri; its files are not copied either way",
+    "batchImport": "Import each slice as an evaluation of its own",
     "export": "A model is the files at its artifactUri, a dataset those that it names: copy them with "
     "`gcloud storage cp -r`",
     "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",

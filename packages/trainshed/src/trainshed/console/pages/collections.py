@@ -107,12 +107,23 @@ async def models(visit: Visit) -> View:
 
 
 async def model(visit: Visit) -> View:
-    """`/models/M`: the model's versions, and what each was made from."""
+    """`/models/M`: the model's versions, what each was made from, and its evaluations."""
     project, region = visit.place
     path = f"models/{visit.quoted('model')}"
     described = await visit.get(ModelDescription, path, project=project, region=region)
     title = described.versions[0].display_name if described.versions else described.model_id
-    return View(title, "model.html", {"found": described, "title": title}, place="models")
+    evaluations = {
+        version.version: (await vertex_page(visit, f"{path}@{version.version}/evaluations")).get(
+            "modelEvaluations", ()
+        )
+        for version in described.versions
+    }
+    return View(
+        title,
+        "model.html",
+        {"found": described, "title": title, "evaluations": evaluations},
+        place="models",
+    )
 
 
 async def experiments(visit: Visit) -> View:

@@ -25,7 +25,7 @@ from trainshed.store.sqlite.connections import (
 )
 from trainshed.store.sqlite.jobs import Intake, Ledger
 from trainshed.store.sqlite.metadata import Metadata
-from trainshed.store.sqlite.models import Models
+from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.presence import (
     OpenFiles,
     require_content,
@@ -74,6 +74,7 @@ class Store:
         self.reader = Reader(snapshots)
         self.studies = Studies(writer, snapshots)
         self.models = Models(writer, snapshots)
+        self.evaluations = Evaluations(writer, snapshots)
         self.metadata = Metadata(writer, snapshots)
         self.tensorboards = Tensorboards(writer, snapshots)
         self.curves = Curves(writer, snapshots)

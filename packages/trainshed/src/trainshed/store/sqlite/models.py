@@ -1,17 +1,17 @@
-"""Models in SQLite."""
+"""Models and their evaluations in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import asdict
 
-from trainshed.core.errors import AlreadyExists, FailedPrecondition
-from trainshed.core.names import ModelName
-from trainshed.core.pipelines import ModelVersion
-from trainshed.store.codec import VERSION, decode_version
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
+from trainshed.core.names import EvaluationName, ModelName
+from trainshed.core.pipelines import ModelEvaluation, ModelVersion
+from trainshed.store.codec import EVALUATION, VERSION, decode_version
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing
-from trainshed.store.sqlite.rows import rows_after
+from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("models.sql")
@@ -85,6 +85,7 @@ class Models(Port):
                 raise missing(name)
             for statement in ("unmake_model", "delete_versions", "delete_aliases"):
                 connection.execute(_SQL[statement], asdict(name))
+            forget_model(connection, asdict(name))
 
         await self._write("delete_model", work, operation)
 
@@ -100,6 +101,7 @@ class Models(Port):
                 )
             connection.execute(_SQL["drop_aliases"], parameters)
             connection.execute(_SQL["delete_version"], parameters)
+            forget_version(connection, parameters)
 
         await self._write("delete_version", work, operation)
 
@@ -185,4 +187,67 @@ def _parameters(version: ModelVersion) -> Parameters:
         "version": version.version,
         "made": version.created,
         "record": VERSION.encode(version),
+    }
+
+
+_EVALUATIONS = load_statements("evaluations.sql")
+_MODELS = load_statements("models.sql")
+
+
+class Evaluations(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
+
+    async def add(self, evaluation: ModelEvaluation) -> None:
+        """Store an evaluation. Raises NotFound (no such version of the model)."""
+        parameters = _evaluation_parameters(evaluation)
+
+        def work(connection: sqlite3.Connection) -> None:
+            # An evaluation of a version that was deleted meanwhile would never be deleted.
+            if connection.execute(_MODELS["version"], parameters).fetchone() is None:
+                model = evaluation.name.model
+                raise NotFound(f"{model}@{evaluation.version} does not exist; check the id")
+            connection.execute(_EVALUATIONS["insert"], parameters)
+
+        await self._writer.run("add_evaluation", work)
+
+    async def evaluation(self, name: EvaluationName) -> ModelEvaluation:
+        """Raises NotFound."""
+        return self._snapshots.here(lambda connection: _evaluation(connection, name))
+
+    async def evaluations(
+        self, model: ModelName, version: int, below: int, limit: int
+    ) -> tuple[ModelEvaluation, ...]:
+        """Return the evaluations of one version, newest first, with ids below `below` if that is not 0."""
+        parameters = asdict(model) | {
+            "version": version,
+            "below": below or ABOVE_ALL_UIDS,
+            "limit": limit,
+        }
+        return await self._records(_EVALUATIONS["evaluations"], parameters, EVALUATION)
+
+
+def forget_version(connection: sqlite3.Connection, parameters: Parameters) -> None:
+    """Delete the evaluations of a version that is deleted."""
+    connection.execute(_EVALUATIONS["delete_of_version"], parameters)
+
+
+def forget_model(connection: sqlite3.Connection, parameters: Parameters) -> None:
+    """Delete the evaluations of a model that is deleted."""
+    connection.execute(_EVALUATIONS["delete_of_model"], parameters)
+
+
+def _evaluation(connection: sqlite3.Connection, name: EvaluationName) -> ModelEvaluation:
+    return existing(
+        connection, _EVALUATIONS["evaluation"], _name_parameters(name), EVALUATION, name
+    )
+
+
+def _name_parameters(name: EvaluationName) -> Parameters:
+    return asdict(name.model) | {"evaluation_id": name.evaluation_id}
+
+
+def _evaluation_parameters(evaluation: ModelEvaluation) -> Parameters:
+    return _name_parameters(evaluation.name) | {
+        "version": evaluation.version,
+        "record": EVALUATION.encode(evaluation),
     }

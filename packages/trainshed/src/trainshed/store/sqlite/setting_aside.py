@@ -35,6 +35,7 @@ _KEYS = {
     "trials": ("study_uid", "number"),
     "measurements": ("study_uid", "number", "step", "elapsed"),
     "model_versions": ("project_id", "location", "model_id", "version"),
+    "model_evaluations": ("project_id", "location", "model_id", "evaluation_id"),
     "tensorboard_resources": ("parent", "level", "resource_id"),
     "curve_files": ("job_uid", "path"),
     "curve_series": ("job_uid", "run", "tag"),

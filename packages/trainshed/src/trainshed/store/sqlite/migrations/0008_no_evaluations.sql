@@ -1,2 +1,0 @@
--- Evaluations of models are not served.
-DROP TABLE model_evaluations;

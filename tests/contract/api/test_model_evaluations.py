@@ -1,0 +1,79 @@
+"""Evaluations of models: imported, echoed, listed, refused (facts/models#evaluations)."""
+
+from typing import Any
+
+from tests.contract.api.house import Answer, House
+from tests.contract.api.refusals import fields
+from tests.contract.api.test_models import MODELS, PLACE, uploaded
+from tests.unit.test_specs_pipeline import MODEL
+
+SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/classification_metrics_1.0.0.yaml"
+EVALUATION: dict[str, Any] = {
+    "displayName": "holdout",
+    "metricsSchemaUri": SCHEMA,
+    "metrics": {"auPrc": 0.875, "classes": ["a", None, {"recall": [0.5, 1]}], "empty": {}},
+    "metadata": {"pipeline_job_id": 7},
+    "sliceDimensions": ["annotationSpec"],
+}
+
+
+async def imported(house: House, model: str = "m1", **change: Any) -> dict[str, Any]:
+    body = {"modelEvaluation": EVALUATION | change}
+    return await house.result("POST", f"{MODELS}/{model}/evaluations:import", body)
+
+
+async def listed(house: House, model: str, query: str = "") -> list[str]:
+    answer = await house.result("GET", f"{MODELS}/{model}/evaluations{query}")
+    return [evaluation["displayName"] for evaluation in answer.get("modelEvaluations", [])]
+
+
+async def test_an_evaluation_is_echoed(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    view = await imported(house)
+    assert {key: view[key] for key in EVALUATION} == EVALUATION
+    assert view["name"].startswith(f"{PLACE}/models/m1/evaluations/")
+    assert view["createTime"] == "2025-10-09T08:53:20Z"
+    assert await house.result("GET", f"/v1/{view['name']}") == view
+
+
+async def test_evaluations_are_of_one_version(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    model = MODEL | {"versionAliases": ["new"]}
+    await uploaded(house, model, parentModel=f"{PLACE}/models/m1")
+    for name, parent in (("first", "m1"), ("second", "m1@1"), ("third", "m1@new")):
+        await imported(house, parent, displayName=name)
+    assert await listed(house, "m1") == await listed(house, "m1@1") == ["second", "first"]
+    assert await listed(house, "m1@2") == ["third"]
+    page = await house.result("GET", f"{MODELS}/m1/evaluations?pageSize=1")
+    token = page["nextPageToken"]
+    assert await listed(house, "m1", f"?pageSize=1&pageToken={token}") == ["first"]
+    answer = await house.call("GET", f"{MODELS}/m1@2/evaluations?pageToken={token}")
+    assert fields(answer) == {"page_token"}
+    await house.call("DELETE", f"{MODELS}/m1")
+    assert (await house.call("GET", f"/v1/{page['modelEvaluations'][0]['name']}")).status == 404
+    await uploaded(house, modelId="m1")
+    assert await listed(house, "m1") == []
+
+
+async def test_every_fault_of_an_evaluation_is_named(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    wrong = {"displayName": "x" * 129, "metrics": "y" * 200_000}
+    answer = await house.call("POST", f"{MODELS}/m1/evaluations:import", {"modelEvaluation": wrong})
+    assert fields(answer) == {"model_evaluation.display_name", "model_evaluation"}
+    assert fields(await house.call("GET", f"{MODELS}/m1/evaluations?filter=size=3")) == {"filter"}
+
+
+async def test_what_is_not_there_is_not_found(house: House) -> None:
+    await uploaded(house, modelId="m1")
+    name = (await imported(house))["name"]
+    body = {"modelEvaluation": EVALUATION}
+    other = name.replace("projects/p1", "projects/p2")
+    calls: list[Answer] = [
+        await house.call("POST", f"{MODELS}/none/evaluations:import", body),
+        await house.call("POST", f"{MODELS}/m1@2/evaluations:import", body),
+        await house.call("GET", f"{MODELS}/none/evaluations"),
+        await house.call("GET", f"{MODELS}/m1/evaluations/9"),
+        await house.call("GET", f"/v1/{other}"),
+    ]
+    assert {(answer.status, answer.error["status"]) for answer in calls} == {(404, "NOT_FOUND")}
+    assert fields(await house.call("GET", f"{MODELS}/m1/evaluations/x")) == {"name"}
