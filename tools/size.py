@@ -37,13 +37,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 680,
-    "modules that one machine needs": 580,
-    "lines": 130_640,
-    "lines that one machine needs": 111_050,
-    "lines of code": 92_340,
+    "modules": 675,
+    "modules that one machine needs": 579,
+    "lines": 129_320,
+    "lines that one machine needs": 110_490,
+    "lines of code": 91_400,
     "lines of code on the way of a start": 10_630,
-    "lines of tests": 102_900,
+    "lines of tests": 98_150,
     "settings of the service": 50,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
