@@ -252,6 +252,8 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
     anew = World(reversed(list(world.nodes.values())), world.policy, world.quotas)
     for state in sorted(world.states.values(), key=lambda s: -s.gang.uid):
         anew.put(state)
+    # What the last plan has reserved is part of the state: these are considered first.
+    anew.snapshot.reservations = world.snapshot.reservations
     world.set_nodes([node("passing", 99), *world.nodes.values()])
     world.nodes.pop("passing")
     world.set_nodes(list(world.nodes.values()))
