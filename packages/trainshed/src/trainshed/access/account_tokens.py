@@ -148,9 +148,14 @@ def _self_signed(
         raise Unauthenticated(
             f"The token is signed for {claims['exp'] - claims['iat']} s: sign one for at most {LIFETIME} s."
         )
-    audience: object = claims.get("aud")
-    if not (audience or claims.get("scope")):
+    if not (claims.get("aud") or claims.get("scope")):
         raise Unauthenticated("The token names neither an audience (`aud`) nor a `scope`.")
+    _check_audience(claims.get("aud"), hosts)
+    return Bearer(key.email, key.id, expires=claims["exp"])
+
+
+def _check_audience(audience: object, hosts: Hosts) -> None:
+    """Raise Unauthenticated if a token has audiences, URLs, and none of them is one of `hosts`."""
     listed = cast("list[object]", audience) if isinstance(audience, list) else [audience]
     urls = [str(url) for url in listed]
     netlocs = (url.partition("://")[2].partition("/")[0] for url in urls)
@@ -159,7 +164,6 @@ def _self_signed(
             f"The token is meant for {', '.join(urls)[:200]!r}, and this service is not known by that name: "
             "sign one for the address that is called, or as Google's libraries do by themselves."
         )
-    return Bearer(key.email, key.id, expires=claims["exp"])
 
 
 def check_claims(claims: Mapping[str, Any], now: int, leeway: int, **more: "ClaimsOption") -> None:

@@ -294,7 +294,12 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     # submits has no more rights than it has itself, `api.resources.jobs` that it cancels only what it made.
     *(
         f"{jobs}.{verb}"
-        for jobs in ("aiplatform.*Jobs", "aiplatform.trainingPipelines", "ml.jobs")
+        for jobs in (
+            "aiplatform.customJobs",
+            "aiplatform.hyperparameterTuningJobs",
+            "aiplatform.trainingPipelines",
+            "ml.jobs",
+        )
         for verb in ("create", "cancel")
     ),
     *(f"aiplatform.datasets.{verb}" for verb in ("create", "update", "delete", "import", "export")),
