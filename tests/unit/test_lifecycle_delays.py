@@ -84,5 +84,5 @@ def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None
         given_nodes,
     )
     assert not next(r.node for r in life.job.replicas if r.id == WORKER)
-    attempt = timeline_of(life.told).attempts[0]
+    attempt = timeline_of(life.told)[0]
     assert attempt.replicas["workerpool1-0"][-1].node == "d"

@@ -56,54 +56,47 @@ class Attempt(Struct):
         lives[at] = replace(lives[at], **fields)
 
 
-class AttemptTimeline(Struct):
-    """The attempts in their order."""
-
-    attempts: list[Attempt] = field(default_factory=list[Attempt])
-
-    def attempt(self, number: int) -> Attempt:
-        """Return the attempt of that number; creates it if no entry named it yet."""
-        for attempt in self.attempts:
-            if attempt.number == number:
-                return attempt
-        self.attempts.append(Attempt(number))
-        return self.attempts[-1]
+def _numbered(attempts: list[Attempt], number: int) -> Attempt:
+    """Return the attempt of that number; adds it if no entry named it yet."""
+    for attempt in attempts:
+        if attempt.number == number:
+            return attempt
+    attempts.append(Attempt(number))
+    return attempts[-1]
 
 
-def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
-    """Return the timeline by attempts. `entries`: in the order in which they were written."""
-    timeline = AttemptTimeline()
+def timeline_of(entries: Iterable[TimelineEntry]) -> list[Attempt]:
+    """Return the attempts in their order. `entries`: in the order in which they were written."""
+    attempts: list[Attempt] = []
     for entry in entries:
         match entry.kind:
             case "admitted" | "attempt":
-                _begins(timeline, entry)
+                _begins(attempts, entry)
             case "waiting" if "not_before" in entry.details:
                 # The attempt was given up for one that has to find places; other waiting entries say why
                 # there is no capacity.
-                _ends(timeline, entry.at)
+                _ends(attempts, entry.at)
             case kind if kind in _JOB_OVER:
-                _ends(timeline, entry.at, str(entry.details.get("rule", "")))
+                _ends(attempts, entry.at, str(entry.details.get("rule", "")))
             case "verdict":
-                _judged(timeline, entry)
+                _judged(attempts, entry)
             case "nodes_given":
                 for replica, node in entry.details.get("nodes", {}).items():
-                    attempt = timeline.attempt(
-                        int(entry.details.get("attempt", len(timeline.attempts)))
-                    )
+                    attempt = _numbered(attempts, int(entry.details.get("attempt", len(attempts))))
                     if lives := attempt.replicas.get(replica):
                         lives[-1] = replace(lives[-1], node=node)
             case _ if "replica" in entry.details and "incarnation" in entry.details:
-                _lives(timeline, entry)
+                _lives(attempts, entry)
             case _:
                 pass
-    return timeline
+    return attempts
 
 
-def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
-    number = int(entry.details.get("attempt", len(timeline.attempts) + 1))
-    before = timeline.attempts[-1] if timeline.attempts else None
-    _ends(timeline, entry.at)
-    attempt = timeline.attempt(number)
+def _begins(attempts: list[Attempt], entry: TimelineEntry) -> None:
+    number = int(entry.details.get("attempt", len(attempts) + 1))
+    before = attempts[-1] if attempts else None
+    _ends(attempts, entry.at)
+    attempt = _numbered(attempts, number)
     attempt.started = entry.at
     nodes: Mapping[str, str] = entry.details.get("nodes", {})
     if entry.kind == "attempt" and before is not None:
@@ -117,17 +110,17 @@ def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
         attempt.change(replica, 1, node=node)
 
 
-def _ends(timeline: AttemptTimeline, at: Nanos, rule: str = "") -> None:
+def _ends(attempts: list[Attempt], at: Nanos, rule: str = "") -> None:
     """End the current attempt, if it has not ended."""
-    if timeline.attempts and not timeline.attempts[-1].ended and timeline.attempts[-1].number:
-        attempt = timeline.attempts[-1]
+    if attempts and not attempts[-1].ended and attempts[-1].number:
+        attempt = attempts[-1]
         attempt.ended = at
         attempt.rule = rule or attempt.rule
 
 
-def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
+def _judged(attempts: list[Attempt], entry: TimelineEntry) -> None:
     details, verdict = entry.details, verdict_view(entry)
-    attempt = timeline.attempt(int(details.get("attempt", 0)))
+    attempt = _numbered(attempts, int(details.get("attempt", 0)))
     lives = attempt.replicas.get(str(details.get("replica", "")))
     if lives:
         lives[-1] = replace(lives[-1], verdict=verdict)
@@ -153,9 +146,9 @@ def verdict_view(entry: TimelineEntry) -> records.Verdict:
     )
 
 
-def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
+def _lives(attempts: list[Attempt], entry: TimelineEntry) -> None:
     details = entry.details
-    attempt = timeline.attempt(int(details.get("attempt", 1)))
+    attempt = _numbered(attempts, int(details.get("attempt", 1)))
     fields: dict[str, Any] = {}
     if node := details.get("node", ""):
         fields["node"] = str(node)
@@ -173,9 +166,9 @@ def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     attempt.change(str(details["replica"]), int(details["incarnation"]), **fields)
 
 
-def attempts_view(timeline: AttemptTimeline, api: Api) -> tuple[records.Attempt, ...]:
+def attempts_view(attempts: list[Attempt], api: Api) -> tuple[records.Attempt, ...]:
     """Return the attempts in their order."""
-    return tuple(_attempt(attempt, api) for attempt in timeline.attempts)
+    return tuple(_attempt(attempt, api) for attempt in attempts)
 
 
 def _attempt(attempt: Attempt, api: Api) -> records.Attempt:
