@@ -145,6 +145,11 @@ class JobSpec(Struct, frozen=True):
     #: The part of a dataset that is written to files before the programs start; None = none.
     data: SplitPlan | None = None
 
+    @property
+    def primary(self) -> ReplicaId:
+        """The replica that speaks for the job."""
+        return ReplicaId(self.pools[0].position, 0)
+
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())
 

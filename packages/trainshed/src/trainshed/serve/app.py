@@ -29,7 +29,7 @@ from trainshed.core.failure.overrides import table_with
 from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import DEFAULT_BUCKET, ReplicaId
+from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.core.retention import Retention, RetentionReport, parse_size
 from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import NoTerminals, Terminals
@@ -387,9 +387,8 @@ def _interpreter_prefixes(settings: Settings) -> Callable[[], Collection[Path]]:
 
 
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
-    primary = ReplicaId(job.spec.pools[0].position, 0)
-    sample = await logs.sampled(StreamSource(job.uid, job.attempt, primary), Place(), 1 << 20)
-    return sample.lines
+    source = StreamSource(job.uid, job.attempt, job.spec.primary)
+    return (await logs.sampled(source, Place(), 1 << 20)).lines
 
 
 def _mail_server(settings: Settings) -> Smtp | None:

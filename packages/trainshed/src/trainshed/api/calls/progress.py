@@ -146,6 +146,6 @@ def _feed(taker: Taker, sample: Sample) -> None:
 
 
 def primary_of(job: Job) -> Replica:
-    """Return the replica that speaks for a job."""
-    primary = ReplicaId(job.spec.pools[0].position, 0)
-    return next((replica for replica in job.replicas if replica.id == primary), Replica(primary))
+    """Return a job's primary replica, also before it has one."""
+    own = (replica for replica in job.replicas if replica.id == job.spec.primary)
+    return next(own, Replica(job.spec.primary))
