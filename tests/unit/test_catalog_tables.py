@@ -107,7 +107,7 @@ def test_near_names_are_proposed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "near"),
+    ("unknown", "near"),
     [
         ("n1-standard-3", "n1-standard-4"),
         ("n1-standard-6", "n1-standard-8"),
@@ -116,10 +116,10 @@ def test_near_names_are_proposed() -> None:
         ("a2-highgpu-3g", "a2-highgpu-4g"),
     ],
 )
-def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(asked: str, near: str) -> None:
+def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(unknown: str, near: str) -> None:
     """Letter by letter n1-standard-32 is as near to n1-standard-3 as n1-standard-4 is."""
     known = [machine.name for machine in machines.named_in(Api.VERTEX)]
-    assert closest(asked, known) == f" Did you mean {near}?"
+    assert closest(unknown, known) == f" Did you mean {near}?"
 
 
 @pytest.mark.parametrize(
