@@ -160,10 +160,10 @@ def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[
     """A start that is told, once nothing is left of what was before it."""
 
     def settled() -> float:
-        lab.forget_pods()
-        found = start()
-        _tell(f"{what}: {found:.0f} ms")
-        return found
+        lab.clear()
+        took = start()
+        _tell(f"{what}: {took:.0f} ms")
+        return took
 
     return settled
 
