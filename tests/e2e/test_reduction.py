@@ -26,7 +26,7 @@ from trainshed_reduction.wire import DType, Reduction
 end = sys.argv[1]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 group = Communicator(
-    from_environ(), group="sums", rank=rank, world=world, reports=process.reports()
+    from_environ(), group="sums", rank=rank, world=world, generation=1, reports=process.reports()
 )
 group.start()
 

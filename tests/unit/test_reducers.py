@@ -121,7 +121,6 @@ def test_the_guide_has_every_variable_and_its_default() -> None:
         variables.CREDIT_BYTES: defaults.credit_bytes,
         variables.START_SECONDS: defaults.start_seconds,
         variables.WAIT_SECONDS: defaults.wait_seconds,
-        variables.LOST_SECONDS: defaults.lost_seconds,
         variables.ABSENT_SECONDS: defaults.absent_seconds,
     }.items():
         shown = (

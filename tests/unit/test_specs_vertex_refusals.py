@@ -229,7 +229,7 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
         "TRAINSHED_REDUCTION_WAIT_SECONDS": "0",
         "TRAINSHED_REDUCTION_CREDIT_BYTES": "lots",
         "TRAINSHED_REDUCTION_NODE_FIRST": "no",
-        "TRAINSHED_REDUCTION_LOST_SECONDS": "",
+        "TRAINSHED_REDUCTION_ABSENT_SECONDS": "",
         "TRAINSHED_REDUCERS": "here:1,there",
     }
     reducer = {

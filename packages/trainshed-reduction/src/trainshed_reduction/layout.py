@@ -34,30 +34,25 @@ def bounds(workers: int, reducers: int, speed: float) -> Bounds:
 
 def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
     """Return the elements of a chunk: few enough that every lane gets some of a small operation, and at most
-    `largest` bytes.
-
-    `lanes`: how many the group began with, so that the loss of one changes no chunk.
-    """
+    `largest` bytes."""
     size = min(max(total * itemsize // (_ROWS * lanes), SMALLEST_CHUNK), largest)
     # Whole cache lines, whatever the type.
     return max(64, size // itemsize // 64 * 64)
 
 
 def dealing(weights: Sequence[float]) -> Tuple[int, ...]:
-    """Return the cycle by which lanes get chunks: each lane as often as its weight says, evenly spread.
-
-    Equal weights give one entry for each lane, in order. Lanes of weight 0 get nothing.
-    """
-    used = [lane for lane, weight in enumerate(weights) if weight > 0]
-    if len({weights[lane] for lane in used}) <= 1:
-        return tuple(used)
+    """Return the cycle by which lanes get chunks: each lane as often as its weight says, evenly spread. Equal
+    weights give one entry for each lane, in order."""
+    lanes = range(len(weights))
+    if len(set(weights)) == 1:
+        return tuple(lanes)
     whole = sum(weights)
     credit = [0.0] * len(weights)
     cycle: List[int] = []
-    for _ in range(_PATTERN * len(used)):
-        for lane in used:
+    for _ in range(_PATTERN * len(lanes)):
+        for lane in lanes:
             credit[lane] += weights[lane] / whole
-        lane = max(used, key=lambda index: (round(credit[index], 9), -index))
+        lane = max(lanes, key=lambda index: (round(credit[index], 9), -index))
         credit[lane] -= 1
         cycle.append(lane)
     return tuple(cycle)

@@ -32,8 +32,6 @@ class Settings(NamedTuple):
     start_seconds: float = 60.0
     #: Seconds to wait for any answer later.
     wait_seconds: float = 300.0
-    #: Seconds without a reducer before it is given up.
-    lost_seconds: float = 30.0
     #: Seconds after which a rank that all reducers miss fails the group.
     absent_seconds: float = 15.0
 

@@ -7,8 +7,7 @@ both know the job's token, then carries frames, each a header and its payload:
     reducer → worker   CHALLENGE   reducer's nonce
     worker  → reducer  HELLO       worker's proof, the group, its generation, rank, what was received
     reducer → worker   ACCEPT      reducer's proof, how many threads it has
-    reducer → worker   START       all ranks are there: from which position the lane goes on, the group's
-                                   generation
+    reducer → worker   START       all ranks are there: from which position the lane goes on
     worker  → reducer  DATA        a chunk of its own input
     worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
     reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it
@@ -26,7 +25,7 @@ import enum
 import struct
 from typing import Dict, NamedTuple, Type, TypeVar
 
-VERSION = 5
+VERSION = 6
 MAX_CHUNK = 4 << 20
 """Most bytes of payload of a DATA, FINAL or RESULT frame: CHUNK in frames.h."""
 MAX_TEXT = 1024
@@ -143,7 +142,7 @@ class Hello(NamedTuple):
 
     #: Digest of the group's name.
     group: bytes
-    #: Grows when a reducer is dropped; 0 = the one that rank 0 brings.
+    #: Grows whenever the ranks begin anew; chosen by rank 0.
     generation: int
     rank: int
     world: int
@@ -165,14 +164,12 @@ class Start(NamedTuple):
 
     #: Where the lane goes on: the least position that any rank has received.
     position: int
-    #: The group's generation.
-    generation: int
 
 
 _SHAPES: Dict[type, struct.Struct] = {
     Hello: struct.Struct("<16sQIIIQ"),
     Accept: struct.Struct("<I"),
-    Start: struct.Struct("<QQ"),
+    Start: struct.Struct("<Q"),
 }
 Message = TypeVar("Message", Hello, Accept, Start)
 

@@ -9,10 +9,8 @@ import json
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.reduction import ranks
@@ -42,14 +40,14 @@ class Outcome(NamedTuple):
     slowest: float
 
 
-def rank(plan: Plan, number: int, addresses: list[Address], board: Path) -> None:
+def rank(plan: Plan, number: int, addresses: list[Address]) -> None:
     """The program of one. Tells its steps on standard output."""
     communicator = Communicator(
         ranks.settings([(host, port) for host, port in addresses]),
         group="kills",
         rank=number,
         world=plan.world,
-        board=ranks.FileBoard(board),
+        generation=1,
     )
     communicator.start()
     wrong, slowest = 0, 0.0
@@ -60,7 +58,6 @@ def rank(plan: Plan, number: int, addresses: list[Address], board: Path) -> None
         began = time.monotonic()
         issued = [ranks.issue(communicator, array, DType.FLOAT32) for array in arrays]
         for operation, array, want in zip(issued, arrays, wanted, strict=True):
-            assert operation is not None
             operation.wait()
             wrong += array.tobytes() != want
             array.fill(float("nan"))
@@ -83,7 +80,7 @@ def _wanted(plan: Plan, seed: int) -> bytes:
 def run(plan: Plan) -> Outcome:
     """Raises RuntimeError: a rank failed."""
     chance = random.Random(plan.seed)
-    with tempfile.TemporaryDirectory() as board, Reducers(plan.reducers) as reducers:
+    with Reducers(plan.reducers) as reducers:
         began = time.monotonic()
         processes = [
             subprocess.Popen(
@@ -94,7 +91,7 @@ def run(plan: Plan) -> Outcome:
                     "--rank",
                     str(number),
                     "--plan",
-                    json.dumps([*plan, list(reducers.addresses), board]),
+                    json.dumps([*plan, list(reducers.addresses)]),
                 ],
                 env=environment(),
                 stdout=subprocess.PIPE,
@@ -153,8 +150,8 @@ def main() -> int:
     options = vars(parser.parse_args())
     number, plan_end = options.pop("rank"), options.pop("plan")
     if number is not None:
-        *plan, addresses, board = json.loads(plan_end)
-        rank(Plan(*plan), number, addresses, Path(board))
+        *plan, addresses = json.loads(plan_end)
+        rank(Plan(*plan), number, addresses)
         return 0
     outcome = run(Plan(**options))
     print(outcome)

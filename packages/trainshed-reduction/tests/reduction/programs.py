@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,12 +63,11 @@ def run_ranks(
     program: str,
     ranks: int,
     environ: Mapping[str, str],
-    when: Mapping[str, Callable[[], None]] | None = None,
     nursery: Nursery | None = None,
     started: int = 0,
 ) -> list[Ended]:
-    """Run them to their end. `when`: what to do when a rank prints that line. `nursery`: one that has loaded
-    PyTorch; all but the first `started` ranks are forked by it."""
+    """Run them to their end. `nursery`: one that has loaded PyTorch; all but the first `started` ranks are
+    forked by it."""
     common = {
         **environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -85,7 +84,6 @@ def run_ranks(
                 variables.REPLICA: f"workerpool1-{rank}",
                 **({variables.REPORT_FILE: ""} if rank else {}),
             },
-            when or {},
             nursery if rank >= started else None,
         )
         for rank in range(ranks)
@@ -100,7 +98,7 @@ def run_one(
     nursery: Nursery | None = None,
 ) -> Ended:
     command = [str(python), str(PROGRAMS / arguments[0]), *arguments[1:]]
-    return _Rank(command, environ, {}, nursery).ended()
+    return _Rank(command, environ, nursery).ended()
 
 
 class _Rank:
@@ -108,10 +106,8 @@ class _Rank:
         self,
         command: list[str],
         environ: Mapping[str, str],
-        when: Mapping[str, Callable[[], None]],
         nursery: Nursery | None = None,
     ) -> None:
-        self._when = when
         output, plan_end = os.pipe()
         errors, complained = os.pipe()
         self._process: subprocess.Popen[bytes] | Forked
@@ -147,10 +143,7 @@ class _Rank:
 
     def _read_output(self, descriptor: int) -> None:
         with os.fdopen(descriptor) as lines:
-            for line in lines:
-                self._output.append(line)
-                if then := self._when.get(line.strip()):
-                    then()
+            self._output.extend(lines)
 
     def _read_errors(self, descriptor: int) -> None:
         with os.fdopen(descriptor) as lines:

@@ -1,10 +1,7 @@
 """Ranks of a group as threads of one process, each with its communicator; data and sums to compare with."""
 
-import os
 import threading
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,6 @@ from numpy.typing import NDArray
 from tests.reduction.reducers import TOKEN, Address
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import Board, Native, Piece
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Reduction
 
@@ -28,74 +24,6 @@ NUMPY = {
     DType.INT32: np.dtype("i4"),
     DType.INT64: np.dtype("i8"),
 }
-
-
-class FileBoard:
-    """A board in a directory, for threads and processes of one machine."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def post(self, key: str, value: bytes) -> None:
-        path = self._path(key)
-        # Several ranks may post the same.
-        draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        draft.write_bytes(value)
-        draft.rename(path)
-
-    def read(self, key: str, seconds: float) -> bytes | None:
-        deadline = time.monotonic() + seconds
-        path = self._path(key)
-        while not path.exists():
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(0.005)
-        return path.read_bytes()
-
-    def _path(self, key: str) -> Path:
-        return self._directory / key.replace("/", "-")
-
-
-class Exchange:
-    """A native backend for ranks that are threads of this process: each brings its pieces, and all get the
-    same."""
-
-    def __init__(self, world: int) -> None:
-        self.world = world
-        self._barrier = threading.Barrier(world, timeout=PATIENCE)
-        self._brought: dict[int, Sequence[Piece]] = {}
-
-    def of(self, rank: int) -> "Finisher":
-        return Finisher(self, rank)
-
-    def meet(self, rank: int, pieces: Sequence[Piece]) -> None:
-        self._brought[rank] = pieces
-        self._barrier.wait()
-        sums = [self._sum(index) for index in range(len(pieces))]
-        self._barrier.wait()
-        for piece, whole in zip(pieces, sums, strict=True):
-            piece.data[:] = whole
-        self._barrier.wait()
-
-    def _sum(self, index: int) -> bytes:
-        every = [self._brought[rank][index] for rank in range(self.world)]
-        assert len({part._replace(data=memoryview(b"")) for part in every}) == 1
-        if every[0].owner >= 0:
-            return bytes(every[every[0].owner].data)
-        dtype = every[0].dtype
-        arrays = [np.frombuffer(part.data, NUMPY[dtype]) for part in every]
-        return ordered_sum(arrays, dtype, every[0].reduction).tobytes()
-
-
-class Finisher:
-    def __init__(self, exchange: Exchange, rank: int) -> None:
-        self._exchange = exchange
-        self._rank = rank
-        self.pieces: Sequence[Piece] = ()
-
-    def finish(self, pieces: Sequence[Piece]) -> None:
-        self.pieces = pieces
-        self._exchange.meet(self._rank, pieces)
 
 
 def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -151,7 +79,7 @@ def settings(addresses: Sequence[Address], **more: Any) -> Settings:
 
 def issue(
     communicator: Communicator, array: Array, dtype: DType, reduction: Reduction = Reduction.SUM
-) -> Operation | None:
+) -> Operation:
     return communicator.issue(array.data.cast("B"), dtype, reduction)
 
 
@@ -162,9 +90,8 @@ class Ranks:
         self,
         config: Settings | Sequence[Settings],
         world: int,
-        board: Board | None = None,
-        native: Callable[[int], Native] | None = None,
         group: str = "test",
+        generation: int = 1,
     ) -> None:
         self.world = world
         self.lines: list[str] = []
@@ -174,8 +101,7 @@ class Ranks:
                 group=group,
                 rank=rank,
                 world=world,
-                board=board,
-                native=native(rank) if native else None,
+                generation=generation,
                 log=self.lines.append,
             )
             for rank in range(world)

@@ -10,8 +10,7 @@ from tests.reduction import ranks
 from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
 KINDS = [(dtype, Reduction.SUM) for dtype in DType] + [
@@ -40,7 +39,6 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
             issue(communicator, array, *kind) for array, (kind, _) in zip(arrays, plan, strict=True)
         ]
         for seed, (operation, array) in enumerate(zip(issued, arrays, strict=True)):
-            assert operation is not None
             assert operation.wait(ranks.PATIENCE)
             result = array.tobytes()
             array.fill(77)
@@ -60,7 +58,7 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
 
     def act(rank: int, communicator: Communicator) -> bytes:
         array = inputs(1, rank, 50_000, DType.FLOAT32)
-        again: list[Operation | None] = []
+        again: list[Operation] = []
         issued = threading.Event()
 
         def issue_more(_: object) -> None:
@@ -68,10 +66,8 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
             issued.set()
 
         first = issue(communicator, array, DType.FLOAT32)
-        assert first is not None
         first.add_done_callback(issue_more)
         assert issued.wait(ranks.PATIENCE)
-        assert again[0] is not None
         assert again[0].wait(ranks.PATIENCE)
         assert again[0].number == 2
         return array.tobytes()
@@ -114,12 +110,10 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
         first = issue(communicator, array, DType.FLOAT32)
-        assert first is not None
         assert first.wait(ranks.PATIENCE)
         if rank == 1:
             return missed.wait(ranks.PATIENCE) * "waited"
         second = issue(communicator, array, DType.FLOAT32)
-        assert second is not None
         with pytest.raises(ReductionFailed) as caught:
             second.wait(ranks.PATIENCE)
         missed.set()
@@ -147,7 +141,6 @@ def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -
         if rank == 2:
             return left.wait(ranks.PATIENCE) * "waited"
         operation = issue(communicator, array, DType.FLOAT32)
-        assert operation is not None
         if rank == 1:
             assert not operation.wait(0.2)
             return ""

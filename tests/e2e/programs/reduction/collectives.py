@@ -207,21 +207,6 @@ def check_again():
     check_async()
 
 
-def check_all_lost():
-    """The last reducer goes in the middle of a sum."""
-    tensors = inputs(count=100 * LARGE, seed=6)
-    mine = tensors[RANK].clone()
-    work = dist.all_reduce(mine, async_op=True)
-    if RANK == 0:
-        print("now", flush=True)  # Who started the reducers ends them.
-    work.wait()
-    same(mine, in_order(tensors))
-    after = torch.ones(LARGE)
-    for _ in range(3):
-        dist.all_reduce(after)
-    assert after.unique().tolist() == [WORLD**3]
-
-
 def main():
     dist.init_process_group("gloo")
     assert dist.get_backend() == "gloo"

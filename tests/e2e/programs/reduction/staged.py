@@ -8,8 +8,7 @@ import threading
 
 import torch
 
-from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.pytorch import pipeline
 from trainshed_reduction.wire import Reduction
 
@@ -84,7 +83,7 @@ def submit(made):
 
 def check(node):
     reducers = Doubling()
-    made = pipeline.Pipeline(reducers, None, "cuda", node)
+    made = pipeline.Pipeline(reducers, "cuda", node)
     for number, (tensor, work) in enumerate(submit(made)):
         assert work.wait() and tensor.unique().tolist() == [2.0 * number]
         assert work.get_future().wait()[0] is tensor

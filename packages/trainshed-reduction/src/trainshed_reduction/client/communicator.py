@@ -8,9 +8,8 @@ import threading
 from typing import Callable, Optional
 
 from trainshed_reduction import proof
-from trainshed_reduction.client.agreement import Agreement, Formation, Membership
-from trainshed_reduction.client.operations import Operation, OperationQueue
-from trainshed_reduction.client.port import Board, Native, ReductionFailed
+from trainshed_reduction.client.formation import Formation, Membership
+from trainshed_reduction.client.operations import Operation, OperationQueue, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup
 from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
@@ -33,20 +32,16 @@ class Communicator:
         group: str,
         rank: int,
         world: int,
-        board: Optional[Board] = None,
-        native: Optional[Native] = None,
+        generation: int,
         reports: Optional[Reports] = None,
         log: Callable[[str], None] = _to_nowhere,
     ) -> None:
-        """`group`: a name that is the same on all ranks, and that no other group of the job has. The rest is
-        as in `Membership`."""
+        """`group`: a name that is the same on all ranks, and that no other group of the job has.
+        `generation`: the same on all ranks, and greater than that of any group of this name before. The rest
+        is as in `Membership`."""
         self._operations = operations = OperationQueue()
-        hello = Hello(proof.group_digest(group), 0, rank, world)
-        agreement = None
-        if board is not None:
-            prefix = f"reduction/{hello.group.hex()}/{settings.attempt}"
-            agreement = Agreement(board, prefix, rank, world, lambda: operations.closing)
-        self._membership = Membership(settings, operations, hello, agreement, native, reports, log)
+        hello = Hello(proof.group_digest(group), generation, rank, world)
+        self._membership = Membership(settings, operations, hello, reports, log)
         self._formation: Optional[Formation] = None
         self._running: Optional[RunningGroup] = None
         self._thread = threading.Thread(target=self._run, name=f"reduction-{group}", daemon=True)
@@ -64,14 +59,12 @@ class Communicator:
         dtype: DType,
         reduction: Reduction,
         ordinal: Optional[int] = None,
-    ) -> Optional[Operation]:
+    ) -> Operation:
         """Begin an all-reduce in place. `data`: writable and contiguous, whole elements, not empty; not to be
         touched until the operation is done. Every rank must issue the same operations in the same order,
         which is the order of calls. `ordinal`: the number by which ranks compare their orders and messages
-        name the operation; by default it is counted from 1. Thread-safe; blocks only while the ranks agree on
-        the loss of a reducer. None: no reducer is left, and this operation and all later ones are the native
-        backend's. Raises ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of
-        integers)."""
+        name the operation; by default it is counted from 1. Thread-safe; does not block. Raises
+        ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of integers)."""
         view = memoryview(data)
         size = view.nbytes
         if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
@@ -110,8 +103,7 @@ class Communicator:
                 self._running.close()
             if self._formation is not None:
                 self._formation.close()
-            if not self._operations.is_native:
-                self._end(ReductionFailed("the group was closed before the operation was done"))
+            self._end(ReductionFailed("the group was closed before the operation was done"))
 
     def _serve(self, formation: Formation) -> None:
         formation.form()
@@ -120,7 +112,7 @@ class Communicator:
         self._operations.open()
         if self._membership.reports is not None:
             self._membership.reports.begin()
-        while not self._operations.closing and not self._operations.is_native:
+        while not self._operations.closing:
             running.turn()
         running.leave()
 

@@ -11,7 +11,7 @@ import time
 from typing import Callable, Iterable, Optional, Tuple
 
 from trainshed_reduction import proof, sockets, wire
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
@@ -125,8 +125,6 @@ class Lane:
         self.connection: Optional[Connection] = None
         #: The connection carries chunks.
         self.running = False
-        #: Lost for good.
-        self.dropped = False
         #: Why there is no connection.
         self.cause = ""
         #: Since when there is no connection that the reducer has let in.
@@ -169,7 +167,7 @@ class Lane:
             if connection.is_refused:
                 raise ReductionFailed(f"{self} refuses this worker: {connection.cause}")
             self.lose(connection.cause)
-        if self.dropped or self.connection is not None:
+        if self.connection is not None:
             return None
         if self._due > now:
             return self._due

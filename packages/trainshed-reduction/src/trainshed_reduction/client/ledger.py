@@ -5,8 +5,6 @@ An operation is cut into chunks, and each chunk goes to the next position of som
 same account. A chunk's entry stays until all ranks have its result: before that its reducer may be lost, and
 the chunk must be sent again: the own input while the result is not here, the result itself afterwards. The
 result is in the user's memory until the operation is done, and in a copy from then on.
-
-When lanes are lost for good, an *epoch* ends: all chunks whose result some rank lacks are dealt anew.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction import layout
 from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import Piece
 from trainshed_reduction.native.transfer import Frame
 from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
@@ -30,8 +27,7 @@ class Place(NamedTuple):
 
 
 class ChunkDealer:
-    """Deals out chunk after chunk by the weights of the lanes; lanes of weight 0 get none. A row has as many
-    chunks as there are lanes that get some.
+    """Deals out chunk after chunk by the weights of the lanes. A row has as many chunks as there are lanes.
 
     Lanes and positions are the same on all ranks, but each rank begins every row of chunks at another lane
     (stagger), so that the ranks do not all send to one reducer at a time.
@@ -39,7 +35,7 @@ class ChunkDealer:
 
     def __init__(self, weights: Sequence[float], rank: int, world: int) -> None:
         self._cycle = layout.dealing(weights)
-        self._breadth = len(set(self._cycle))
+        self._breadth = len(weights)
         self._shift = rank * self._breadth // world
         self._dealt = 0
 
@@ -67,10 +63,9 @@ class Work:
 
 
 class Entry:
-    """A chunk. `here`: this rank has its result; `everywhere`: all ranks have it; `owner`: a rank that has it
-    by the first agreement that knew of one, or -1."""
+    """A chunk. `here`: this rank has its result; `everywhere`: all ranks have it."""
 
-    __slots__ = ("chunk", "everywhere", "here", "kept", "owner", "row", "work")
+    __slots__ = ("chunk", "everywhere", "here", "kept", "row", "work")
 
     def __init__(self, work: Work, chunk: int) -> None:
         self.work = work
@@ -78,7 +73,6 @@ class Entry:
         self.here = False
         self.everywhere = False
         self.kept: Optional[memoryview] = None
-        self.owner = -1
         self.row = 0.0
 
     def data(self) -> memoryview:
@@ -113,15 +107,6 @@ class _Lane:
         self.received = 0  # all results below this position are here
 
 
-class Share(NamedTuple):
-    """What a rank tells the others when an epoch ends. `lost`: lanes that it cannot reach any more;
-    `received`: by lane, the position below which it has all results; `issued`: number of operations."""
-
-    lost: Sequence[int]
-    received: Sequence[int]
-    issued: int
-
-
 class Ledger:
     """The operations of a group, their chunks and results. An operation's size and the number of lanes at the
     beginning decide the size of its chunks for good."""
@@ -129,15 +114,10 @@ class Ledger:
     def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
         """`weights`: by lane. `largest`: most bytes of a chunk, the same on all ranks."""
         self._rank = rank
-        self._world = world
         self._largest = largest
-        self._breadth = sum(weight > 0 for weight in weights)
-        self._weights = list(weights)
         self._dealer = ChunkDealer(weights, rank, world)
         self._lanes = [_Lane() for _ in weights]
-        self.issued = 0
-        #: The number of the latest operation, as messages name it.
-        self.ordinal = 0
+        self._issued = 0
         #: Operations that are not done, in their order.
         self.open: List[Work] = []
 
@@ -155,20 +135,19 @@ class Ledger:
         """Begin an operation on `view`, a memoryview of bytes; return the frames to send, each with its
         lane."""
         total = len(view) // dtype.itemsize
-        step = layout.chunk_elements(total, dtype.itemsize, self._breadth, self._largest)
+        step = layout.chunk_elements(total, dtype.itemsize, len(self._lanes), self._largest)
         header = Header(
             Kind.DATA,
             dtype,
             reduction,
             self._rank,
-            operation=self.issued,
+            operation=self._issued,
             total=total,
             step=step,
             ordinal=operation.number,
         )
         work = Work(header, view, operation)
-        self.issued += 1
-        self.ordinal = operation.number
+        self._issued += 1
         self.open.append(work)
         return [self._deal(entry) for entry in work.entries]
 
@@ -214,54 +193,6 @@ class Ledger:
         return [
             entry.frame() for at, entry in enumerate(state.entries, state.base) if at >= position
         ]
-
-    def share(self) -> Share:
-        return Share((), [lane.received for lane in self._lanes], self.issued)
-
-    def has_weight(self, alive: Sequence[bool]) -> bool:
-        """Whether chunks can be dealt to these lanes."""
-        return any(weight > 0 and on for weight, on in zip(self._weights, alive))
-
-    def deal_anew(self, alive: Sequence[bool], shares: Sequence[Share]) -> None:
-        """Begin an epoch on these lanes. `shares`: by rank, at the end of the one before. Positions begin at
-        0 on every lane; `replay` returns what to send."""
-        rest = self._unfinished(shares)
-        self._weights = [weight if on else 0.0 for weight, on in zip(self._weights, alive)]
-        self._dealer = ChunkDealer(self._weights, self._rank, self._world)
-        self._lanes = [_Lane() for _ in self._weights]
-        for entry in rest:
-            self._deal(entry)
-        for lane in self._lanes:
-            _advance(lane)
-
-    def pieces(self, shares: Sequence[Share]) -> List[Piece]:
-        """Return what is left for the native backend when no lane is left. All ranks' operations must have
-        been issued here too: `issued` is the greatest of all shares'."""
-        return [
-            Piece(
-                entry.data(),
-                entry.work.dtype,
-                Reduction(entry.work.header.reduction),
-                entry.owner,
-            )
-            for entry in self._unfinished(shares)
-        ]
-
-    def _unfinished(self, shares: Sequence[Share]) -> List[Entry]:
-        """Return the entries whose result some rank lacks, in the order of operations and chunks; the same on
-        all ranks, as far as each has issued operations."""
-        rest: List[Entry] = []
-        for index, lane in enumerate(self._lanes):
-            common = min(share.received[index] for share in shares)
-            self.acknowledge(index, common)
-            for position, entry in enumerate(lane.entries, lane.base):
-                has = [
-                    rank for rank, share in enumerate(shares) if share.received[index] > position
-                ]
-                if has and entry.owner < 0:
-                    entry.owner = has[0]
-                rest.append(entry)
-        return sorted(rest, key=lambda entry: (entry.work.header.operation, entry.chunk))
 
     def _deal(self, entry: Entry) -> Tuple[int, Frame]:
         lane, entry.row = self._dealer.next()

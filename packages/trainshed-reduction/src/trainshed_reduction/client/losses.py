@@ -1,14 +1,13 @@
-"""Judges losses: how long a rank waits for results, when a reducer is lost for good, and when a rank is."""
+"""Judges losses: how long a rank waits for results, and when a rank is lost."""
 
 from __future__ import annotations
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from trainshed_reduction.client.agreement import Membership
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Entry, Ledger
-from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.settings import Settings
+from trainshed_reduction.client.operations import ReductionFailed
+from trainshed_reduction.process import Reports
 
 _SILENCE = 10.0
 """Seconds without a frame from a reducer that owes results; it says every second what it waits for."""
@@ -33,7 +32,7 @@ class Patience:
         wait has lasted too long."""
         before, self._waits = self._waits, {}
         for lane in lanes:
-            entry = None if lane.dropped else ledger.waits(lane.index)
+            entry = ledger.waits(lane.index)
             if entry is not None:
                 known, since = before.get(lane.index, (None, now))
                 self._waits[lane.index] = (entry, since if known is entry else now)
@@ -72,15 +71,11 @@ class Patience:
         """Raise ReductionFailed when a rank has been absent too long. A worker that is gone is missed by all
         reducers alike, unlike one that is slow or cannot reach one of them, and does not come back into its
         group."""
-        candidates = [lane for lane in lanes if not lane.dropped]
-        if not ledger.open or any(lane.running or lane.accept is None for lane in candidates):
+        if not ledger.open or any(lane.running or lane.accept is None for lane in lanes):
             return
-        since = max(
-            (candidate.connection.greeted for candidate in candidates if candidate.connection),
-            default=now,
-        )
+        since = max((lane.connection.greeted for lane in lanes if lane.connection), default=now)
         if now - since > self._absence:
-            telling = next((lane for lane in candidates if lane.status), candidates[0])
+            telling = next((lane for lane in lanes if lane.status), lanes[0])
             raise ReductionFailed(
                 f"a rank is gone: no reducer has heard of it for {now - since:.0f} s "
                 f"({telling.complaint()}). Its program has ended or its host is lost; the other ranks have "
@@ -88,23 +83,9 @@ class Patience:
             )
 
 
-def lost_lanes(lanes: Sequence[Lane], settings: Settings, now: float) -> List[Lane]:
-    """Return the lanes that had no answer for too long."""
-    return [
-        lane
-        for lane in lanes
-        if not lane.dropped and lane.accept is None and now - lane.seen > settings.lost_seconds
-    ]
-
-
-def tell_silence(membership: Membership, lane: Lane) -> None:
+def tell_silence(reports: Reports, lane: Lane) -> None:
     """Report a silent reducer, since nothing else says why the program stands still."""
-    if membership.reports is None:
-        return
     # The text has nothing that differs between ranks: the service shows equal notes only once.
     reducer = "{}:{}".format(*lane.address)
-    text = (
-        f"reducer {reducer} has fallen silent: it is connected to again, and given up if it does not answer "
-        f"for {membership.settings.lost_seconds:g} s more"
-    )
-    membership.reports.note(f"silent {reducer}", text, "WARNING")
+    text = f"reducer {reducer} has fallen silent: it is connected to again"
+    reports.note(f"silent {reducer}", text, "WARNING")

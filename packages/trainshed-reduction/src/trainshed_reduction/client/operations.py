@@ -10,13 +10,16 @@ from collections import deque
 from concurrent import futures
 from typing import TYPE_CHECKING, Callable, Deque, Iterator, NamedTuple, Optional, Sequence
 
-from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
 if TYPE_CHECKING:
     _Future = futures.Future[None]
 else:
     _Future = futures.Future  # Python 3.8 has no parameters for it.
+
+
+class ReductionFailed(RuntimeError):
+    """An all-reduce cannot be finished; the text says which rank or reducer is to blame, and what to do."""
 
 
 class Operation(_Future):
@@ -65,13 +68,9 @@ class OperationQueue:
         #: Called after something was handed in, in the caller's thread.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
-        #: Set when all later operations are the native backend's.
-        self.is_native = False
         self._changed = threading.Condition()
         self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0
-        #: How many operations callers may have handed in until `release`; None: any number.
-        self._most: Optional[int] = None
         self._open = False
         self._failure: Optional[ReductionFailed] = None
 
@@ -90,30 +89,20 @@ class OperationQueue:
         dtype: DType,
         reduction: Reduction,
         ordinal: Optional[int],
-    ) -> Optional[Operation]:
-        """Queue an operation once `hold` allows; None: it is the native backend's. Raises ReductionFailed."""
+    ) -> Operation:
+        """Queue an operation. Raises ReductionFailed."""
         with self._changed:
-            self._changed.wait_for(self._is_settled)
             if self._failure is not None:
                 raise self._failure
-            if self.is_native:
-                return None
             self._issued += 1
             operation = Operation(self._issued if ordinal is None else ordinal)
             self._handed.append(QueuedOperation(view, dtype, reduction, operation))
-            self._changed.notify_all()
         self.wake()
         return operation
-
-    def _is_settled(self) -> bool:
-        may_go_on = self._most is None or self._issued < self._most
-        return may_go_on or self.is_native or self._failure is not None
 
     def close(self) -> None:
         self.closing = True
         self.wake()
-        with self._changed:
-            self._changed.notify_all()
 
     # ---- the communicator's thread
 
@@ -127,29 +116,6 @@ class OperationQueue:
         while self._handed:
             yield self._handed[0]
             self._handed.popleft()
-
-    def hold(self) -> None:
-        """Make callers wait until `release`."""
-        with self._changed:
-            self._most = self._issued
-
-    def release(self) -> None:
-        with self._changed:
-            self._most = None
-            self._changed.notify_all()
-
-    def await_issued(self, number: int, seconds: float) -> bool:
-        """Let callers hand in `number` operations in all, and return whether they did so in time."""
-        with self._changed:
-            self._most = number
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._issued >= number or self.closing, seconds)
-            return self._issued >= number
-
-    def go_native(self) -> None:
-        with self._changed:
-            self.is_native = True
-            self._changed.notify_all()
 
     def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
         """Fail all operations that are not done, `taken` or queued, and all that come later; the first

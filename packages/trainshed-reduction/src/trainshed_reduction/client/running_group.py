@@ -1,5 +1,5 @@
-"""A group that has formed, on one rank: hands chunks to the transfer and results to callers, repairs lanes,
-and agrees with the other ranks to go on without those that are lost."""
+"""A group that has formed, on one rank: hands chunks to the transfer and results to callers, and repairs
+lanes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import time
 from typing import List, NamedTuple, Sequence
 
 from trainshed_reduction import layout, proof
-from trainshed_reduction.client.agreement import Formation, Membership
+from trainshed_reduction.client.formation import Formation, Membership
 from trainshed_reduction.client.lanes import Lane, connect_due
-from trainshed_reduction.client.ledger import Ledger, Share, Work
-from trainshed_reduction.client.losses import Patience, lost_lanes, tell_silence
-from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.ledger import Ledger, Work
+from trainshed_reduction.client.losses import Patience, tell_silence
+from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.native.library import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
@@ -93,13 +92,10 @@ class RunningGroup:
         self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations
-        self._hello = hello = formation.hello
+        self._hello = hello = membership.hello
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
-        several = len({lane.host for lane in lanes}) > 1
-        # A single reducer may be what that rank cannot reach: then the reducer is given up first.
-        absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
-        self._patience = Patience(settings.wait_seconds, absence, membership.log)
+        self._patience = Patience(settings.wait_seconds, settings.absent_seconds, membership.log)
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
@@ -127,8 +123,6 @@ class RunningGroup:
 
     def leave(self) -> None:
         """Leave, in good order if nothing is under way, after sending what others may still need."""
-        if self._operations.is_native:
-            return
         if self.under_way:
             number = self.under_way[0].number
             self.give_up(f"it left the group before operation {number} was done")
@@ -223,10 +217,7 @@ class RunningGroup:
     def _is_needed(self) -> bool:
         """Whether a reducer that is being started again may need results that only this rank has. It cannot
         tell whether those whom it waits for have left or lose time on their way."""
-        return any(
-            not (lane.running or lane.dropped) and self._ledger.keeps(lane.index)
-            for lane in self._lanes
-        )
+        return any(not lane.running and self._ledger.keeps(lane.index) for lane in self._lanes)
 
     def _hello_of(self, lane: Lane) -> Hello:
         return self._hello._replace(received=self._ledger.received(lane.index))
@@ -262,73 +253,8 @@ class RunningGroup:
 
     def _look_after(self, now: float) -> None:
         for lane in self._patience.look(self._ledger, self._lanes, now):
-            tell_silence(self._membership, lane)
+            if self._membership.reports is not None:
+                tell_silence(self._membership.reports, lane)
             self._lose(lane, f"nothing was heard from it for {now - lane.seen:.0f} s")
-        if all(lane.running or lane.dropped for lane in self._lanes):
-            return
-        self._patience.look_for_absent(self._ledger, self._lanes, now)
-        lost = lost_lanes(self._lanes, self._settings, now)
-        agreement, following = self._membership.agreement, self._hello.generation + 1
-        if lost or (agreement is not None and agreement.is_called_for(following)):
-            self._go_on_without(lost)
-
-    def _go_on_without(self, lost: Sequence[Lane]) -> None:
-        """End the epoch: agree with the other ranks which lanes are lost; chunks whose result some rank lacks
-        are dealt anew to the other lanes, or left to the native backend if none is left. Callers wait
-        meanwhile. Raises ReductionFailed."""
-        agreement = self._membership.agreement
-        if agreement is None:
-            raise ReductionFailed(
-                f"{lost[0]} is lost ({lost[0].cause}), and without a store the ranks cannot agree to go on "
-                "without it"
-            )
-        self._operations.hold()
-        self._detach()
-        self._issue_handed()
-        # Reducers tell epochs apart by nothing else.
-        self._hello = hello = self._hello._replace(generation=self._hello.generation + 1)
-        gone = [lane.index for lane in self._lanes if lane.dropped or lane in lost]
-        own = self._ledger.share()._replace(lost=gone)
-        shares = agreement.exchange(hello.generation, own, self._settings.wait_seconds)
-        dropped = {index for share in shares for index in share.lost}
-        for lane in self._lanes:
-            if lane.index in dropped and not lane.dropped:
-                lane.dropped = True
-                cause = lane.cause or "other ranks cannot reach it"
-                # One note for all threads of a reducer.
-                note = "lost {}:{}".format(*lane.address)
-                self._membership.tell(
-                    note, f"{lane} is lost for good ({cause}): the group goes on without it"
-                )
-        alive = [not lane.dropped for lane in self._lanes]
-        if self._ledger.has_weight(alive):
-            self._ledger.deal_anew(alive, shares)
-            self._operations.release()
-        else:
-            self._finish_natively(shares)
-            self._operations.go_native()
-
-    def _finish_natively(self, shares: List[Share]) -> None:
-        """Finish, as all ranks do, as many operations as any of them has begun. Raises ReductionFailed."""
-        native = self._membership.native
-        if native is None:
-            raise ReductionFailed("all reducers are lost")
-        began = time.monotonic()
-        number = max(share.issued for share in shares)
-        if not self._operations.await_issued(number, self._settings.wait_seconds):
-            raise ReductionFailed(
-                "all reducers are lost, and this rank did not come to the operation after "
-                f"{self._ledger.ordinal} within {time.monotonic() - began:.0f} s, which other ranks have "
-                "begun"
-            )
-        self._issue_handed()
-        self._membership.tell(
-            "native",
-            "all reducers are lost: all-reduce is the native backend's after operation "
-            f"{self._ledger.ordinal}",
-        )
-        pieces = self._ledger.pieces(shares)
-        if pieces:
-            native.finish(pieces)
-        for work in list(self._ledger.open):
-            self._finish(work)
+        if not all(lane.running for lane in self._lanes):
+            self._patience.look_for_absent(self._ledger, self._lanes, now)

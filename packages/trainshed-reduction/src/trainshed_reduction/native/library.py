@@ -1,6 +1,5 @@
-"""The C library: finds and loads it, or says why there is none; and its sums over buffers, the same as a
-reducer makes of its ranks' chunks; and its events, read from the records that it writes (`struct report` in
-frames.h).
+"""The C library: finds and loads it, or says why there is none; and its events, read from the records that it
+writes (`struct report` in frames.h).
 
 Half types are added in fp32 and rounded once, to the nearest, ties to even; a NaN becomes 0x7E00 (fp16) or
 0x7FC0 (bf16), whatever its bits were. Integers wrap around.
@@ -16,11 +15,11 @@ import platform
 import struct
 from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from trainshed_reduction import wire
 from trainshed_reduction.variables import NATIVE
-from trainshed_reduction.wire import DType, Header, Reduction
+from trainshed_reduction.wire import Header
 
 DIRECTORY = Path(__file__).resolve().parent
 SOURCES = tuple(sorted(path.name for path in DIRECTORY.glob("*.[ch]")))
@@ -112,42 +111,6 @@ def _find() -> Tuple[Optional[Library], str]:
             except (OSError, AttributeError) as error:
                 return None, f"{path} cannot be loaded: {error}"
     return None, file + " was not built: python -m trainshed_reduction.native, with a C compiler"
-
-
-Buffer = Union[bytearray, memoryview]
-"""Contiguous, writable, a whole number of elements."""
-
-
-def add_up(
-    library: Library,
-    dtype: DType,
-    reduction: Reduction,
-    payloads: Sequence[Buffer],
-    result: Buffer,
-) -> None:
-    """Set `result` to the sum or the mean of `payloads`, added in their order, which is the ranks'. Raises
-    ValueError: their lengths differ, or are no whole number of elements."""
-    functions = library.functions
-    size = memoryview(result).nbytes
-    count = size // dtype.itemsize
-    if any(memoryview(buffer).nbytes != count * dtype.itemsize for buffer in (result, *payloads)):
-        raise ValueError(f"payloads and result must be equally long, of whole {dtype.name}")
-    target = _bytes(result)
-    total = target
-    if dtype.itemsize == 2:
-        total = (ctypes.c_char * (2 * size))()
-        functions.sums_widen(dtype, total, _bytes(payloads[0]), count)
-    else:
-        memoryview(result).cast("B")[:] = memoryview(payloads[0]).cast("B")
-    for payload in payloads[1:]:
-        functions.sums_add(dtype, total, _bytes(payload), count)
-    average = reduction is Reduction.AVERAGE
-    functions.sums_finish(dtype, average, len(payloads), total, target, count)
-
-
-def _bytes(buffer: Buffer) -> ctypes.Array[ctypes.c_char]:
-    """Return the buffer's memory, which is held as long as the result lives."""
-    return (ctypes.c_char * memoryview(buffer).nbytes).from_buffer(buffer)
 
 
 RESULT, MESSAGE, LOST, STRANGE, ODD = 1, 2, 3, 4, 5

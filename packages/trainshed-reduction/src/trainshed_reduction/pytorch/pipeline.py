@@ -7,63 +7,18 @@ Operations keep the order of calls, on all ranks alike.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import queue
 import threading
-from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
 import torch
-import torch.distributed as dist
 
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import Piece, ReductionFailed
-from trainshed_reduction.native import library
+from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.pytorch.hierarchy import Node
 from trainshed_reduction.pytorch.work import DTYPES, Arrival, ReductionWork, bytes_of, on_stream
 from trainshed_reduction.wire import Reduction
-
-
-class Fallback:
-    """A `client.port.Native`. Every rank must make the same calls in the same order, and call each object in
-    one thread only."""
-
-    def __init__(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
-        """`store`: this object's alone on each rank."""
-        self._store = store
-        self._rank = rank
-        self._world = world
-        self._limit = datetime.timedelta(seconds=seconds)
-
-    def finish(self, pieces: Sequence[Piece]) -> None:
-        """Sum each piece, to the same bits as the reducers would have made of it. Raises RuntimeError
-        (another rank is gone)."""
-        native = library.load()
-        assert native is not None, "there were reducers"
-        for piece in pieces:
-            raw = torch.frombuffer(piece.data, dtype=torch.uint8)
-            if piece.owner >= 0:
-                options = dist.BroadcastOptions()
-                options.rootRank = piece.owner
-                self._gloo.broadcast([raw], options).wait()
-            else:
-                parts = [memoryview(part.numpy()) for part in self._gather(raw)]
-                library.add_up(native, piece.dtype, piece.reduction, parts, piece.data)
-
-    def largest(self, number: int) -> int:
-        """Return the largest of the numbers that the ranks give."""
-        return max(int(value.item()) for value in self._gather(torch.tensor([number])))
-
-    def _gather(self, own: torch.Tensor) -> "list[torch.Tensor]":
-        parts = [torch.empty_like(own) for _ in range(self._world)]
-        self._gloo.allgather([parts], [own]).wait()
-        return parts
-
-    @functools.cached_property
-    def _gloo(self) -> dist.ProcessGroupGloo:
-        return dist.ProcessGroupGloo(self._store, self._rank, self._world, self._limit)
-
 
 # Brings tensors into the host's memory and back. Tensors of the CPU are there already; those of a GPU are
 # copied through pinned memory, slice by slice, on CUDA streams of their own.
@@ -231,35 +186,24 @@ class _TaskThread:
 class Pipeline:
     """Takes all-reduces by `submit` from any thread; the order of calls is that of the operations."""
 
-    def __init__(
-        self, communicator: Communicator, after: Fallback, device: str, node: Optional[Node]
-    ) -> None:
-        """`after`: finishes what is in the pipeline when the last reducer is lost."""
+    def __init__(self, communicator: Communicator, device: str, node: Optional[Node]) -> None:
         self._communicator = communicator
-        self._after = after
         self._node = node
         self._copies: Dict[torch.device, Copies] = {}
         self._lock = threading.Lock()
-        self._submitted = 0
-        self._switch: Optional[int] = None
         self._closed = False
         self._down, self._up = (_TaskThread("trainshed-reduction-" + device) for _ in range(2))
 
-    def submit(
-        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
-    ) -> Optional[ReductionWork]:
-        """Begin an all-reduce; None: it and all later ones have to be native. Raises ReductionFailed."""
+    def submit(self, tensor: torch.Tensor, reduction: Reduction, ordinal: int) -> ReductionWork:
+        """Begin an all-reduce. Raises ReductionFailed."""
         with self._lock:
             if self._closed:
                 raise ReductionFailed("the process group has been destroyed")
-            if self._switch is not None and self._submitted >= self._switch:
-                return None
             copies = self._copies.get(tensor.device)
             if copies is None:
                 copies = Staging(tensor.device) if tensor.is_cuda else Copies()
                 self._copies[tensor.device] = copies
             job = _Job(ordinal, tensor, reduction, copies, copies.submitted(tensor))
-            self._submitted += 1
             self._down.put(lambda: self._send(job))
         return ReductionWork(job, tensor, lambda: job.arrival)
 
@@ -299,22 +243,15 @@ class Pipeline:
             job.exception()  # Waits until it is done.
 
     def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
-        """Issue a slice; None: nothing is to be waited for."""
+        """Issue a slice; None: the job has failed."""
         if job.error is not None:
             return None
         data, dtype = bytes_of(piece.host), DTYPES[piece.host.dtype]
         try:
-            operation = self._communicator.issue(data, dtype, job.reduction, job.number)
-            if operation is None:
-                if self._switch is None:
-                    # All ranks come here with the same slice, but with more or less in the queue behind it.
-                    with self._lock:
-                        self._switch = self._after.largest(self._submitted)
-                self._after.finish([Piece(data, dtype, job.reduction, -1)])
+            return self._communicator.issue(data, dtype, job.reduction, job.number)
         except Exception as error:
             job.fail(error)
             return None
-        return operation
 
     def _end(self) -> None:
         if self._node is not None:

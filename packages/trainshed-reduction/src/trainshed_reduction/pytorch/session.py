@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from trainshed_reduction import process, wire
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, node_first, nodes_of, own_place
-from trainshed_reduction.pytorch.pipeline import Fallback, Pipeline
+from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction
@@ -43,7 +43,8 @@ def apart(store: dist.Store, prefix: str) -> dist.Store:
 
 
 class StoreBoard:
-    """A `client.port.Board` in a store that is the group's alone, and new each time the group is made."""
+    """Where the ranks of a group agree, in a store that is the group's alone, and new each time the group is
+    made."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
@@ -53,7 +54,8 @@ class StoreBoard:
         self._store.set(key, value)
 
     def read(self, key: str, seconds: float) -> Optional[bytes]:
-        """Read as a `Board` does; None also if the store is gone with its rank, since nobody can write it."""
+        """Wait for a key's value; None if nobody has written it in time, or if the store is gone with its
+        rank."""
         # Polled: a store's own wait prints a warning when it is over, and cannot be interrupted.
         until = time.monotonic() + seconds
         pause = _FIRST_PAUSE
@@ -177,6 +179,7 @@ class Session:
         self._lock = threading.Lock()
         self._serves: Optional[bool] = None
         self._nodes: Optional[List[List[int]]] = None
+        self._generation = 0
         self._communicator: Optional[Communicator] = None
         self._pipeline: Optional[Pipeline] = None
 
@@ -190,8 +193,7 @@ class Session:
             return self._serves
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[dist.Work]:
-        """Begin an all-reduce in place. None: there is no reducer; the caller gives it to the native backend.
-        Raises ReductionFailed."""
+        """Begin an all-reduce in place; None: it is the native backend's. Raises ReductionFailed."""
         if not self.begin():
             return None
         assert self._communicator is not None
@@ -262,11 +264,12 @@ class Session:
         )
         if not answer.startswith(b"+"):
             return answer.decode(errors="replace")
-        self._nodes = json.loads(answer[1:].decode())
+        self._nodes, self._generation = json.loads(answer[1:].decode())
         return ""
 
     def _plan_of(self, answers: List[Optional[bytes]]) -> bytes:
-        """Return rank 0's decision: + and the nodes that sum among themselves first (or null); or a fault."""
+        """Return rank 0's decision: + and the nodes that sum among themselves first (or null) and the group's
+        generation; or a fault."""
         missing = [str(rank) for rank, answer in enumerate(answers) if answer is None]
         if missing:
             return "rank {} did not say in time that it has reducers (is trainshed_reduction there?)".format(
@@ -287,27 +290,23 @@ class Session:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
-        return b"+" + json.dumps(nodes).encode()
+        return b"+" + json.dumps([nodes, _new_generation(self._settings.attempt)]).encode()
 
     def _connect(self, is_due: threading.Event) -> None:
         """Start the communicator. Raises ReductionFailed, and whatever PyTorch or the system raises."""
         settings, group = self._settings, self._group
         name, rank, world = "{}/{}".format(group.name, self._device), group.rank, group.world
-        node, peers = None, "peers/all"
+        node = None
         if self._nodes is not None:
             assert self._local is not None
             node = Node(self._local, self._nodes, group.rank, apart(self._store, "node"))
             name, rank, world = "{}/{}".format(name, node.place), node.number, len(self._nodes)
-            peers = "peers/{}".format(node.place)
-        store = apart(self._store, peers)
-        limit = settings.wait_seconds
         self._communicator = communicator = Communicator(
             settings,
             group=name,
             rank=rank,
             world=world,
-            board=StoreBoard(apart(store, "board")),
-            native=Fallback(dist.PrefixStore("finish", store), rank, world, limit),
+            generation=self._generation,
             reports=process.reports(),
             # Not a method: a cycle would keep the group's store, and with it the server that the next group
             # would meet at, until the garbage collector comes.
@@ -315,8 +314,7 @@ class Session:
         )
         communicator.start()
         if node is not None or self._device == "cuda":
-            after = Fallback(dist.PrefixStore("after", store), rank, world, limit)
-            self._pipeline = Pipeline(communicator, after, self._device, node)
+            self._pipeline = Pipeline(communicator, self._device, node)
 
     def _conclude(self, board: StoreBoard, own: str) -> str:
         """Agree that all could connect; return why the group is native, "" if it is not. `own`: this rank's
@@ -338,6 +336,11 @@ class Session:
                 )
             return ""
         return answer.decode(errors="replace")
+
+
+def _new_generation(attempt: int) -> int:
+    """Return a generation greater than all of earlier attempts, and of earlier groups of this one."""
+    return (attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:

@@ -139,11 +139,10 @@ class ReductionWork(dist.Work):
 
 def issue(
     communicator: Communicator, tensor: torch.Tensor, reduction: Reduction, ordinal: int
-) -> Optional[ReductionWork]:
+) -> ReductionWork:
     """Issue an all-reduce of a CPU tensor, as `Communicator.issue` does."""
     data, dtype = bytes_of(tensor), DTYPES[tensor.dtype]
-    operation = communicator.issue(data, dtype, reduction, ordinal)
-    return None if operation is None else ReductionWork(operation, tensor)
+    return ReductionWork(communicator.issue(data, dtype, reduction, ordinal), tensor)
 
 
 def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":

@@ -62,14 +62,12 @@ _PATIENCE = 0.6
 
 
 class Group:
-    """One generation of a group. `generation` 0: no rank that knows it has come yet."""
+    """One generation of a group."""
 
     def __init__(self, hello: Hello, now: float) -> None:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
-        #: Ranks that know no generation, and cannot be of this one.
-        self.parked: Dict[int, Member] = {}
         #: Why this generation cannot go on; "" = it can.
         self.failure = ""
         self._running = False
@@ -84,11 +82,11 @@ class Group:
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.parked or (self.progress.begun if self._running else self.members))
+        return bool(self.progress.begun if self._running else self.members)
 
     @property
     def is_empty(self) -> bool:
-        return not self.members and not self.parked
+        return not self.members
 
     @property
     def progress(self) -> Progress:
@@ -118,11 +116,6 @@ class Group:
     def gather(self, member: Member, now: float) -> List[Effect]:
         """Add a rank that has come, in place of an earlier connection of the same rank."""
         rank = member.rank
-        if not member.hello.generation and (self.failure or self.progress.operation >= 0):
-            # This group could not have come so far without START having told that rank its generation.
-            earlier = self.parked.pop(rank, None)
-            self.parked[rank] = member
-            return [] if earlier is None else [Dismiss(earlier, b"")]
         effects: List[Effect] = []
         earlier = self.members.pop(rank, None)
         if earlier is not None:
@@ -143,7 +136,7 @@ class Group:
         head = min([member.hello.received for member in self.members.values()] + self.departed)
         self._reached = self._reached._replace(head=head)
         self._running = True
-        frame = proof.frame(Kind.START, wire.pack_message(Start(head, self.generation)))
+        frame = proof.frame(Kind.START, wire.pack_message(Start(head)))
         is_first, self._completed = not self._completed, True
         return [*(Tell(member, frame) for member in self.members.values()), Started(self, is_first)]
 
@@ -209,21 +202,10 @@ class Group:
 
     def _forget(self, member: Member) -> bool:
         """Remove a connection; return whether it was its rank's current one."""
-        if self.parked.get(member.rank) is member:
-            del self.parked[member.rank]
         if self.members.get(member.rank) is not member:
             return False
         del self.members[member.rank]
         return True
-
-    def take_unsure(self) -> List[Member]:
-        """Remove and return the ranks that wait for a generation, whichever it is."""
-        unsure = [*self.parked.values()]
-        if not self._running:
-            unsure += [member for member in self.members.values() if not member.hello.generation]
-        for member in unsure:
-            self._forget(member)
-        return unsure
 
     def fail(self, text: str) -> List[Effect]:
         """End this generation: tell all members why, and remember it."""
@@ -246,11 +228,8 @@ class Group:
             present = {*self.members, *self._parted}
             missing = [rank for rank in range(self.world) if rank not in present]
             waiting = [*self.members.values()]
-        waiting += self.parked.values()
-        if not waiting or now - since < _PATIENCE:
+        if not waiting or not missing or now - since < _PATIENCE:
             return []
-        if not missing or self.parked:
-            missing = [0]  # Only rank 0 brings a new generation.
         text = f"waits {now - since:.0f} s for {rows.ranks(missing)}"
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
             text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
@@ -288,31 +267,24 @@ class Sessions:
         effects: List[Effect] = []
         if group is None:
             group = self._begin(hello, now)
-        elif _age(hello, group) < 0:
+        elif hello.generation < group.generation:
             raise Refusal(
-                f"generation {hello.generation} is older than {group.generation}: these workers were "
-                "replaced, or the other ranks have given up a reducer and gone on"
+                f"generation {hello.generation} is older than {group.generation}: these workers were replaced"
             )
-        elif _age(hello, group) > 0:
-            former = group
+        elif hello.generation > group.generation:
+            effects = group.fail(
+                f"generation {hello.generation} has taken the place of generation {group.generation}"
+            )
             group = self._begin(hello, now)
-            effects = _supersede(former, group, hello)
-        elif group.failure and hello.generation:
+        elif group.failure:
             raise Refusal(group.failure)
         elif hello.world != group.world:
-            text = (
-                f"rank {hello.rank} says that the group has {hello.world} workers, the others say "
-                f"{group.world}"
-            )
             if not group.is_empty:
-                # Only a worker that knows the generation surely belongs to it.
-                if group.generation or not hello.generation:
-                    raise Refusal(text)
-                effects = group.fail(text)
-            generation = hello.generation or group.generation
-            group = self._begin(hello._replace(generation=generation), now)
-        else:
-            group.generation = group.generation or hello.generation
+                raise Refusal(
+                    f"rank {hello.rank} says that the group has {hello.world} workers, the others say "
+                    f"{group.world}"
+                )
+            group = self._begin(hello, now)
         self._groups.move_to_end(hello.group)
         member = Member(hello, group)
         return member, effects + group.gather(member, now)
@@ -332,24 +304,3 @@ class Sessions:
             if group.is_waiting:
                 effects += group.status(now)
         return effects
-
-
-def _age(hello: Hello, group: Group) -> int:
-    """Return a number below 0 if the worker's generation is older than the group's, above 0 if newer."""
-    if not hello.generation or not group.generation:
-        return 0
-    return hello.generation - group.generation
-
-
-def _supersede(former: Group, group: Group, hello: Hello) -> List[Effect]:
-    """End the former generation; the new one takes over ranks that wait for any generation."""
-    text = f"generation {hello.generation} has taken the place of generation {former.generation}"
-    unsure = former.take_unsure()
-    effects = former.fail(text)
-    for member in unsure:
-        if member.hello.world == group.world:
-            member.group = group
-            group.members[member.rank] = member
-        else:
-            effects.append(Dismiss(member, proof.text_frame(Kind.ERROR, text)))
-    return effects

@@ -10,7 +10,7 @@ import pytest
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.lanes import Dial, Lane
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.sockets import set_options
 from trainshed_reduction.wire import GROUP, Accept, Hello

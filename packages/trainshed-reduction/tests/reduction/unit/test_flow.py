@@ -3,7 +3,7 @@
 import pytest
 
 from trainshed_reduction import wire
-from trainshed_reduction.client.agreement import describe
+from trainshed_reduction.client.formation import describe
 from trainshed_reduction.client.running_group import flow_for
 from trainshed_reduction.settings import Settings
 

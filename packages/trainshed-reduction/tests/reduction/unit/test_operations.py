@@ -4,8 +4,7 @@ import traceback
 
 import pytest
 
-from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.operations import Operation, ReductionFailed
 
 
 def test_a_failure_is_told_where_the_program_waits_and_not_where_it_was_found() -> None:

@@ -179,8 +179,8 @@ def test_a_rank_that_comes_again_to_a_running_group_begins_it_anew() -> None:
 
 
 def test_older_ones_are_refused() -> None:
-    """spec/reduction#losses: a restarted generation fences older ones, and so does one that has given up a
-    reducer, also when nobody of it is connected any more."""
+    """spec/reduction#losses: a restarted generation fences older ones, also when nobody of it is connected
+    any more."""
     desk = Desk()
     member = desk.join(0, generation=5)
     with pytest.raises(
@@ -204,33 +204,6 @@ def test_newer_ones_end_what_is_older() -> None:
     text = "generation 2 has taken the place of generation 1"
     assert desk.dismissed == dict.fromkeys(old, text)
     assert set(new) <= set(desk.starts)
-
-
-def test_ranks_without_a_generation_wait_for_rank_0s() -> None:
-    """spec/reduction#losses: they know it when the group starts."""
-    desk = Desk()
-    early = desk.join(1, generation=0)
-    assert not desk.starts
-    desk.join(0, generation=7)
-    assert early in desk.starts
-    with pytest.raises(Refusal):
-        desk.join(0, generation=6)
-
-
-def test_a_new_rank_without_a_generation_does_not_join_an_old_group() -> None:
-    """spec/reduction#losses: a restarted worker waits for its own generation, and the old one's work goes on
-    until that comes."""
-    desk = Desk()
-    old = desk.group(2)
-    for member in old:
-        desk.send(member)
-    new = desk.join(1, generation=0, now=1.0)
-    assert not desk.dismissed
-    desk.status(5.0)
-    assert desk.reminders[new].endswith("for rank 0")
-    other = desk.join(0, generation=2)
-    assert set(desk.dismissed) == set(old)
-    assert {new, other} <= set(desk.starts)
 
 
 def test_groups_of_different_sizes_do_not_mix() -> None:

@@ -1,0 +1,115 @@
+"""A rank's membership of its group, and how the group forms, before anything is summed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Callable, List, NamedTuple, Optional, Sequence, TypeVar
+
+from trainshed_reduction import layout
+from trainshed_reduction.client.lanes import Dial, Lane, connect_due
+from trainshed_reduction.client.operations import OperationQueue, ReductionFailed
+from trainshed_reduction.native import library
+from trainshed_reduction.process import Reports
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import Hello, Start
+
+
+class Membership(NamedTuple):
+    """What all parts of a rank's side share, from the first connection to the last."""
+
+    settings: Settings
+    operations: OperationQueue
+    #: The rank, its group and the generation of that.
+    hello: Hello
+    #: None: the service reads none.
+    reports: Optional[Reports]
+    #: Logs a line.
+    log: Callable[[str], None]
+
+
+_LONGEST_WAIT = 0.5
+_Found = TypeVar("_Found")
+
+
+class Formation:
+    """Forms a group. What it has started is there until `close`, whether or not that succeeds."""
+
+    def __init__(self, membership: Membership) -> None:
+        """Raises ReductionFailed: the C library is missing, or the settings' authority cannot be used."""
+        native = library.load()
+        if native is None:
+            raise ReductionFailed("reducers need the package's part in C: " + library.reason())
+        self.library = native
+        self._membership = membership
+        self._settings = settings = membership.settings
+        self._news = threading.Event()
+        self.dial = Dial(settings, self._news.set)
+        self._deadline = time.monotonic() + settings.start_seconds
+        self.lanes: List[Lane] = []
+        #: The weights of lanes, in the order of `lanes`.
+        self.weights: List[float] = []
+
+    def form(self) -> None:
+        """Form the group; blocks. Raises ReductionFailed, which names what is missing."""
+        firsts = [Lane(host, address) for host, address in enumerate(self._settings.reducers)]
+        self.lanes = list(firsts)
+        accepted = self._await(firsts, lambda lane: lane.accept)
+        for first, accept in zip(firsts, accepted):
+            others = range(1, accept.threads)
+            self.lanes += [Lane(first.host, first.address, thread) for thread in others]
+        self.lanes.sort(key=lambda lane: (lane.host, lane.thread))
+        self.weights = [1 / accepted[lane.host].threads for lane in self.lanes]
+        self._await(self.lanes, _start)
+        for index, lane in enumerate(self.lanes):
+            lane.index = index
+
+    def describe(self) -> str:
+        """Return one line: how many reducers, which mode, and what that can gain. After `form`."""
+        reducers = len({lane.host for lane in self.lanes})
+        return describe(self._settings, self._membership.hello.world, reducers, len(self.lanes))
+
+    def close(self) -> None:
+        """Close the lanes."""
+        for lane in self.lanes:
+            lane.close()
+
+    def _await(
+        self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
+    ) -> List[_Found]:
+        """Connect these lanes, and return what is wanted of each once all have it. Raises ReductionFailed."""
+        while True:
+            self._news.clear()
+            now = time.monotonic()
+            due = connect_due(lanes, self.dial, lambda _: self._membership.hello, now)
+            results = [wanted(lane) for lane in lanes]
+            missing = [lane for lane, result in zip(lanes, results) if result is None]
+            if not missing:
+                return [result for result in results if result is not None]
+            if self._membership.operations.closing:
+                raise ReductionFailed("the group was closed while it was being made")
+            if now >= self._deadline:
+                complaints = "; ".join(lane.complaint() for lane in missing[:8])
+                raise ReductionFailed(
+                    f"not all reducers and ranks are there after {self._settings.start_seconds:g} s: "
+                    f"{complaints}"
+                )
+            self._news.wait(max(0.0, min(self._deadline, now + _LONGEST_WAIT, due) - now))
+
+
+def _start(lane: Lane) -> Optional[Start]:
+    return lane.start
+
+
+def describe(settings: Settings, world: int, reducers: int, threads: int) -> str:
+    """Describe a group in one line. `reducers`: replicas of the pool, with `threads` in all."""
+    # Where nothing is known of the links, reducers are assumed to have the bandwidth that they need.
+    speed = settings.speed or world / reducers
+    return (
+        f"{_count(reducers, 'reducer')} ({_count(threads, 'thread')}); at most "
+        f"{layout.bounds(world, reducers, speed).limit:.2f} times the ring's speed"
+    )
+
+
+def _count(number: int, singular: str) -> str:
+    return f"{number} {singular}{'' if number == 1 else 's'}"
