@@ -4,14 +4,12 @@ All ranks compute the same from the same numbers; nothing is negotiated for each
 BytePS (OSDI 2020), extended to reducers whose links differ from the workers'.
 """
 
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple
 
 SMALLEST_CHUNK = 16 << 10
 _ROWS = 16
 """Least rows (of one chunk for each lane) of an operation that is not very small: the results of the last row
 come back when nothing is left to send, so it should be a small part of the whole."""
-_PATTERN = 64
-"""Entries for each lane in the cycle by which chunks are dealt out, where shares differ."""
 
 
 class Bounds(NamedTuple):
@@ -38,21 +36,3 @@ def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
     size = min(max(total * itemsize // (_ROWS * lanes), SMALLEST_CHUNK), largest)
     # Whole cache lines, whatever the type.
     return max(64, size // itemsize // 64 * 64)
-
-
-def dealing(weights: Sequence[float]) -> Tuple[int, ...]:
-    """Return the cycle by which lanes get chunks: each lane as often as its weight says, evenly spread. Equal
-    weights give one entry for each lane, in order."""
-    lanes = range(len(weights))
-    if len(set(weights)) == 1:
-        return tuple(lanes)
-    whole = sum(weights)
-    credit = [0.0] * len(weights)
-    cycle: List[int] = []
-    for _ in range(_PATTERN * len(lanes)):
-        for lane in lanes:
-            credit[lane] += weights[lane] / whole
-        lane = max(lanes, key=lambda index: (round(credit[index], 9), -index))
-        credit[lane] -= 1
-        cycle.append(lane)
-    return tuple(cycle)

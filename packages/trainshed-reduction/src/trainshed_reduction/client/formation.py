@@ -47,27 +47,22 @@ class Formation:
         self.dial = Dial(settings, self._news.set)
         self._deadline = time.monotonic() + settings.start_seconds
         self.lanes: List[Lane] = []
-        #: The weights of lanes, in the order of `lanes`.
-        self.weights: List[float] = []
 
     def form(self) -> None:
         """Form the group; blocks. Raises ReductionFailed, which names what is missing."""
-        firsts = [Lane(host, address) for host, address in enumerate(self._settings.reducers)]
-        self.lanes = list(firsts)
+        firsts = self.lanes = [Lane(address) for address in self._settings.reducers]
         accepted = self._await(firsts, lambda lane: lane.accept)
+        self.lanes = []
         for first, accept in zip(firsts, accepted):
-            others = range(1, accept.threads)
-            self.lanes += [Lane(first.host, first.address, thread) for thread in others]
-        self.lanes.sort(key=lambda lane: (lane.host, lane.thread))
-        self.weights = [1 / accepted[lane.host].threads for lane in self.lanes]
+            others = [Lane(first.address, thread) for thread in range(1, accept.threads)]
+            self.lanes += [first, *others]
         self._await(self.lanes, _start)
         for index, lane in enumerate(self.lanes):
             lane.index = index
 
     def describe(self) -> str:
         """Return one line: how many reducers, which mode, and what that can gain. After `form`."""
-        reducers = len({lane.host for lane in self.lanes})
-        return describe(self._settings, self._membership.hello.world, reducers, len(self.lanes))
+        return describe(self._settings, self._membership.hello.world, len(self.lanes))
 
     def close(self) -> None:
         """Close the lanes."""
@@ -101,8 +96,9 @@ def _start(lane: Lane) -> Optional[Start]:
     return lane.start
 
 
-def describe(settings: Settings, world: int, reducers: int, threads: int) -> str:
-    """Describe a group in one line. `reducers`: replicas of the pool, with `threads` in all."""
+def describe(settings: Settings, world: int, threads: int) -> str:
+    """Describe a group in one line. `threads`: of all reducers."""
+    reducers = len(settings.reducers)
     # Where nothing is known of the links, reducers are assumed to have the bandwidth that they need.
     speed = settings.speed or world / reducers
     return (

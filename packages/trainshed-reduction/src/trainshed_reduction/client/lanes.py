@@ -113,11 +113,10 @@ class Connection:
 
 
 class Lane:
-    """A lane. `host`: the number of its reducer among those that the group began with."""
+    """A lane."""
 
-    def __init__(self, host: int, address: Address, thread: int = 0) -> None:
+    def __init__(self, address: Address, thread: int = 0) -> None:
         """`address`, `thread`: the reducer's."""
-        self.host = host
         self.address = address
         self.thread = thread
         self.index = -1

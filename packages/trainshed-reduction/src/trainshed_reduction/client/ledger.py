@@ -10,7 +10,7 @@ result is in the user's memory until the operation is done, and in a copy from t
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Deque, List, NamedTuple, Optional, Tuple
 
 from trainshed_reduction import layout
 from trainshed_reduction.client.operations import Operation
@@ -26,24 +26,12 @@ class Place(NamedTuple):
     row: float
 
 
-class ChunkDealer:
-    """Deals out chunk after chunk by the weights of the lanes. A row has as many chunks as there are lanes.
-
-    Lanes and positions are the same on all ranks, but each rank begins every row of chunks at another lane
-    (stagger), so that the ranks do not all send to one reducer at a time.
-    """
-
-    def __init__(self, weights: Sequence[float], rank: int, world: int) -> None:
-        self._cycle = layout.dealing(weights)
-        self._breadth = len(weights)
-        self._shift = rank * self._breadth // world
-        self._dealt = 0
-
-    def next(self) -> Place:
-        lane = self._cycle[self._dealt % len(self._cycle)]
-        row, place = divmod(self._dealt, self._breadth)
-        self._dealt += 1
-        return Place(lane, row + (place - self._shift) % self._breadth / self._breadth)
+def place_of(number: int, lanes: int, rank: int, world: int) -> Place:
+    """Return where the `number`-th chunk goes, from 0 on: to one lane after the other. A row has as many
+    chunks as there are lanes. Lanes are the same on all ranks, but each rank begins every row at another lane
+    (stagger), so that the ranks do not all send to one reducer at a time."""
+    row, lane = divmod(number, lanes)
+    return Place(lane, row + (lane - rank * lanes // world) % lanes / lanes)
 
 
 class Work:
@@ -111,12 +99,14 @@ class Ledger:
     """The operations of a group, their chunks and results. An operation's size and the number of lanes at the
     beginning decide the size of its chunks for good."""
 
-    def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
-        """`weights`: by lane. `largest`: most bytes of a chunk, the same on all ranks."""
+    def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
+        """`lanes`: how many there are. `largest`: most bytes of a chunk, the same on all ranks."""
         self._rank = rank
         self._largest = largest
-        self._dealer = ChunkDealer(weights, rank, world)
-        self._lanes = [_Lane() for _ in weights]
+        self._world = world
+        self._lanes = [_Lane() for _ in range(lanes)]
+        #: How many chunks were dealt out.
+        self._dealt = 0
         self._issued = 0
         #: Operations that are not done, in their order.
         self.open: List[Work] = []
@@ -195,7 +185,8 @@ class Ledger:
         ]
 
     def _deal(self, entry: Entry) -> Tuple[int, Frame]:
-        lane, entry.row = self._dealer.next()
+        lane, entry.row = place_of(self._dealt, len(self._lanes), self._rank, self._world)
+        self._dealt += 1
         self._lanes[lane].entries.append(entry)
         return lane, entry.frame()
 

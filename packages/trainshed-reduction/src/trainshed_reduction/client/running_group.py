@@ -97,7 +97,7 @@ class RunningGroup:
         self._lanes = lanes = formation.lanes
         self._patience = Patience(settings.wait_seconds, settings.absent_seconds, membership.log)
         flow = self._flow()
-        self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
+        self._ledger = Ledger(len(lanes), hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
         self._look_at = 0.0
         self._tell_at = 0.0

@@ -20,7 +20,7 @@ Event = Union[Result, Message, Lost]
 
 class Frame(NamedTuple):
     """A chunk to send (DATA or FINAL), and the place for its result (None: the result is here already, and
-    the reducer will send none). `row`: frames of lower rows go first (`client.ledger.ChunkDealer`)."""
+    the reducer will send none). `row`: frames of lower rows go first (`client.ledger.place_of`)."""
 
     header: Header
     payload: memoryview

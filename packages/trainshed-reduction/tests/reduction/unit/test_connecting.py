@@ -25,7 +25,7 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
     dial = Dial(Settings((), b"token"), news.set)
     hello = Hello(bytes(GROUP), 1, 0, 2)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
-        lane = Lane(0, frozen.getsockname()[:2])
+        lane = Lane(frozen.getsockname()[:2])
         assert lane.connect(dial, lambda _: hello, time.monotonic()) is None
         assert news.wait(60)
         due = lane.connect(dial, lambda _: hello, 0.0)
@@ -43,7 +43,7 @@ def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     news = threading.Event()
     dial = Dial(Settings((), b"token"), news.set)
     hello = Hello(bytes(GROUP), 1, 0, 2)
-    lane = Lane(0, ("10.0.0.2", 2222))
+    lane = Lane(("10.0.0.2", 2222))
     lane.connect(dial, lambda _: hello, time.monotonic())
     assert news.wait(60)
     with pytest.raises(ReductionFailed, match=r"10\.0\.0\.2:2222 refuses this worker"):
@@ -90,7 +90,7 @@ def test_a_host_that_vanishes_is_noticed() -> None:
 def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction#reports: a reducer that has let the worker in has a connection, whether or not it has
     said for whom it waits."""
-    lane = Lane(1, ("10.0.0.2", 2222))
+    lane = Lane(("10.0.0.2", 2222))
     assert lane.complaint() == "no connection to reducer 10.0.0.2:2222: it does not answer"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = socket.create_connection(listener.getsockname())

@@ -13,7 +13,7 @@ def test_a_silent_reducer_is_reported_once(tmp_path: Path) -> None:
     report = tmp_path / "report"
     first = ("10.0.0.2", 2222)
     for thread in range(2):
-        tell_silence(Reports(str(report)), Lane(1, first, thread))
+        tell_silence(Reports(str(report)), Lane(first, thread))
     (note,) = json.loads(report.read_text())["notes"]
     assert note == {
         "id": "silent 10.0.0.2:2222",
