@@ -94,20 +94,9 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         metrics(MINIMIZED, {"metricId": "a", "goal": "MAXIMIZE"}),
         f"{METRICS}[1].metric_id",
     ),
-    "safety metrics only": (
+    "safety metric": (
         metrics({"metricId": "a", "goal": "MINIMIZE", "safetyConfig": {}}),
-        METRICS,
-    ),
-    "safe fraction": (
-        metrics(
-            MINIMIZED,
-            {
-                "metricId": "b",
-                "goal": "MINIMIZE",
-                "safetyConfig": {"desiredMinSafeTrialsFraction": 1.5},
-            },
-        ),
-        f"{METRICS}[1].safety_config.desired_min_safe_trials_fraction",
+        f"{METRICS}[0].safety_config",
     ),
     "white space in an id": (study(double("a b")), f"{FIRST}.parameter_id"),
     "zero byte in an id": (study(double("a\0")), f"{FIRST}.parameter_id"),
@@ -342,24 +331,10 @@ def test_limits_of_a_study() -> None:
     )
 
 
-def test_several_objectives_and_safety() -> None:
-    """spec/tuning#objectives: multi-objective studies; a threshold that is left out is 0 (public text)."""
-    spec = parse(
-        metrics(
-            MINIMIZED,
-            {"metricId": "b", "goal": "MAXIMIZE"},
-            {
-                "metricId": "s",
-                "goal": "MAXIMIZE",
-                "safetyConfig": {"desiredMinSafeTrialsFraction": 0.0},
-            },
-        )
-    )
-    assert spec.metrics == (
-        Metric("a", Goal.MINIMIZE),
-        Metric("b", Goal.MAXIMIZE),
-        Metric("s", Goal.MAXIMIZE, safety=0.0, safe_fraction=0.0),
-    )
+def test_several_objectives() -> None:
+    """spec/tuning#objectives: multi-objective studies."""
+    spec = parse(metrics(MINIMIZED, {"metricId": "b", "goal": "MAXIMIZE"}))
+    assert spec.metrics == (Metric("a", Goal.MINIMIZE), Metric("b", Goal.MAXIMIZE))
 
 
 BOUNDS = st.one_of(st.integers(-2, 9).map(float), st.floats())

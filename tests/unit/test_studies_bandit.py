@@ -203,36 +203,6 @@ def test_several_objectives_fill_the_front() -> None:
     often(keeps, share=0.8, seeds=10)
 
 
-def test_unsafe_points_are_avoided() -> None:
-    """spec/tuning#objectives, safety metrics: the best safe point lies at the edge of what is safe; few steps
-    go over it."""
-    spec = StudySpec(
-        cube(2, 0.0, 1.0), (LOSS, Metric("heat", Goal.MINIMIZE, safety=0.5, safe_fraction=0.9))
-    )
-
-    def keeps(seed: int) -> bool:
-        trials: list[Seen] = []
-        for number in range(1, 26):
-            (point,) = BANDIT.suggest(spec, trials, 1, seed).parameters
-            x, y = (float(value) for _, value in point)
-            trials.append(measured(number, point, ("loss", 2.0 - x - y), ("heat", x)))
-        hot = [float(trial.parameters[0][1]) > 0.5 for trial in trials]
-        safe = [
-            2.0 - sum(float(value) for _, value in trial.parameters)
-            for trial, is_hot in zip(trials, hot, strict=True)
-            if not is_hot
-        ]
-        return sum(hot[5:]) <= 6 and min(safe) < 0.6
-
-    often(keeps, share=0.8, seeds=10)
-
-
-def test_only_safety_metrics() -> None:
-    spec = StudySpec(cube(2), (Metric("heat", Goal.MINIMIZE, safety=0.5),))
-    trials = [measured(1, (("x0", 0.0), ("x1", 0.0)), ("heat", 1.0))]
-    assert legal(spec, BANDIT.suggest(spec, trials, 1, 7).parameters[0])
-
-
 RATE = StudySpec((double("rate", 1e-4, 1.0, Scale.LOG),), (LOSS,))
 RANDOM = replace(RATE, algorithm=Algorithm.RANDOM_SEARCH)
 

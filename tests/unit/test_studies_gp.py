@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
-from trainshed.core.study.spec import Goal, Metric, StudySpec
+from trainshed.core.study.spec import StudySpec
 from trainshed.studies.gp.acquisition import (
-    SafeScore,
-    Safety,
+    LikelyScore,
     TrustRegion,
     UpperBound,
     by_differences,
@@ -83,10 +82,10 @@ def test_gradients_are_those_of_the_values() -> None:
     points = some_points(30)
     succeeded = points[:, 3] + points[:, 4] > 0.8
     shapes = (Shape(10.0, 4.0, 0.0, 1.0), Shape(10.0, 1.0, 1.0, 0.04))
-    safeties = [Safety(Success(points, succeeded, SPACE.width, it), 0.5, 1.0) for it in shapes]
+    models = [Success(points, succeeded, SPACE.width, it) for it in shapes]
     bound = UpperBound(KNOWN, KNOWN, 1.8)
     beside_pending = UpperBound(KNOWN, Posterior(DATA, HYPER, some_points(3, seed=9)), 1.8)
-    weighed = [SafeScore(bound, [safety], -1.0) for safety in safeties]
+    weighed = [LikelyScore(bound, model, -1.0) for model in models]
     for score in (bound, beside_pending, *weighed):
         for point in some_points(5, seed=4) + 0.01:
             value, gradient = score.value_and_gradient(point)
@@ -120,7 +119,7 @@ def test_the_search_finds_the_top_of_a_mixed_space() -> None:
 
 def test_a_long_study_shows_its_best_newest_and_a_spread() -> None:
     """Cost control: what is left out is neither the best, nor the newest, nor one end of the story."""
-    spec = StudySpec(cube(1), (LOSS, Metric("gain", Goal.MAXIMIZE, safety=0.0)))
+    spec = StudySpec(cube(1), (LOSS,))
     trials = [
         over(number, (("x0", 0.0),), float((number * 7919) % 20000)) for number in range(1, 20001)
     ]

@@ -1,4 +1,4 @@
-"""Optimal trials: the best one, the Pareto front of several objectives, safety."""
+"""Optimal trials: the best one, the Pareto front of several objectives."""
 
 import random
 import time
@@ -34,15 +34,6 @@ def test_who_has_no_final_measurement_or_lacks_a_metric_is_out() -> None:
     ]
     assert numbers(StudySpec((), (UP, DOWN)), trials) == [4]
     assert numbers(StudySpec((), (UP, DOWN)), trials[:3]) == []
-
-
-@pytest.mark.parametrize(("limit", "goal"), [(0.5, Goal.MINIMIZE), (0.7, Goal.MAXIMIZE)])
-def test_unsafe_trials_are_out(limit: float, goal: Goal) -> None:
-    """facts/tuning#vertex: safetyConfig. The threshold itself is safe; what was not measured is not known to
-    be."""
-    spec = StudySpec((), (UP, Metric("risk", goal, safety=limit)))
-    trials = [tried(1, up=1, risk=limit), tried(2, up=3, risk=0.6), tried(3, up=9)]
-    assert numbers(spec, trials) == [1]
 
 
 scores = st.integers(0, 4).map(float)

@@ -20,7 +20,7 @@ SPEC = StudySpec(
         Parameter("layers", ParameterType.INTEGER, low=1, high=5, parent=1, when=("deep",)),
         Parameter("width", ParameterType.DISCRETE, values=(16.0, 32.0), parent=2, when=(2, 3)),
     ),
-    metrics=(Metric("loss", Goal.MINIMIZE), Metric("memory", Goal.MINIMIZE, safety=4.0)),
+    metrics=(Metric("loss", Goal.MINIMIZE), Metric("memory", Goal.MINIMIZE)),
 )
 LOSS = Measurement((("loss", 0.5), ("memory", 1.0)), step=1)
 

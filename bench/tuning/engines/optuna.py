@@ -2,7 +2,7 @@
 at every call, so that nothing of it is stored.
 
 Pending trials are Optuna's running ones: TPE counts them as bad (its constant liar), the GP averages over
-their values. Infeasible trials are not shown to it. Safety metrics are its constraints. TPE makes groups of
+their values. Infeasible trials are not shown to it. TPE makes groups of
 conditional parameters; the GP leaves parameters that not all trials have to TPE.
 """
 
@@ -22,9 +22,7 @@ from bench.tuning.engines.tree import (
     to_value,
     walk,
 )
-from trainshed.core.study.progress import objectives
-from trainshed.core.study.records import Measurement
-from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec, Value
+from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.studies.port import Algorithm, Proposals, Seen
 
 STARTUP = 10
@@ -68,7 +66,7 @@ class OptunaAlgorithm:
 
     def _study(self, spec: StudySpec, trials: Sequence[Seen], seed: int) -> Any:
         study = self._optuna.create_study(
-            directions=[metric.goal.value.lower() for metric in objectives(spec)],
+            directions=[metric.goal.value.lower() for metric in spec.metrics],
             sampler=self._sampler(self._optuna, spec, seed),
         )
         distributions = {
@@ -88,17 +86,10 @@ class OptunaAlgorithm:
         states = self._optuna.trial.TrialState
         how: dict[str, Any] = {"state": states.RUNNING}
         if trial.final is not None:
-            values = [trial.final.value(metric.id) for metric in objectives(spec)]
-            limits = {
-                metric.id: _violation(metric, trial.final)
-                for metric in spec.metrics
-                if metric.safety is not None
-            }
-            if None in values or None in limits.values():
+            values = [trial.final.value(metric.id) for metric in spec.metrics]
+            if None in values:
                 return None
             how = {"state": states.COMPLETE, "values": values}
-            if limits:
-                how["constraints"] = limits
         return self._optuna.trial.create_trial(
             params=parameters,
             distributions={name: distributions[name] for name in parameters},
@@ -149,11 +140,3 @@ def _draw(asked: Any, name: str, parameter: Parameter) -> float | int | str:
             return asked.suggest_int(name, 0, len(parameter.values) - 1)
         case ParameterType.CATEGORICAL:
             return asked.suggest_categorical(name, list(parameter.categories))
-
-
-def _violation(metric: Metric, final: Measurement) -> float | None:
-    """Return by how much a safety metric misses its threshold; above 0 is unsafe, None is not known."""
-    value = final.value(metric.id)
-    if value is None or metric.safety is None:
-        return None
-    return metric.safety - value if metric.goal is Goal.MAXIMIZE else value - metric.safety

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
-from trainshed.core.study.progress import objectives, score
+from trainshed.core.study.progress import score
 from trainshed.core.study.spec import Metric, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 
@@ -63,7 +63,7 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
     value."""
     if trial.is_over:
         return StoppingVerdict(False, "The trial is over.")
-    rule, aims = spec.median_stopping, objectives(spec)
+    rule, aims = spec.median_stopping, spec.metrics
     if rule is None:
         return StoppingVerdict(False, "The study names no rule for early stopping.")
     if len(aims) != 1:

@@ -4,7 +4,6 @@
 Used by the study API and by tuning jobs, whose rules are stricter: they have one objective.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -80,8 +79,7 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
 
 
 def _read_metrics(study: Section) -> tuple[Metric, ...]:
-    """Read the repeated field `metrics`: ids without white space, each once; at least one that is no safety
-    metric."""
+    """Read the repeated field `metrics`: ids without white space, each once; at least one."""
     aims: list[Metric] = []
     for section in study.sections("metrics"):
         name = section.text("metricId")
@@ -91,14 +89,15 @@ def _read_metrics(study: Section) -> tuple[Metric, ...]:
         if goal not in tuple(Goal):
             section.fault("goal", f"The goal must be set: {', '.join(Goal)}.")
             goal = Goal.MAXIMIZE
-        aims.append(_with_safety(section, Metric(name, Goal(goal))))
+        if section.has("safetyConfig"):
+            section.fault(
+                "safetyConfig",
+                "A metric with a threshold is not served here. Leave it out, and complete a trial that is "
+                "beyond it as infeasible.",
+            )
+        aims.append(Metric(name, Goal(goal)))
     if not aims:
         study.fault("metrics", "At least one metric must be given.")
-    elif all(metric.safety is not None for metric in aims):
-        study.fault(
-            "metrics",
-            "Every metric is a safety metric; give one more, without a safety_config, as the objective.",
-        )
     return tuple(aims)
 
 
@@ -128,11 +127,10 @@ def tag_fault(tag: str) -> str:
 
 def _check_objective(section: Section, metrics: tuple[Metric, ...]) -> None:
     """Check that a tuning job has one objective, because it has one best trial (docs/tuning.md)."""
-    if len(metrics) > 1 or any(metric.safety is not None for metric in metrics):
+    if len(metrics) > 1:
         section.fault(
             "metrics",
-            "A tuning job has exactly one metric, its objective; for several, or for safety metrics, "
-            "use a study.",
+            "A tuning job has exactly one metric, its objective; for several, use a study.",
         )
     for metric, section_of_metric in zip(metrics, section.sections("metrics"), strict=True):
         if fault := tag_fault(metric.id):
@@ -147,21 +145,6 @@ def _metric_fault(name: str, before: list[Metric]) -> str:
     if any(metric.id == name for metric in before):
         return f"The metric {name!r} is given more than once."
     return ""
-
-
-def _with_safety(section: Section, metric: Metric) -> Metric:
-    if not section.has("safetyConfig"):
-        return metric
-    safety = section.section("safetyConfig")
-    threshold = safety.number("safetyThreshold")
-    fraction = None
-    if not math.isfinite(threshold):
-        safety.fault("safetyThreshold", "The threshold must be a finite number.")
-    if safety.has("desiredMinSafeTrialsFraction"):
-        fraction = safety.number("desiredMinSafeTrialsFraction")
-        if not 0 <= fraction <= 1:
-            safety.fault("desiredMinSafeTrialsFraction", "The fraction must be from 0 to 1.")
-    return Metric(metric.id, metric.goal, threshold, fraction)
 
 
 def _choose(section: Section, name: str, choices: Mapping[str, T], default: T) -> T:

@@ -13,11 +13,6 @@ from trainshed.core.study.spec import Goal, Limits, Metric, Selection, StudySpec
 from trainshed.core.units import Nanos
 
 
-def objectives(spec: StudySpec) -> tuple[Metric, ...]:
-    """Return the metrics that are optimized: all but the safety metrics."""
-    return tuple(metric for metric in spec.metrics if metric.safety is None)
-
-
 def score(metric: Metric, value: float) -> float:
     """Return the value with a sign such that more is better, whatever the goal."""
     return value if metric.goal is Goal.MAXIMIZE else -value
@@ -27,18 +22,18 @@ def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> M
     """Return the final one of a trial's measurements, which come in the order in which they were made. None
     if none can be that; then the trial is infeasible (facts/tuning#metrics).
 
-    A measurement that lacks one of the study's metrics, including safety metrics, cannot be a final one.
+    A measurement that lacks one of the study's metrics cannot be a final one.
     LAST: the last one that has all. BEST: the one with the best value of the objective, the earliest of equal
     ones. The public API does not say what is best among several objectives: then it is the last one, too.
     """
     ids = [metric.id for metric in spec.metrics]
     complete = [item for item in measurements if None not in map(item.value, ids)]
-    aims = objectives(spec)
     if not complete:
         return None
-    if spec.selection is Selection.LAST or len(aims) != 1:
+    aim, *others = spec.metrics
+    if spec.selection is Selection.LAST or others:
         return complete[-1]
-    return max(complete, key=lambda item: score(aims[0], item.value(aims[0].id) or 0.0))
+    return max(complete, key=lambda item: score(aim, item.value(aim.id) or 0.0))
 
 
 def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: Nanos, now: Nanos) -> str:
@@ -97,7 +92,7 @@ def _progress(spec: StudySpec, trials: Sequence[Trial]) -> tuple[int, int]:
     since, at = 0, 0
     for trial in done:
         since += 1
-        for metric in objectives(spec):
+        for metric in spec.metrics:
             value = trial.final.value(metric.id) if trial.final else None
             if value is None:
                 continue
@@ -123,9 +118,7 @@ Scores = tuple[float, ...]
 def optimal_trials(spec: StudySpec, trials: Sequence[AnyTrial]) -> tuple[AnyTrial, ...]:
     """Return the Pareto-optimal trials, ascending by number; for one objective the best, with all equal ones.
 
-    Trials are left out that have no final measurement, lack a metric, or are unsafe: a safety metric is on
-    the wrong side of its threshold. If all metrics are safety metrics, every safe trial is as good as any
-    other. Takes at most n times the size of the front.
+    Trials without a final measurement of all metrics are left out. Takes at most n times the front.
     """
     rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial)) is not None]
     front = _front({scores for scores, _ in rated})
@@ -133,24 +126,16 @@ def optimal_trials(spec: StudySpec, trials: Sequence[AnyTrial]) -> tuple[AnyTria
     return tuple(sorted(best, key=lambda trial: trial.number))
 
 
-def is_safe(metric: Metric, value: float) -> bool:
-    """Whether the value is on the right side of the metric's threshold; it may be the threshold itself."""
-    if metric.safety is None:
-        return True
-    return value >= metric.safety if metric.goal is Goal.MAXIMIZE else value <= metric.safety
-
-
 def _scores(spec: StudySpec, trial: Tried) -> Scores | None:
-    """Return the objectives, more is better in each; None if the trial does not take part."""
+    """Return the metrics, more is better in each; None if the trial does not take part."""
     if trial.final is None:
         return None
     scores: list[float] = []
     for metric in spec.metrics:
         value = trial.final.value(metric.id)
-        if value is None or not is_safe(metric, value):
+        if value is None:
             return None
-        if metric.safety is None:
-            scores.append(score(metric, value))
+        scores.append(score(metric, value))
     return tuple(scores)
 
 

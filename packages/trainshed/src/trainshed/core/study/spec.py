@@ -94,11 +94,6 @@ class Metric(Struct, frozen=True):
 
     id: str
     goal: Goal
-    #: A trial is safe if the metric is at least (MAXIMIZE) or at most (MINIMIZE) this; None = an ordinary
-    #: objective.
-    safety: float | None = None
-    #: The share of suggested trials that should be safe, 0..1; None = not given.
-    safe_fraction: float | None = None
 
 
 class MedianStopping(Struct, frozen=True):

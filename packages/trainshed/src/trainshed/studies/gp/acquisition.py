@@ -2,8 +2,8 @@
 
 With several objectives: hypervolume scalarization (Zhang and Golovin 2020, arXiv 2006.04655). For a random
 direction the worst of the objectives counts, measured along the direction; what a point adds to the best
-seen, averaged over directions, is what it adds to the volume that the front dominates. Safety metrics weigh a
-score with the probability that the point is safe.
+seen, averaged over directions, is what it adds to the volume that the front dominates. Where trials failed, a
+score is weighed by the chance that one succeeds.
 
 A trust region keeps the search near what the study has seen, and lets it go farther the more it has seen: a
 point is trusted if some observed or pending point is within the radius in every numeric dimension.
@@ -12,17 +12,22 @@ Scores are maximized. Points are embedded; gradients are by the embedding. Shape
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from trainshed.studies.gp.process import Posterior
+from trainshed.studies.gp.success import Success
 from trainshed.studies.routines import Array
 
 _HARDLY = 1e-9
-"""Least value of a score before it is weighed by safety."""
+"""Least value of a score before it is weighed by the chance of success."""
+
+_CHANCE = 0.6
+"""Probability of success from which on a point's score is not reduced any more. At the border of a region in
+which trials fail, each trial then halves what is unknown of it; with a value nearer to 1 the search would
+stay away from the border."""
 
 
 class Score(Protocol):
@@ -34,18 +39,6 @@ class Score(Protocol):
 
     def value_and_gradient(self, point: Array) -> tuple[float, Array]:
         """Return the score of one point, and its gradient by the point, shape (q,)."""
-        ...
-
-
-class Model(Protocol):
-    """Predicts the value at any point. Pure."""
-
-    def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation, shape (m,) each."""
-        ...
-
-    def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
-        """Return mean and deviation at one point, and their gradients by its embedding, shape (q,)."""
         ...
 
 
@@ -153,51 +146,19 @@ def scalarized(labels: Array, along: Array, reference: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Safety:
-    """The model of a safety metric, or of whether trials succeed. Its labels are positive for safe or
-    successful trials. `wanted`: the probability from which on a score is not reduced. `noise`: variance of a
-    label by chance, beyond the model's function."""
-
-    model: Model
-    wanted: float
-    noise: float = 0.0
-
-    def weights(self, points: Array) -> Array:
-        """Return 1 where a point is safe with at least the wanted probability, falling to 0 below it."""
-        mean, deviation = self.model.predict(points)
-        sure = mean / np.sqrt(deviation**2 + self.noise)
-        share = np.array([_probability(value) for value in sure]) / self.wanted
-        return np.minimum(share, 1.0) ** 2
-
-    def weight_and_gradient(self, point: Array) -> tuple[float, Array]:
-        mean, deviation, up, out = self.model.predict_with_gradients(point)
-        width = math.sqrt(deviation**2 + self.noise)
-        sure = mean / width
-        share = _probability(sure) / self.wanted
-        if share >= 1.0:
-            return 1.0, np.zeros(point.shape)
-        density = math.exp(-0.5 * sure * sure) / math.sqrt(2.0 * math.pi)
-        rise = (up - sure * (deviation / width) * out) / width
-        return share**2, 2.0 * share * density / self.wanted * rise
-
-
-def _probability(sure: float) -> float:
-    """Return the normal distribution at so many deviations."""
-    return 0.5 * math.erfc(-sure / math.sqrt(2.0))
-
-
-@dataclass(frozen=True, slots=True)
-class SafeScore:
-    """A score, weighed by safety. `floor`: a score that is worth nothing."""
+class LikelyScore:
+    """A score, weighed by the chance that a trial succeeds: by 1 where it is at least `_CHANCE`, falling to 0
+    below that. `floor`: a score that is worth nothing."""
 
     score: Score
-    safeties: Sequence[Safety]
+    success: Success
     floor: float
 
     def values(self, points: Array) -> Array:
-        weights = np.ones(len(points))
-        for safety in self.safeties:
-            weights *= safety.weights(points)
+        mean, deviation = self.success.predict(points)
+        sure = mean / np.sqrt(deviation**2 + 1.0)
+        share = np.array([_probability(value) for value in sure]) / _CHANCE
+        weights = np.minimum(share, 1.0) ** 2
         return np.maximum(self.score.values(points) - self.floor, _HARDLY) * weights
 
     def value_and_gradient(self, point: Array) -> tuple[float, Array]:
@@ -205,10 +166,24 @@ class SafeScore:
         value -= self.floor
         if value < _HARDLY:
             value, gradient = _HARDLY, np.zeros(point.shape)
-        for safety in self.safeties:
-            weight, rise = safety.weight_and_gradient(point)
-            value, gradient = value * weight, gradient * weight + value * rise
-        return value, gradient
+        weight, rise = self._weight_and_gradient(point)
+        return value * weight, gradient * weight + value * rise
+
+    def _weight_and_gradient(self, point: Array) -> tuple[float, Array]:
+        mean, deviation, up, out = self.success.predict_with_gradients(point)
+        width = math.sqrt(deviation**2 + 1.0)
+        sure = mean / width
+        share = _probability(sure) / _CHANCE
+        if share >= 1.0:
+            return 1.0, np.zeros(point.shape)
+        density = math.exp(-0.5 * sure * sure) / math.sqrt(2.0 * math.pi)
+        rise = (up - sure * (deviation / width) * out) / width
+        return share**2, 2.0 * share * density / _CHANCE * rise
+
+
+def _probability(sure: float) -> float:
+    """Return the normal distribution at so many deviations."""
+    return 0.5 * math.erfc(-sure / math.sqrt(2.0))
 
 
 def by_differences(score: Score, point: Array) -> tuple[float, Array]:

@@ -16,7 +16,6 @@ from trainshed.core.study.progress import score
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Algorithm, Scale, StudySpec, Value
 from trainshed.studies.gp.acquisition import (
-    Safety,
     Score,
     TrustRegion,
     trust_radius,
@@ -30,6 +29,7 @@ from trainshed.studies.gp.belief import (
 )
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
+from trainshed.studies.gp.success import Success
 from trainshed.studies.nodes import Node
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
@@ -94,11 +94,11 @@ class _Study:
         is_small = all(node.size for node in self._space.nodes) and grid.size <= _SMALL
         self._all = [grid.point(place) for place in range(grid.size)] if is_small else []
         self._beliefs: tuple[Belief, ...] = ()
-        self._succeed: tuple[Safety, ...] = ()
+        self._success: Success | None = None
 
     def propose(self, number: int) -> Parameters:
         """Return the point for trial `number`, which counts as pending from now on."""
-        if self._shown.is_enough(self._spec):
+        if self._shown.is_enough:
             point = self._modelled(number)
         else:
             point = self._start(number)
@@ -122,7 +122,7 @@ class _Study:
             points = self._space.embed(self._done)
             observed = Observed(self._shown.values, self._shown.rows, points)
             self._beliefs = believe(self._spec, self._space, observed)
-            self._succeed = successes(self._spec, self._space, observed)
+            self._success = successes(self._space, observed)
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
         if number % _EXPLOIT_EVERY == 0:
@@ -137,7 +137,7 @@ class _Study:
     def _score(self, pending: Array, rng: np.random.Generator, coefficient: float) -> Score:
         """Return the score to maximize. `coefficient`: of the bound."""
         points = self._space.embed(pending)
-        return bound_score(self._beliefs, self._succeed, points, coefficient, rng)
+        return bound_score(self._beliefs, self._success, points, coefficient, rng)
 
     def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
         space = self._space
@@ -147,8 +147,7 @@ class _Study:
         trust = TrustRegion(seen, trust_radius(len(self._shown.values), space.width))
         aim = self._beliefs[0]
         best = aim.rows[np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]]
-        seeds = space.genotypes(self._done[best] if aim.metric.safety is None else self._done[:0])
-        return Search(space, score, trust).maximize(seeds, rng)
+        return Search(space, score, trust).maximize(space.genotypes(self._done[best]), rng)
 
     def _fresh(self, best: Found) -> Parameters | None:
         """Return the best point that was not tried; if all were, one that is not pending; None if there is
@@ -171,7 +170,7 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
         return Outlook(reason="Random and grid search have no model of what they search.")
     metric, shown, space = spec.metrics[0], choose(spec, trials), Space(spec.parameters)
     count = len(np.unique(shown.values[np.isfinite(shown.values[:, 0]), 0]))
-    if count < _FEWEST or not shown.is_enough(spec):
+    if count < _FEWEST or not shown.is_enough:
         text = f"It needs {_FEWEST} different values of {metric.id}, and trials have measured {count} so far."
         return Outlook(reason=text)
     codes = space.encode([trial.parameters for trial in shown.done])

@@ -11,12 +11,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from trainshed.core.study.progress import score as signed
-from trainshed.core.study.spec import Metric, Noise, StudySpec
+from trainshed.core.study.spec import Noise, StudySpec
 from trainshed.studies.gp.acquisition import (
     FrontGain,
-    SafeScore,
-    Safety,
+    LikelyScore,
     Score,
     UpperBound,
     directions,
@@ -30,7 +28,6 @@ from trainshed.studies.gp.process import (
     Posterior,
     fit,
 )
-from trainshed.studies.gp.selection import objective_columns
 from trainshed.studies.gp.success import Success, likeliest
 from trainshed.studies.routines import Array, Mask, Positions
 from trainshed.studies.space import Space
@@ -41,23 +38,11 @@ _FITTED = 160
 _EVALUATIONS = 50
 """Of the hyperparameters' likelihood, from each start of their fit."""
 
-_DEFAULT_SAFE_FRACTION = 0.5
-"""Share of safe trials that is aimed at where the spec names none."""
-
-_LEAST_SAFE_FRACTION = 0.01
-"""Least share, never 0: of two points that are equally good otherwise, the safer one is still preferred."""
-
-_CHANCE = 0.6
-"""Probability of success from which on a point's score is not reduced any more. At the border of a region in
-which trials fail, each trial then halves what is unknown of it; with a value nearer to 1 the search would
-stay away from the border."""
-
 
 @dataclass(frozen=True, slots=True)
 class Belief:
     """What is known of one metric."""
 
-    metric: Metric
     #: The rows of its data among the trials that the model is shown, ascending.
     rows: Positions
     data: Data
@@ -82,10 +67,10 @@ class Observed:
     #: Their embeddings.
     points: Array
 
-    def succeeded(self, spec: StudySpec) -> Mask:
-        """Return, for all completed trials, whether they have a value of every objective."""
-        known: Mask = np.isfinite(self.values[:, objective_columns(spec)])
-        return np.asarray(known.all(axis=1), dtype=np.bool_)
+    @property
+    def succeeded(self) -> Mask:
+        """For all completed trials, whether they have a value of every metric."""
+        return np.asarray(np.isfinite(self.values).all(axis=1), dtype=np.bool_)
 
 
 def believe(spec: StudySpec, space: Space, observed: Observed) -> tuple[Belief, ...]:
@@ -94,32 +79,25 @@ def believe(spec: StudySpec, space: Space, observed: Observed) -> tuple[Belief, 
 
 
 def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belief:
-    metric = spec.metrics[at]
-    values = observed.values[:, at]
-    if metric.safety is None:
-        succeeded = observed.succeeded(spec)
-        rows = np.flatnonzero(succeeded[observed.rows])
-        every = np.zeros(len(values))
-        every[succeeded] = warp(values[succeeded])
-        labels = every[observed.rows][rows]
-    else:
-        rows = np.flatnonzero(np.isfinite(values[observed.rows]))
-        labels = margins(values[observed.rows][rows], signed(metric, metric.safety))
+    values, succeeded = observed.values[:, at], observed.succeeded
+    rows = np.flatnonzero(succeeded[observed.rows])
+    every = np.zeros(len(values))
+    every[succeeded] = warp(values[succeeded])
+    labels = every[observed.rows][rows]
     data = Data(observed.points[rows], labels, space.groups, space.width)
     priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
     hyper = fit(data.only(_representative(data.labels)), priors, _EVALUATIONS)
-    return Belief(metric, rows, data, hyper, Posterior(data, hyper))
+    return Belief(rows, data, hyper, Posterior(data, hyper))
 
 
-def successes(spec: StudySpec, space: Space, observed: Observed) -> tuple[Safety, ...]:
-    """Return a model of where trials succeed, apart from what they measure; () if all of them did."""
-    succeeded = observed.succeeded(spec)[observed.rows]
+def successes(space: Space, observed: Observed) -> Success | None:
+    """Return a model of where trials succeed, apart from what they measure; None if all of them did."""
+    succeeded = observed.succeeded[observed.rows]
     if succeeded.all():
-        return ()
+        return None
     rows = _even(len(succeeded))
     shape = likeliest(observed.points[rows], succeeded[rows], space.width)
-    model = Success(observed.points, succeeded, space.width, shape)
-    return (Safety(model, _CHANCE, 1.0),)
+    return Success(observed.points, succeeded, space.width, shape)
 
 
 def _even(count: int) -> Positions:
@@ -138,37 +116,21 @@ def _representative(labels: Array) -> Positions:
 
 def bound_score(
     beliefs: Sequence[Belief],
-    succeed: Sequence[Safety],
+    success: Success | None,
     pending: Array,
     coefficient: float,
     rng: np.random.Generator,
 ) -> Score:
     """Return the score that the upper bounds give. With one objective it is that objective's bound, with
-    several it is what the bounds add to the Pareto front. It is weighed by safety where the spec asks for it,
-    and by the chance of success (`successes`) where trials failed."""
-    aims = [belief for belief in beliefs if belief.metric.safety is None]
-    safeties = [
-        *succeed,
-        *(
-            Safety(belief.known, _wanted(belief.metric))
-            for belief in beliefs
-            if belief.metric.safety is not None
-        ),
-    ]
-    bounds = [aim.bound(pending, coefficient) for aim in aims]
-    if len(aims) > 1:
-        score: Score = _front_gain(aims, bounds, pending, rng)
+    several it is what the bounds add to the Pareto front. It is weighed by the chance of success where
+    trials failed."""
+    bounds = [aim.bound(pending, coefficient) for aim in beliefs]
+    if len(beliefs) > 1:
+        score: Score = _front_gain(beliefs, bounds, pending, rng)
         floor = 0.0
-    elif aims:
-        score, floor = bounds[0], float(aims[0].data.labels.min()) - 0.5
     else:
-        score, floor = beliefs[0].bound(pending, coefficient), -1.0
-    return SafeScore(score, safeties, floor) if safeties else score
-
-
-def _wanted(metric: Metric) -> float:
-    fraction = metric.safe_fraction
-    return _DEFAULT_SAFE_FRACTION if fraction is None else max(fraction, _LEAST_SAFE_FRACTION)
+        score, floor = bounds[0], float(beliefs[0].data.labels.min()) - 0.5
+    return score if success is None else LikelyScore(score, success, floor)
 
 
 def _front_gain(
@@ -198,14 +160,6 @@ say."""
 def warp(values: Array) -> Array:
     """Return labels of values that are to be maximized: within [-0.5, 0.5], monotone; 0 if all are alike."""
     return _log_warped(_tail_ranked(_tamed(values)))
-
-
-def margins(values: Array, threshold: float) -> Array:
-    """Return labels of a safety metric's values, all of them known: positive above the threshold, of about
-    the size that `warp` gives."""
-    away = _tamed(values / 2.0 - threshold / 2.0)
-    width = float(np.sqrt(np.mean(away**2)))
-    return np.clip(away / (4.0 * width), -1.0, 1.0) if width > 0.0 else np.zeros(values.shape)
 
 
 def _tamed(values: Array) -> Array:

@@ -28,11 +28,6 @@ MOST_PENDING = 100
 """Most pending trials that the model is shown: the newest."""
 
 
-def objective_columns(spec: StudySpec) -> list[int]:
-    """Return the indexes of the metrics that are objectives."""
-    return [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
-
-
 @dataclass(frozen=True, slots=True)
 class Shown:
     """The trials that the model is shown."""
@@ -46,10 +41,10 @@ class Shown:
     #: The pending trials that it is shown.
     pending: tuple[Seen, ...]
 
-    def is_enough(self, spec: StudySpec) -> bool:
-        """Whether the model can be fitted: every metric was measured, and one trial has all objectives."""
-        known = np.isfinite(self.values)
-        return bool(known.any(axis=0).all() and known[:, objective_columns(spec)].all(axis=1).any())
+    @property
+    def is_enough(self) -> bool:
+        """Whether the model can be fitted: one trial has measured every metric."""
+        return bool(np.isfinite(self.values).all(axis=1).any())
 
     def with_pending(self, trial: Seen) -> "Shown":
         """Return the same with one more pending trial."""
@@ -64,7 +59,7 @@ def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
     values = np.array([_values(spec, trial) for trial in done]).reshape(
         len(done), len(spec.metrics)
     )
-    rows = _rows(values[:, objective_columns(spec)])
+    rows = _rows(values)
     return Shown(
         values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MOST_PENDING:])
     )
@@ -78,8 +73,8 @@ def _values(spec: StudySpec, trial: Seen) -> list[float]:
 
 
 def _rows(values: Array) -> Positions:
-    """Return the rows of the completed trials that are shown, by their `values` of the objectives. With
-    several objectives the sum of a trial's ranks says how good it is."""
+    """Return the rows of the completed trials that are shown, by their `values`. With several
+    metrics the sum of a trial's ranks says how good it is."""
     count = len(values)
     if count <= MOST:
         return np.arange(count)
