@@ -17,7 +17,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
 from trainshed.serve.bootstrap import advice_on
-from trainshed.serve.certificates import CertificatesUnusable, given, make, own, signed
+from trainshed.serve.certificates import CertificatesUnusable, given, own, signed
 
 NOW = 1_760_000_000.0
 DAY = 86_400
@@ -26,9 +26,7 @@ NAMES = ("localhost", "127.0.0.1", "::1", "box")
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made in this process, on a machine called `box`: that there is one of their own is for the end-to-end
-    tests."""
-    monkeypatch.setattr(certificates, "_make_elsewhere", make)
+    """On a machine called `box`."""
     monkeypatch.setattr("socket.gethostname", lambda: "box")
 
 
@@ -100,7 +98,7 @@ def test_an_authority_that_lost_its_key_is_not_replaced_behind_the_users_back(
 def test_the_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     own(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
-    with pytest.raises(ValueError, match=r"ca\.key does not belong to ca\.pem"):
+    with pytest.raises(CertificatesUnusable, match=r"ca\.key does not belong to ca\.pem"):
         own(tmp_path, "10.1.2.3", NOW)
 
 

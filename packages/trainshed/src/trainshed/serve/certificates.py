@@ -3,9 +3,7 @@ the service's own, which also signs other certificates of the service.
 
 The authority is made at the first start and stays, so that clients that were configured once continue to
 work. The server's own certificate is renewed at a start when it is near its end or the service's names have
-changed. They are made in a process of its own (`python -m trainshed.serve.certificates`), because a service
-that runs for weeks has no use for the library that makes them. Blocks on disks and processes; the service has
-no event loop yet.
+changed. Blocks on disks; the service has no event loop yet.
 
 Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's
 gs://, the Vertex SDK and Google's other clients only know these hostnames. Only programs that were configured
@@ -18,8 +16,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +31,6 @@ SERVER_DAYS: Final = 825
 """Some vendors' clients accept nothing that is valid for longer."""
 RENEW_DAYS: Final = 275
 """A certificate that ends in fewer days is renewed: a service may then run for most of a year."""
-_MAKE_SECONDS: Final = 60
 _AUTHORITY: Final = "ca.pem"
 _SERVER: Final = "server"
 _TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
@@ -108,7 +103,13 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Si
     files = Signed(directory / f"{name}.pem", directory / f"{name}.key", directory / _AUTHORITY)
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_elsewhere(files, names, now)
+        try:
+            _make(files, names, now)
+        except ValueError as failure:
+            raise CertificatesUnusable(
+                f"The certificates in {directory} cannot be made: {failure}. Mend that, or give certificates "
+                "of your own with --tls-cert and --tls-key."
+            ) from None
         _check(files.chain, files.key)
     return files
 
@@ -196,43 +197,17 @@ def public_roots() -> Iterable[str]:
             yield path.read_text()
 
 
-def _make_elsewhere(files: Signed, names: tuple[str, ...], now: float) -> None:
-    # The same interpreter and import path, without the working directory: a file there is no library.
-    command = [sys.executable, "-P", "-m", "trainshed.serve.certificates"]
-    try:
-        done = subprocess.run(
-            [*command, str(files.chain), str(now), *names],
-            capture_output=True,
-            text=True,
-            timeout=_MAKE_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        cause = f"it took longer than {_MAKE_SECONDS} seconds"
-    else:
-        if done.returncode == 0:
-            return
-        cause = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
-    raise CertificatesUnusable(
-        f"The certificates in {files.chain.parent} cannot be made: {cause}. Mend that, or give certificates "
-        "of your own with --tls-cert and --tls-key."
-    )
-
-
-def make(files: Signed, names: tuple[str, ...], now: float) -> None:
-    """Make a server's certificate, and the authority if there is none. Loads a library of 8 MB.
-
-    The note is written last, so that what a crash leaves unfinished is made again. Raises
-    CertificatesUnusable if only a part of the authority exists.
-    """
+def _make(files: Signed, names: tuple[str, ...], now: float) -> None:
+    """Make a server's certificate, and the authority if there is none. The note is written last, so that what
+    a crash leaves unfinished is made again. Raises ValueError if only a part of the authority exists."""
+    # Only here: it takes 8 MB, for what few starts need.
     from trainshed.access.authority import Authority
 
     ca, ca_key = files.ca, files.ca.with_suffix(".key")
     authority = None
     if ca.exists():
         if not ca_key.exists():
-            raise CertificatesUnusable(
+            raise ValueError(
                 f"{ca_key} is missing, which {ca} belongs to; restore it, or move {ca} away: then a new "
                 "authority is made, and clients have to be told of it"
             )
@@ -305,21 +280,3 @@ def _put(path: Path, text: str, mode: int) -> None:
         pass  # It does not exist yet.
     durable.write(str(path), text)
     path.chmod(mode)
-
-
-def _main() -> None:
-    os.umask(0o077)
-    chain, now, *names = sys.argv[1:]
-    path = Path(chain)
-    try:
-        make(
-            Signed(path, path.with_suffix(".key"), path.with_name(_AUTHORITY)),
-            tuple(names),
-            float(now),
-        )
-    except (CertificatesUnusable, OSError, ValueError) as failure:
-        sys.exit(str(failure))
-
-
-if __name__ == "__main__":
-    _main()
