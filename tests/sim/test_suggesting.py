@@ -19,7 +19,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.changes import assigned, completed
 from trainshed.core.study.records import Measurement, Parameters, Study, StudyUid, Trial, TrialState
-from trainshed.core.study.spec import Limits, StudySpec
+from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.studies import Studies
@@ -63,18 +63,12 @@ class Bureau:
     """One study, its clients, and services that come and go. `crash`: the number of the commit at which the
     first service dies, and whether that was stored."""
 
-    def __init__(
-        self,
-        limits: Limits | None = None,
-        *,
-        bar: float = 0.0,
-        crash: tuple[int, bool] | None = None,
-    ) -> None:
+    def __init__(self, *, bar: float = 0.0, crash: tuple[int, bool] | None = None) -> None:
         self.clock = Clock(CREATED)
         self.store = open_inline()
         self.studies: Studies = self.store.studies
         self.advisor = Advisor(bar)
-        self.study: Study = study(limits=limits)
+        self.study: Study = study()
         self.commits = 0
         self._crash = crash
         self._asked = 0
@@ -188,19 +182,6 @@ def test_two_clients_that_ask_at_once_are_given_different_points() -> None:
     assert {trial.state for trial in trials} == {TrialState.ACTIVE}
 
 
-# --- limits ---
-
-
-def test_a_study_that_stops_as_soon_as_possible_tells_its_trials() -> None:
-    """facts/tuning#vertex, shouldStopAsap: whoever evaluates one finds it stopping."""
-    bureau = Bureau(Limits(max_trials=2, stop_asap=True))
-    bureau.ask("ada", 2)
-    bureau.serve()
-    bureau.ask("bob", 1)
-    bureau.serve()
-    assert [trial.state for trial in bureau.trials()] == [TrialState.STOPPING] * 2
-
-
 # --- a service that dies ---
 
 
@@ -216,7 +197,7 @@ def test_each_operation_is_carried_out_once_whenever_the_service_dies() -> None:
 
 def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
     """Clients ask for this and that. How many commits that took, and what came of it."""
-    bureau = Bureau(Limits(max_trials=7), bar=0.5, crash=crash)
+    bureau = Bureau(bar=0.5, crash=crash)
     bureau.request(0.5, 0.9, 0.1)
     names = [
         bureau.ask("ada", 2),

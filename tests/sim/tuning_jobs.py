@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-from msgspec.structs import replace
-
 from tests.unit.jobs import CREATED, MACHINE, program
 from trainshed.core.job import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
@@ -12,7 +10,6 @@ from trainshed.core.pipelines import ModelDraft, Pipeline, PipelineSpec, Task
 from trainshed.core.study.records import Study, StudyUid
 from trainshed.core.study.spec import (
     Goal,
-    Limits,
     Metric,
     Parameter,
     ParameterType,
@@ -26,15 +23,12 @@ METRIC = "acc"
 OUTPUT = "gs://b/out"
 
 
-def study_spec(
-    goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST, limits: Limits | None = None
-) -> StudySpec:
+def study_spec(goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST) -> StudySpec:
     """One parameter `x` from 0 to 1, one metric."""
     return StudySpec(
         (Parameter("x", ParameterType.DOUBLE, 0.0, 1.0),),
         (Metric(METRIC, goal),),
         selection=selection,
-        limits=limits or Limits(),
     )
 
 
@@ -106,13 +100,13 @@ def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str = "m") 
     )
 
 
-def study(number: int = 9000, limits: Limits | None = None) -> Study:
+def study(number: int = 9000) -> Study:
     """A study of the study API."""
     return Study(
         StudyUid(number),
         StudyName(PROJECT, REGION, str(number)),
         f"study {number}",
-        replace(study_spec(), limits=limits or Limits()),
+        study_spec(),
         "{}",
         CREATED,
     )

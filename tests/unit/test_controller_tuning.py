@@ -11,14 +11,13 @@ from msgspec.structs import replace
 from tests.inline_store import open_inline
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
-from tests.unit.jobs import CREATED
 from trainshed.controller.parents import Next
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
-from trainshed.core.study.spec import Limits, Selection, StudySpec
+from trainshed.core.study.spec import Selection, StudySpec
 from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.store.port import Commit
@@ -167,20 +166,6 @@ def test_what_trials_came_to_is_stored_while_the_advisor_fails() -> None:
     outcome = house.look()
     assert isinstance(outcome.job, TuningJob)
     assert [trial.number for trial in outcome.job.running] == [2]
-
-
-def test_a_limit_of_time_ends_a_job_whose_trials_all_run() -> None:
-    """spec/tuning#trials: it is looked at when its time comes, though no trial has moved."""
-    limits = Limits(max_duration=100 * SECOND, stop_asap=True)
-    house = House(tuning(trials=6, parallel=2, spec=study_spec(limits=limits)))
-    outcome = house.look()
-    assert [deadline.at for deadline in outcome.deadlines] == [CREATED + 100 * SECOND]
-    house.now = CREATED + 100 * SECOND
-    outcome = house.look()
-    assert isinstance(outcome.job, TuningJob)
-    assert outcome.job.exhausted
-    assert [uid for uid, _ in outcome.cancel] == [trial.job for trial in outcome.job.running]
-    assert outcome.deadlines == ()
 
 
 # --- summaries ---

@@ -17,7 +17,6 @@ from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned, stopped
-from trainshed.core.study.progress import limit_reached
 from trainshed.core.study.records import MAX_TRIALS, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import keep
@@ -167,18 +166,14 @@ class StudyOperations:
     ) -> list[Trial]:
         if self._most:
             count = min(count, self._most - len(history))
-        reached = limit_reached(study.spec, history, study.created, self._now())
-        if study.spec.limits.max_trials is not None:
-            count = min(count, study.spec.limits.max_trials - len(history))
-        if count <= 0 or reached:
-            if reached:
-                await self._complete(study, reached)
-                await self._stop_all(study, history)
+        if count <= 0:
             return []
         shown = [seen(trial) for trial in history]
         suggestions = await self._advisor.suggest(study.spec, shown, count, study.uid)
-        if suggestions.exhausted and not suggestions.parameters:
-            await self._complete(study, "every point of the search space was tried")
+        is_over = suggestions.exhausted and not suggestions.parameters
+        if is_over and study.state is StudyState.ACTIVE:
+            reason = "every point of the search space was tried"
+            await self._studies.set_study_state(study.uid, StudyState.COMPLETED, reason)
         now = self._now()
         return [
             Trial(
@@ -192,19 +187,6 @@ class StudyOperations:
             )
             for parameters in suggestions.parameters[:count]
         ]
-
-    async def _stop_all(self, study: Study, history: tuple[Trial, ...]) -> None:
-        """Stop all active trials if the study asks for it (shouldStopAsap): whoever evaluates one finds it
-        stopping."""
-        for trial in history:
-            if study.spec.limits.stop_asap and trial.state is TrialState.ACTIVE:
-                stored = await self._studies.trial(trial.study, trial.number)
-                if stored.trial.state is TrialState.ACTIVE:
-                    await self._studies.change_trial(stopped(stored.trial), stored.generation)
-
-    async def _complete(self, study: Study, reason: str) -> None:
-        if study.state is StudyState.ACTIVE:
-            await self._studies.set_study_state(study.uid, StudyState.COMPLETED, reason)
 
     async def _check(self, study: Study, operation: Operation) -> None:
         try:

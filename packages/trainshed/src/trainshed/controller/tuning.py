@@ -20,19 +20,16 @@ from trainshed.controller.measurements import (
     thinned,
 )
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
-from trainshed.core.lifecycle.events import Event, PauseOver
-from trainshed.core.lifecycle.machine import Deadline
+from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.study.progress import limit_reached, moments
 from trainshed.core.study.records import Trial
-from trainshed.core.study.spec import Algorithm, Limits
+from trainshed.core.study.spec import Algorithm
 from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import BegunTrial, begin
-from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
@@ -72,9 +69,7 @@ class TuningReconciler:
         for cancel_request in intents(live, events):
             machine.cancel(transition, cancel_request)
         await self._stop_early(transition, sights)
-        own, shown = await self._history(transition)
-        self._end_at_limit(transition, own)
-        begun = self._begin(transition, own, shown)
+        begun = self._begin(transition, await self._history(transition))
         result = transition.result()
         if result.job.state.is_final:
             self._curves.forget(job.uid)
@@ -90,10 +85,7 @@ class TuningReconciler:
                 made=tuple(NewWork(trial.job, (trial.entry,)) for trial in begun),
             )
         return Next(
-            result.job,
-            commit,
-            machine.to_cancel(result.job),
-            (*machine.deadlines(result.job), *_moments(result.job, own, transition.now)),
+            result.job, commit, machine.to_cancel(result.job), machine.deadlines(result.job)
         )
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
@@ -149,39 +141,17 @@ class TuningReconciler:
             if verdict.should_stop:
                 machine.stop_trial(transition, sight.trial, verdict.why)
 
-    async def _history(self, transition: Transition) -> tuple[list[Trial], list[Trial]]:
-        """Return the job's own trials as this transition has made them, and all trials that its algorithm is
-        shown, both ascending by number; empty if neither is needed."""
+    async def _history(self, transition: Transition) -> list[Trial]:
+        """Return the trials that the algorithm is shown, as this transition has made them, ascending by
+        number; none if it is not asked now."""
         job = transition.job
-        asks = machine.wanted(job) and self._proposals.is_idle(job.uid)
-        if not asks and job.spec.study.limits == Limits():
-            return [], []
+        if not machine.wanted(job) or not self._proposals.is_idle(job.uid):
+            return []
         history = await self._stores.studies.history((*job.spec.resumed, job.study))
         trials = {trial.number: trial for trial in (*history, *transition.trials)}
-        shown = [trials[number] for number in sorted(trials)]
-        return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
+        return [trials[number] for number in sorted(trials)]
 
-    def _end_at_limit(self, transition: Transition, own: Sequence[Trial]) -> None:
-        """End the study if it has reached a limit. Limits of time also hold while the maximum of parallel
-        trials runs. The number of trials only counts once another trial is wanted, so that the last ones are
-        not stopped as soon as they have begun."""
-        job = transition.job
-        if job.state.is_final or job.exhausted:
-            return
-        study = job.spec.study
-        if not machine.wanted(job):
-            study = replace(study, limits=replace(study.limits, max_trials=None))
-        if reached := limit_reached(study, own, job.created, transition.now):
-            running = {trial.number for trial in job.running}
-            machine.reach_limit(
-                transition,
-                reached,
-                [running_trial for running_trial in own if running_trial.number in running],
-            )
-
-    def _begin(
-        self, transition: Transition, own: Sequence[Trial], shown: Sequence[Trial]
-    ) -> tuple[BegunTrial, ...]:
+    def _begin(self, transition: Transition, shown: Sequence[Trial]) -> tuple[BegunTrial, ...]:
         """Begin the next trials, if suggestions for them are there. If not, other changes are stored
         meanwhile."""
         count = machine.wanted(transition.job)
@@ -190,8 +160,6 @@ class TuningReconciler:
                 self._proposals.forget(transition.job.uid)
             return ()
         job = transition.job
-        if job.spec.study.limits.max_trials is not None:
-            count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
         answer = self._proposals.take(job, [seen(trial) for trial in shown], count)
         if answer is None:
             return ()
@@ -204,15 +172,6 @@ class TuningReconciler:
         if machine.wanted(transition.job):
             self._wake(job.uid)  # By now more trials are wanted than were asked for.
         return begun
-
-
-def _moments(job: TuningJob, own: Sequence[Trial], now: Nanos) -> tuple[Deadline, ...]:
-    """Return when to check whether the study has reached a limit of time. The event itself does not matter:
-    it only wakes the tuning job."""
-    if job.state.is_final or job.outcome is not None or job.exhausted:
-        return ()
-    times = moments(job.spec.study, own, job.created)
-    return tuple(Deadline(at, PauseOver(at)) for at in times if at > now)
 
 
 class Answer(Struct, frozen=True):

@@ -7,7 +7,6 @@ wrong types, so a value is read as the type that the public message gives it.
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
 
@@ -17,8 +16,6 @@ from trainshed.core.errors import InvalidRequest, Violation
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = (str, int, float)
 _MAPPINGS = (dict, Mapping)
 """The type that JSON is read as comes first: a check for the protocol costs ten times as much."""
@@ -120,11 +117,6 @@ class Section(Struct, eq=False):
         value = self.values.get(name)
         return None if value is None else nanoseconds(str(value))
 
-    def moment(self, name: str) -> int | None:
-        """Return nanoseconds since the epoch, or None when unset."""
-        value = self.values.get(name)
-        return None if value is None else epoch_nanoseconds(str(value))
-
     def section(self, name: str) -> "Section":
         """Return the message `name`; an unset one reads as empty."""
         return Section(_mapping(self.values.get(name)), self.at(name), self.faults)
@@ -155,16 +147,6 @@ def nanoseconds(duration: str) -> int:
         raise ValueError(f"{duration!r} is not a duration such as 7200s")
     total = int(match[2]) * 10**9 + int((match[3] or "").ljust(9, "0"))
     return -total if match[1] else total
-
-
-def epoch_nanoseconds(moment: str) -> int:
-    """Return the nanoseconds since the epoch of a time in public JSON (`"2026-01-31T12:00:00.5Z"`). Raise
-    ValueError for anything else."""
-    match = _MOMENT.fullmatch(moment)
-    if match is None:
-        raise ValueError(f"{moment!r} is not a time such as 2026-01-31T12:00:00Z")
-    seconds = (datetime.fromisoformat(f"{match[1]}+00:00") - _EPOCH) // timedelta(seconds=1)
-    return seconds * 10**9 + int((match[2] or "").ljust(9, "0"))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -15,7 +15,6 @@ from trainshed.core.specs.study_parameters import VERTEX, read_parameters
 from trainshed.core.study.spec import (
     Algorithm,
     Goal,
-    Limits,
     MedianStopping,
     Metric,
     Noise,
@@ -66,6 +65,12 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
     metrics = _read_metrics(section)
     if for_tuning_job:
         _check_objective(section, metrics)
+    if section.is_set("studyStoppingConfig"):
+        section.fault(
+            "studyStoppingConfig",
+            "A study has no end of its own here. Leave it out: a tuning job ends with max_trial_count, and a "
+            "study when its client asks for no further trial.",
+        )
     parameters = read_parameters(section, "parameters", VERTEX)
     return StudySpec(
         parameters=parameters,
@@ -74,7 +79,6 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
         selection=_choose(section, "measurementSelectionType", _SELECTIONS, Selection.LAST),
         noise=_choose(section, "observationNoise", _NOISES, Noise.UNKNOWN),
         median_stopping=_read_stopping(section),
-        limits=read_limits(section.section("studyStoppingConfig")),
     )
 
 
@@ -177,44 +181,3 @@ def _read_stopping(study: Section) -> MedianStopping | None:
         )
     rule = study.section(present[0])
     return MedianStopping(rule.flag("useElapsedDuration") or rule.flag("useSeconds"))
-
-
-def read_limits(config: Section) -> Limits:
-    """Read a studyStoppingConfig; an empty one sets no limit."""
-    most, least = (
-        config.section("maximumRuntimeConstraint"),
-        config.section("minimumRuntimeConstraint"),
-    )
-    for constraint in (most, least):
-        if constraint.has("maxDuration") and constraint.has("endTime"):
-            constraint.fault("endTime", "Only one of max_duration and end_time can be set.")
-    if least.has("endTime"):
-        least.fault(
-            "endTime", "A study's least time is served as max_duration only; give a duration."
-        )
-    return Limits(
-        max_trials=_trials(config, "maxNumTrials", least=1),
-        min_trials=_trials(config, "minNumTrials", least=0),
-        max_duration=_duration(most, "maxDuration"),
-        min_duration=_duration(least, "maxDuration"),
-        max_trials_without_progress=_trials(config, "maxNumTrialsNoProgress", least=1),
-        max_duration_without_progress=_duration(config, "maxDurationNoProgress"),
-        end_at=most.moment("endTime"),
-        stop_asap=config.flag("shouldStopAsap"),
-    )
-
-
-def _trials(config: Section, name: str, *, least: int) -> int | None:
-    if not config.has(name):
-        return None
-    count = config.integer(name)
-    if count < least:
-        config.fault(name, f"The number of trials must be {least} or more, not {count}.")
-    return count
-
-
-def _duration(section: Section, name: str) -> int | None:
-    duration = section.duration(name)
-    if duration is not None and not 0 < duration <= syntax.MAX_DURATION:
-        section.fault(name, "The duration must be positive and at most 100 years.")
-    return duration

@@ -8,8 +8,6 @@ import enum
 
 from msgspec import Struct
 
-from trainshed.core.units import Nanos
-
 Value = float | int | str
 """The value of a parameter: a float for DOUBLE and DISCRETE, an int for INTEGER, a text for CATEGORICAL."""
 SAME = 1e-10
@@ -103,23 +101,6 @@ class MedianStopping(Struct, frozen=True):
     use_elapsed: bool = False
 
 
-class Limits(Struct, frozen=True):
-    """When a study ends by itself (public studyStoppingConfig). Durations in nanoseconds; None = no limit."""
-
-    max_trials: int | None = None
-    #: With fewer trials, no other limit counts.
-    min_trials: int | None = None
-    max_duration: int | None = None
-    #: Before this time, no other limit counts.
-    min_duration: int | None = None
-    max_trials_without_progress: int | None = None
-    max_duration_without_progress: int | None = None
-    #: The moment of its end, in nanoseconds since the epoch.
-    end_at: Nanos | None = None
-    #: Running trials are stopped as well.
-    stop_asap: bool = False
-
-
 class StudySpec(Struct, frozen=True):
     """What is searched, what is measured, and how."""
 
@@ -132,4 +113,3 @@ class StudySpec(Struct, frozen=True):
     noise: Noise = Noise.UNKNOWN
     #: None = no trial is stopped early.
     median_stopping: MedianStopping | None = None
-    limits: Limits = Limits()

@@ -109,19 +109,6 @@ def fail(transition: Transition, message: str, reason: str) -> None:
         settle(transition)
 
 
-def reach_limit(transition: Transition, why: str, running: Sequence[Trial]) -> None:
-    """Begin no further trial, since a limit of the study itself was reached (`core.study.progress`). Running
-    trials are stopped early if the study says so."""
-    if transition.job.exhausted or transition.job.outcome is not None:
-        return
-    if transition.job.spec.study.limits.stop_asap:
-        for trial in running:
-            stop_trial(transition, trial, why)
-    transition.change(exhausted=True)
-    transition.record(timeline.limit_reached(why, transition.now))
-    settle(transition)
-
-
 def wanted(job: TuningJob) -> int:
     """Return how many trials should begin now."""
     if job.state.is_final or job.outcome is not None or job.exhausted:

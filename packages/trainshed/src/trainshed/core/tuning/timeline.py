@@ -73,10 +73,6 @@ def exhausted(job: TuningJob, now: Nanos) -> TimelineEntry:
     )
 
 
-def limit_reached(why: str, now: Nanos) -> TimelineEntry:
-    return TimelineEntry(now, "limit_reached", f"No further trials are run: {why}.")
-
-
 def running(now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "running", "The first trial is running.")
 
