@@ -65,7 +65,7 @@ class ProcessCluster:
             self._changed.clear()
             yield self._report
 
-    async def owner(self, project: str, node: str) -> Owner:
+    async def owner(self, project: str) -> Owner:
         return Owner(account=project)
 
     def suspect(self, node: str) -> None:

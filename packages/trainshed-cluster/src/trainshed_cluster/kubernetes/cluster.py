@@ -170,7 +170,7 @@ class KubernetesCluster:
             self._confirming.add(node)
             self._tasks.begin(self._confirm(node), f"kubernetes: asking about {node}")
 
-    async def owner(self, project: str, node: str) -> Owner:
+    async def owner(self, project: str) -> Owner:
         known = self._settings.namespaces
         if not known:
             return Owner()

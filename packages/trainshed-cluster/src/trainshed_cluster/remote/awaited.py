@@ -83,8 +83,8 @@ class AwaitedCluster:
     def detach(self) -> None:
         self._cluster.detach()
 
-    async def owner(self, project: str, node: str) -> Owner:
-        return await self._cluster.owner(project, node)
+    async def owner(self, project: str) -> Owner:
+        return await self._cluster.owner(project)
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None

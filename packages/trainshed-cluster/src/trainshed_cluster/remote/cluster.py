@@ -182,8 +182,8 @@ class Cluster(Protocol):
         next one is to go on waiting."""
         ...
 
-    async def owner(self, project: str, node: str) -> Owner:
-        """Return the owner of a project's holds on a node. Raises ClusterRefused if the project has no user,
+    async def owner(self, project: str) -> Owner:
+        """Return the owner of a project's holds. Raises ClusterRefused if the project has no user,
         or the user does not exist."""
         ...
 

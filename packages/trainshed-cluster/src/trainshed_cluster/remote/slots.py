@@ -98,7 +98,7 @@ class SlotMaker:
     async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
         """Return the owner of a gang's holds. Raises LaunchRejected."""
         try:
-            return await self._cluster.owner(requests[0].project, requests[0].node)
+            return await self._cluster.owner(requests[0].project)
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
 

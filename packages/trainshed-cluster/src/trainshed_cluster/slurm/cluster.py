@@ -146,7 +146,7 @@ class SlurmCluster:
     def detach(self) -> None:
         self._is_detached = True
 
-    async def owner(self, project: str, node: str) -> Owner:
+    async def owner(self, project: str) -> Owner:
         return await self._users.owner(project)
 
     async def acquire(

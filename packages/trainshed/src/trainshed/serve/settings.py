@@ -292,8 +292,7 @@ def _no_mail(settings: Settings) -> str:
 def _unheeded(settings: Settings) -> str:
     """Return why settings about nodes would have no effect or contradict each other; "" = they do not."""
     engine = settings.engine
-    table = engine_settings(settings) if engine == "slurm" else {}
-    routes = [name for name in ("machines", "clusters") if name in table]
+    has_routes = engine == "slurm" and "machines" in engine_settings(settings)
     if settings.is_handed_down and settings.strict:
         queue = engine_settings(settings)["queue"]
         who = _HANDED_DOWN[engine, queue]
@@ -301,15 +300,13 @@ def _unheeded(settings: Settings) -> str:
             f'Wrong settings:\n  [engines.{engine}] queue = "{queue}" has {who} choose nodes, and capacity = '
             '"strict" has the service do so; take one of them away'
         )
-    if settings.is_handed_down and routes:
+    if has_routes and not settings.strict:
+        others = 'capacity = "relaxed" has jobs run anywhere'
+        if settings.is_handed_down:
+            others = 'queue = "slurm" has Slurm choose'
         return (
-            f"Wrong settings:\n  [engines.slurm] {' and '.join(routes)} say which nodes take which jobs, and "
-            'queue = "slurm" has Slurm choose; take one of them away'
-        )
-    if not settings.strict and routes:
-        return (
-            f"Wrong settings:\n  [engines.slurm] {' and '.join(routes)} say which nodes take which jobs, and "
-            'capacity = "relaxed" has jobs run anywhere; take one of them away'
+            "Wrong settings:\n  [engines.slurm] machines say which nodes take which jobs, and "
+            f"{others}; take one of them away"
         )
     return ""
 
