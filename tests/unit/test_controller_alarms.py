@@ -4,7 +4,7 @@ import asyncio
 
 from tests.sim.engine.clock import Clock
 from tests.sim.virtual import run
-from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms
+from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms, seconds_until
 from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.names import JobUid
@@ -32,3 +32,16 @@ def test_a_limit_of_days_is_not_met_early() -> None:
 
     run(clock, wait())
     assert len(heard) == 1
+
+
+def test_a_timer_is_not_over_before_its_moment() -> None:
+    """Else whoever looks then, and waits for what is left, looks again and again while the clock stands."""
+    clock = Clock(2_482_063 * SECOND)
+
+    async def wait() -> None:
+        for left in (1, 999, SECOND + 67, 3 * SECOND + 112_960_067):
+            at = clock.now + left
+            await asyncio.sleep(seconds_until(at, clock.now))
+            assert clock.now >= at
+
+    run(clock, wait())

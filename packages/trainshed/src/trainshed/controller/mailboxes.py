@@ -135,8 +135,13 @@ class Mailboxes:
 
 LONGEST_DELAY = 24 * 3600.0
 """Seconds; timers of a later deadline are set again after this."""
-_ROUNDING = 1e-6
-"""Seconds by which an alarm is later, because the loop's clock is a float."""
+_ROUNDING = 1e-3
+"""Seconds by which an alarm is later: timers of event loops come early by up to half a millisecond."""
+
+
+def seconds_until(at: Nanos, now: Nanos) -> float:
+    """For how long to set a timer that is over at the moment `at`, or earlier if that is far away."""
+    return min(max(at - now, 0) / 1e9 + _ROUNDING, LONGEST_DELAY)
 
 
 class _Alarm:
