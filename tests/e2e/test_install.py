@@ -18,7 +18,6 @@ from trainshed.runtimes.interpreters import Interpreters
 pytestmark = pytest.mark.e2e
 _UV = Path(sys.executable).with_name("uv")
 _ENVIRON = os.environ | index_environment(os.environ)
-_MEGABYTE = 10**6
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def installed(wheels: Path, place: Path, extra: str = "", python: str = sys.exec
 
 def size_of(place: Path) -> float:
     """Megabytes."""
-    return sum(file.lstat().st_size for file in place.rglob("*") if file.is_file()) / _MEGABYTE
+    return sum(file.lstat().st_size for file in place.rglob("*") if file.is_file()) / 10**6
 
 
 def test_the_client_alone_is_small_and_talks_to_a_service(
@@ -87,10 +86,12 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     assert "submit_job" in skill.read_text()
     [points] = (tmp_path / "client").glob("lib/*/site-packages/trainshed-*/entry_points.txt")
     assert "trainshed.cli.pytest_plugin" in points.read_text()
+    about = points.with_name("METADATA").read_text().splitlines()
+    # Indexes, and what uploads to them, refuse a newer one than they know.
+    assert {"Metadata-Version: 2.4", "License-File: LICENSE"} <= {*about}
 
     def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [place / "trainshed", *words]
-        return execute(*command, env={"HOME": str(tmp_path)})
+        return execute(place / "trainshed", *words, env={"HOME": str(tmp_path)})
 
     address = ("--url", service.rest, "--token", service.token)
     for words in (("status",), ("jobs", "list"), ("list", "nodes"), ("env",), ("console",)):
