@@ -220,23 +220,16 @@ def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path, vict
 def test_the_action_gives_its_variables_to_later_steps(tmp_path: Path) -> None:
     """As GitHub's runner does; the installation is that of `test_install.py`."""
     [step] = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
-    script = "\n".join(line for line in step["run"].splitlines() if "pip install" not in line)
-    (tmp_path / "trainshed").write_text(f'#!/bin/sh\nexec {sys.executable} -m trainshed "$@"\n')
-    (tmp_path / "trainshed").chmod(0o755)
-    inputs = {"PLAN": "", "CAPTURE": str(tmp_path / "sent.jsonl")}
-    files = {
-        "GITHUB_ENV": str(tmp_path / "env"),
-        "RUNNER_TEMP": str(tmp_path),
-        "GITHUB_ACTION_PATH": ".",
-    }
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    script = script.replace("trainshed emulate", "trainshed emulate --port 0")
-    subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-        env=environment(tmp_path / "unused") | inputs | files | path,
-        check=True,
-        timeout=60,
-    )
+    (tmp_path / "trainshed/bin").mkdir(parents=True)
+    (tmp_path / "trainshed/bin/pip").symlink_to("/bin/true")
+    command = tmp_path / "trainshed/bin/trainshed"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m trainshed "$@"\n')
+    command.chmod(0o755)
+    inputs = {"PLAN": "", "CAPTURE": f"{tmp_path}/sent.jsonl", "GITHUB_ACTION_PATH": "."}
+    files = {"GITHUB_ENV": f"{tmp_path}/env", "RUNNER_TEMP": str(tmp_path)}
+    script = step["run"].replace("python3 -m venv", ":").replace(" emulate", " emulate --port 0")
+    words = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script)
+    execute(*words, env=environment(tmp_path / "unused") | inputs | files, check=True)
     lines = (tmp_path / "env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines)
     assert create(variables["TRAINSHED_ENDPOINT"], job("true"))[0] == 200
