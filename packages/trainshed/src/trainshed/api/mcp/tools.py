@@ -152,14 +152,15 @@ async def _logs(inside: Inside, fields: Fields) -> Any:
     job = await _job(inside, fields)
     path = f"jobs/{quote(job['name'], safe='')}/logPage"
     page = await inside.ask("GET", path, {**query, "limit": _MOST_LINES})
-    lines = [f"{line['at'][:19]} {line['task']} {line['message']}" for line in page["lines"]]
-    return {"lines": lines, "before": page["earlier"]}
+    # The newest first, since a long answer loses its end.
+    lines = [f"{line['at'][:19]} {line['task']} {line['message']}" for line in page["lines"][::-1]]
+    return {"before": page["earlier"], "lines": lines}
 
 
 async def _timeline(inside: Inside, fields: Fields) -> Any:
     job = await _job(inside, fields)
     answer = await inside.ask("GET", f"jobs/{quote(job['name'], safe='')}/timeline")
-    return [f"{entry['at'][:19]} {entry['message']}" for entry in answer["entries"]]
+    return [f"{entry['at'][:19]} {entry['message']}" for entry in answer["entries"][::-1]]
 
 
 async def _cancel(inside: Inside, fields: Fields) -> Any:
@@ -288,7 +289,7 @@ TOOLS: Final = (
     ),
     Tool(
         "job_logs",
-        "Read lines of a job's log, the last ones first; pass `before` of the answer for earlier ones.",
+        "Read lines of a job's log, the newest first; pass `before` of the answer for earlier ones.",
         _logs,
         {
             **_JOB,
@@ -299,7 +300,13 @@ TOOLS: Final = (
         },
         ("job",),
     ),
-    Tool("job_timeline", "Tell what happened to a job, and why.", _timeline, _JOB, ("job",)),
+    Tool(
+        "job_timeline",
+        "Tell what happened to a job, and why, the newest first.",
+        _timeline,
+        _JOB,
+        ("job",),
+    ),
     Tool("cancel_job", "Cancel a job.", _cancel, _JOB, ("job",), reads=False),
     Tool(
         "compare_jobs",
