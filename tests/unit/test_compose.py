@@ -65,10 +65,8 @@ def test_prometheus_and_grafana_are_told_where() -> None:
     [source] = yaml.safe_load((DEPLOY / "grafana.yml").read_text())["datasources"]
     assert source["url"] == "http://prometheus-inside:9090"
     [boards] = yaml.safe_load((DEPLOY / "dashboards.yml").read_text())["providers"]
-    assert any(
-        volume.split(":")[1].startswith(boards["options"]["path"])
-        for volume in SERVICES["grafana"]["volumes"]
-    )
+    path = boards["options"]["path"]
+    assert any(f":{path}/" in volume for volume in SERVICES["grafana"]["volumes"])
 
 
 def test_fourteen_backups_are_kept_and_none_that_was_interrupted(tmp_path: Path) -> None:

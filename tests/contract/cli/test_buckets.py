@@ -36,6 +36,9 @@ def test_a_directory_is_listed_with_what_is_below_it(
     assert [request.query["prefix"] for request in service.sent] == ["d", "d/"]
     service.on("GET", OBJECTS, {})
     assert "There is nothing at gs://b/x." in trainshed("buckets", "ls", "gs://b/x").stderr
+    service.on("GET", "/storage/v1/b", {})
+    assert trainshed("buckets", "ls", "--project", "q").exit_code == 0
+    assert service.sent[-1].query["project"] == "q"
 
 
 def test_a_directory_is_copied_and_back(

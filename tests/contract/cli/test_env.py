@@ -9,6 +9,7 @@ from tests.commands import execute
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService
 from trainshed.buckets.callers import address_with_key
+from trainshed.cli import connection
 from trainshed.cli.client_files import credentials_document
 
 
@@ -48,6 +49,7 @@ def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
     record = environment(trainshed("env").stdout)
     assert record["GCLOUD_PROJECT"] == "ours"
     assert "GOOGLE_CLOUD_PROJECT" not in record
+    assert "export GCLOUD_PROJECT=q\n" in trainshed("env", "--project", "q").stdout
     # Who has it already would go on with another project.
     value = trainshed("env", env={"GOOGLE_CLOUD_PROJECT": "theirs"}).stdout
     assert environment(value)["GOOGLE_CLOUD_PROJECT"] == "ours"
@@ -80,6 +82,10 @@ def test_a_remote_service_is_asked_for_its_defaults(
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in result.stdout
     # It would take the user's own credentials there.
     assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in result.stdout
+    # The shell that reads it may be in another directory by then.
+    assert connection.remote(service.address, TOKEN, "", "ca.pem").ca == str(
+        Path("ca.pem").absolute()
+    )
 
 
 def test_google_auth_uses_the_credentials_and_asks_nobody_else(

@@ -12,7 +12,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import ListGroup
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.moments import counted, local_moment, parse_moment, size
 from trainshed.cli.text.tables import Field, table_of
@@ -56,16 +56,16 @@ def command() -> None:
 @command.command()
 @click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
 @click.option("-r", "--recursive", is_flag=True, help="List all that lies below.")
+@takes_project("Project of the buckets.")
 @takes_form
 @takes_endpoint
 def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> None:
     """List buckets, or what lies in one."""
     storage = endpoint.storage_client()
     if place is None:
-        project = endpoint.project or answering(endpoint).project
         buckets = [
             bucket
-            for page in storage.pages("/storage/v1/b", project=project)
+            for page in storage.pages("/storage/v1/b", project=project_of(endpoint))
             for bucket in page.get("items", ())
         ]
         if form == "json":

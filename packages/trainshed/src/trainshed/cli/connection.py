@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 _START = "Start one: trainshed up"
 PROJECT = "trainshed.project"
-"""Where the context of a command has the project in which its jobs are looked for."""
+"""Where the context of a command has what `takes_project` was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +245,12 @@ def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> E
     environment if they are not given, the first two then from the login there."""
     environ, login = os.environ, known_login()
     known = login if login.get("url") == url.rstrip("/") else {}
+    trusted = ca or environ.get("TRAINSHED_CA") or known.get("ca")
     return Endpoint(
         rest=url.rstrip("/"),
         token=token or environ.get("TRAINSHED_TOKEN") or known.get("token", ""),
-        ca=ca or environ.get("TRAINSHED_CA") or known.get("ca", ""),
+        # Absolute: a shell that gets it as a variable may be elsewhere then.
+        ca=str(Path(trusted).absolute()) if trusted else "",
         project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
         advice=advice,
@@ -268,6 +270,28 @@ def answering(endpoint: Endpoint, project: str | None = None) -> Endpoint:
         project=whose or status.project,
         region=endpoint.region or status.region,
         bucket=status.bucket or endpoint.bucket,
+    )
+
+
+def project_of(endpoint: Endpoint) -> str:
+    """Return the project of a command that names none: the environment's, else the service's default.
+
+    Raises click.UsageError if there is none; Refused, Unreachable."""
+    project = endpoint.project or answering(endpoint).project
+    if not project:
+        raise click.UsageError("Which project? The service has none of its own: give --project.")
+    return project
+
+
+def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Add `--project` to a command that `takes_endpoint`, for its endpoint. `text`: the help begins so."""
+
+    def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        context.meta[PROJECT] = value
+
+    help_text = f"{text} Default: the service's."
+    return click.option(
+        "--project", metavar="PROJECT", help=help_text, callback=note, expose_value=False
     )
 
 

@@ -7,6 +7,7 @@ import enum
 import os
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -168,6 +169,7 @@ def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
     show_default=True,
     help="Shell syntax to print; sh suits bash and zsh.",
 )
+@click.option("--project", metavar="PROJECT", help="Their project. Default: the service's.")
 @click.option("--unset", is_flag=True, help="Print commands that remove the variables again.")
 @output_format("text", "Output as a shell's commands, or the variables as JSON or YAML.")
 @takes_address
@@ -177,6 +179,7 @@ def command(
     token: str | None,
     data: Path | None,
     ca: str | None,
+    project: str | None,
     shell: str,
     unset: bool,
     form: str,
@@ -196,6 +199,7 @@ def command(
         return
     # Variables that this shell has already are ignored: they may be of a service that has ended.
     endpoint = find_here(url, token, data, ca)
+    endpoint = replace(endpoint, project=project or endpoint.project)
     if endpoint.data is None:
         endpoint = answering(endpoint)
     values = variables(endpoint)

@@ -6,23 +6,23 @@ import click
 
 from trainshed.cli.client import Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path, takes_jobs
 from trainshed.wire.trainshed_v1.jobs import ViewLink
 from trainshed.wire.trainshed_v1.record import read
 
 
 @click.command(short_help="Open TensorBoard for what jobs wrote.")
-@click.argument("jobs", metavar="JOB [JOB]...", nargs=-1, required=True)
+@takes_jobs
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 @takes_endpoint
-def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool) -> None:
+def tensorboard(endpoint: Endpoint, job: tuple[str, ...], *, opens: bool) -> None:
     """Print the link to TensorBoard for the event files of a job, or of several beside each other.
 
     TensorBoard is installed when it is first opened, started when the link is opened, and ended when nobody
     has looked for ten minutes. Whoever has the link can look.
     """
     client = endpoint.client()
-    first, *others = (find_job(client, job, endpoint.project)["uid"] for job in jobs)
+    first, *others = (find_job(client, name, endpoint.project)["uid"] for name in job)
     link = read(client.post(job_path(first, ":tensorboard"), {"others": others}), ViewLink)
     if not link.has_files:
         click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)

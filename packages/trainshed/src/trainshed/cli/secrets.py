@@ -8,15 +8,11 @@ from pathlib import Path
 import click
 
 from trainshed.cli.commands import Group
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.secrets import KeyRotation, StoredSecret
 
 _SECRETS = "/trainshed/v1/secrets"
-
-_project = click.option(
-    "--project", metavar="PROJECT", help="Project of the secrets. Default: the service's."
-)
 
 
 @click.group(cls=Group)
@@ -44,7 +40,7 @@ def command() -> None:
     metavar="VAR",
     help="Take the value from the environment variable VAR.",
 )
-@_project
+@takes_project("Project of the secrets.")
 @takes_endpoint
 def set_(
     endpoint: Endpoint,
@@ -53,7 +49,6 @@ def set_(
     rest: tuple[str, ...],
     file: Path | None,
     variable: str | None,
-    project: str | None,
 ) -> None:
     """Store a new version of the secret NAME; programs that start from now on get it.
 
@@ -71,7 +66,7 @@ def set_(
     body = {
         "name": name,
         "value": _without_line_end(_value(name, file, variable)),
-        "project": project or endpoint.project or answering(endpoint).project,
+        "project": project_of(endpoint),
     }
     answer = endpoint.client().post(_SECRETS, body)
     stored = read(answer, StoredSecret)

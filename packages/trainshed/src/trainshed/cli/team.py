@@ -4,15 +4,11 @@ list` lists tokens, grants, projects and the audit record, and `trainshed delete
 import click
 
 from trainshed.cli.commands import Group
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.wire.trainshed_v1.access import Grant, IssuedToken
 from trainshed.wire.trainshed_v1.record import read
 
-_project = click.option(
-    "--project",
-    metavar="PROJECT",
-    help="Project of the role; - means all projects. Default: the service's.",
-)
+_takes_project = takes_project("Project of the role; - means all projects.")
 
 
 @click.group(cls=Group)
@@ -27,7 +23,7 @@ def tokens() -> None:
 @tokens.command(short_help="Make a token, and show it once.")
 @click.argument("email")
 @click.option("--role", metavar="ROLE", default="", help="Give EMAIL this role as well.")
-@_project
+@_takes_project
 @click.option(
     "--days", type=click.FloatRange(0), default=0, help="Days it is valid. Default: until revoked."
 )
@@ -38,7 +34,6 @@ def create(
     *,
     email: str,
     role: str,
-    project: str | None,
     days: float,
     note: str,
 ) -> None:
@@ -52,7 +47,7 @@ def create(
         "role": role,
         "days": days,
         "note": note,
-        "project": _whose(endpoint, project),
+        "project": project_of(endpoint),
     }
     answer = endpoint.client().post("/trainshed/v1/tokens", body)
     issued = read(answer, IssuedToken)
@@ -67,7 +62,7 @@ def create(
 @click.command()
 @click.argument("member")
 @click.argument("role")
-@_project
+@_takes_project
 @click.option("--remove", is_flag=True, help="Take the role away.")
 @takes_endpoint
 def iam(
@@ -75,7 +70,6 @@ def iam(
     *,
     member: str,
     role: str,
-    project: str | None,
     remove: bool,
 ) -> None:
     """Give MEMBER (user:EMAIL or serviceAccount:EMAIL) the role ROLE, such as roles/aiplatform.user, in a
@@ -87,14 +81,10 @@ def iam(
         "member": member,
         "role": role,
         "remove": remove,
-        "project": _whose(endpoint, project),
+        "project": project_of(endpoint),
     }
     answer = endpoint.client().post("/trainshed/v1/access:change", body)
     grant = read(answer, Grant)
     where = "all projects" if grant.project == "-" else grant.project
     verb = "does not have" if remove else "has"
     click.echo(f"{member}  {verb} the role {role} in {where}")
-
-
-def _whose(endpoint: Endpoint, project: str | None) -> str:
-    return project or endpoint.project or answering(endpoint).project

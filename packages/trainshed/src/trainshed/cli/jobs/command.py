@@ -10,7 +10,7 @@ import click
 
 from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.commands import Group, Session, add_lazily
-from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.connection import Endpoint, project_of, takes_endpoint
 from trainshed.cli.jobs.describe import description, timeline_lines
 from trainshed.cli.jobs.follow import Patience
 from trainshed.cli.jobs.references import (
@@ -18,7 +18,6 @@ from trainshed.cli.jobs.references import (
     find_job,
     job_path,
     list_jobs,
-    project_of,
     takes_job,
     takes_jobs,
 )

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 
 from trainshed.cli.client import Client, Refused
-from trainshed.cli.connection import PROJECT, Endpoint, answering
+from trainshed.cli.connection import PROJECT, takes_project
 from trainshed.cli.jobs.views import JobView
 from trainshed.core.lifecycle.states import JobState
 from trainshed.wire.trainshed_v1.jobs import Status
@@ -34,14 +34,7 @@ _NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py"
 def takes_job(command: Callable[..., R], nargs: int = 1) -> Callable[..., R]:
     """Add the argument of a command about one job, and the option that says in which project it is looked
     for."""
-
-    def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
-        context.meta[PROJECT] = value
-
-    text = "Project of a job that is named by its name. Default: the service's."
-    option = click.option(
-        "--project", metavar="PROJECT", help=text, callback=note, expose_value=False
-    )
+    option = takes_project("Project of a job that is named by its name.")
     return click.argument("job", nargs=nargs, required=True)(option(command))
 
 
@@ -177,18 +170,6 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
             "Give more of the id, or a name."
         )
     raise click.ClickException(f"There is no job {reference!r}.{_near(reference, jobs)}")
-
-
-def project_of(endpoint: Endpoint) -> str:
-    """Return the project of a command that names none: the environment's, else the service's default.
-
-    Raises click.UsageError if there is none; Refused, Unreachable."""
-    project = endpoint.project or answering(endpoint).project
-    if not project:
-        raise click.UsageError(
-            "Which project's jobs? The service has none of its own: give --project, - for all."
-        )
-    return project
 
 
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
