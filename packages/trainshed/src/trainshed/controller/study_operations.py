@@ -36,8 +36,7 @@ _TRIES = 5
 
 
 class StudyOperations:
-    """Carries out the operations of studies, each study's in a task of its own. `most`: trials that a study
-    may have, 0 = any number."""
+    """Carries out the operations of studies, each study's in a task of its own."""
 
     def __init__(
         self,
@@ -45,13 +44,11 @@ class StudyOperations:
         advisor: ProcessAdvisor,
         notices: Notices,
         now: Callable[[], int],
-        most: int = MAX_TRIALS,
     ) -> None:
         self._studies = studies
         self._advisor = advisor
         self._notices = notices
         self._now = now
-        self._most = most
         self._busy: dict[StudyUid, asyncio.Task[None]] = {}
         self._again: set[StudyUid] = set()
         #: Verdicts on checks that wait, by the operation's name; kept while the study's operations are
@@ -164,8 +161,7 @@ class StudyOperations:
     async def _new(
         self, study: Study, operation: Operation, history: tuple[Trial, ...], count: int
     ) -> list[Trial]:
-        if self._most:
-            count = min(count, self._most - len(history))
+        count = min(count, MAX_TRIALS - len(history))
         if count <= 0:
             return []
         shown = [seen(trial) for trial in history]

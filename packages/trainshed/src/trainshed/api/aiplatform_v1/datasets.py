@@ -84,7 +84,7 @@ async def list_(call: Call, request: Any) -> Message:
     and filtered."""
     parent = known_location(request.parent)
     place = parent.project_id, parent.location
-    datasets = await call.services.datasets.datasets(*place, "", SCAN_LIMIT)
+    datasets = await call.services.datasets.datasets(*place, SCAN_LIMIT)
     page, token = await _LISTING.page_of(datasets, request, str(parent))
     return message("ListDatasetsResponse", datasets=map(view, page), next_page_token=token)
 

@@ -202,7 +202,7 @@ async def list_models(call: Call, request: Any) -> Message:
     """List the default version of each model, newest model first unless `order_by` says otherwise. At most
     SCAN_LIMIT models are ordered and filtered."""
     parent = known_location(request.parent)
-    models = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
+    models = await call.services.models.models(parent.project_id, parent.location, SCAN_LIMIT)
     page, token = await _LISTING.page_of(models, request, str(parent))
     shown = map(model_messages.model, page)
     return message("ListModelsResponse", models=shown, next_page_token=token)

@@ -113,7 +113,7 @@ class LogBook(Generic[T]):
         return followed
 
 
-def progress_book(most: int = _MOST_TRACKED) -> LogBook[Tracker]:
+def progress_book() -> LogBook[Tracker]:
     """Return the book of how far programs are."""
 
     def tracker(job: Job, replica: Replica) -> Tracker:
@@ -121,7 +121,7 @@ def progress_book(most: int = _MOST_TRACKED) -> LogBook[Tracker]:
         program = job.spec.pool(replica.id.pool).program
         return Tracker(began, totals_of((*program.command, *program.args)))
 
-    return LogBook(tracker, most)
+    return LogBook(tracker, _MOST_TRACKED)
 
 
 def measures_book() -> LogBook[Measures]:

@@ -6,13 +6,9 @@ VALUES (:project_id, :location, :dataset_id, :made, :record) ON CONFLICT DO NOTH
 SELECT record FROM datasets
 WHERE project_id = :project_id AND location = :location AND dataset_id = :dataset_id;
 
--- name: place
-SELECT made FROM datasets
-WHERE project_id = :project_id AND location = :location AND dataset_id = :dataset_id;
-
 -- name: datasets
 SELECT record FROM datasets
-WHERE project_id = :project_id AND location = :location AND (made, dataset_id) < (:made, :dataset_id)
+WHERE project_id = :project_id AND location = :location
 ORDER BY made DESC, dataset_id DESC LIMIT :limit;
 
 -- name: replace

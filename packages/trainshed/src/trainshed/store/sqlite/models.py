@@ -11,7 +11,7 @@ from trainshed.core.pipelines import ModelEvaluation, ModelVersion
 from trainshed.store.codec import EVALUATION, VERSION, decode_version
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, rows_after
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("models.sql")
@@ -32,15 +32,12 @@ class Models(Port):
         """Return a version by number or alias; "" = the default one. Raises NotFound."""
         return self._snapshots.here(lambda connection: _version(connection, name, version))
 
-    async def models(
-        self, project_id: str, location: str, after: str, limit: int
-    ) -> tuple[ModelVersion, ...]:
-        """Return the default version of each model, newest model first, after the model id `after` if that is
-        not ""."""
-        place = {"project_id": project_id, "location": location, "model_id": after}
+    async def models(self, project_id: str, location: str, limit: int) -> tuple[ModelVersion, ...]:
+        """Return the default version of each of the newest models, newest model first."""
+        place = {"project_id": project_id, "location": location, "limit": limit}
 
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
-            rows = rows_after(connection, _SQL, "models", place, after=after, limit=limit)
+            rows = connection.execute(_SQL["models"], place).fetchall()
             return tuple(
                 [
                     _numbered(connection, ModelName(project_id, location, model_id), number)

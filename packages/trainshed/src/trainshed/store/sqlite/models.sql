@@ -45,10 +45,6 @@ FROM model_versions AS v
 WHERE v.project_id = :project_id AND v.location = :location AND v.model_id = :model_id
 ORDER BY v.version DESC;
 
--- name: place
-SELECT made FROM models
-WHERE project_id = :project_id AND location = :location AND model_id = :model_id;
-
 -- name: models
 SELECT m.model_id, d.version
 FROM models AS m INDEXED BY models_by_age CROSS JOIN model_aliases AS d
@@ -57,7 +53,6 @@ FROM models AS m INDEXED BY models_by_age CROSS JOIN model_aliases AS d
 CROSS JOIN model_versions AS v
   ON v.project_id = m.project_id AND v.location = m.location AND v.model_id = m.model_id AND v.version = d.version
 WHERE m.project_id = :project_id AND m.location = :location AND m.is_there = 1
-  AND (m.made, m.model_id) < (:made, :model_id)
 ORDER BY m.made DESC, m.model_id DESC LIMIT :limit;
 
 -- name: unmake_model

@@ -16,7 +16,6 @@ from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
 from trainshed.store.records import Operation, Outgoing, Sealed, SecretVersion, Stored
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
-from trainshed.store.sqlite.rows import rows_after
 from trainshed.store.sqlite.writes import insert_operation
 from trainshed.summaries.reading import FileProgress
 
@@ -214,17 +213,10 @@ class Datasets(Port):
         """Raises NotFound."""
         return self._snapshots.here(lambda connection: _dataset(connection, name))
 
-    async def datasets(
-        self, project_id: str, location: str, after: str, limit: int
-    ) -> tuple[Dataset, ...]:
-        """Return datasets, newest first, after the dataset id `after` if that is not ""."""
-        place = {"project_id": project_id, "location": location, "dataset_id": after}
-
-        def read(connection: sqlite3.Connection) -> tuple[Dataset, ...]:
-            rows = rows_after(connection, _DATASETS, "datasets", place, after=after, limit=limit)
-            return tuple([DATASET.decode(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+    async def datasets(self, project_id: str, location: str, limit: int) -> tuple[Dataset, ...]:
+        """Return the newest datasets, newest first."""
+        place = {"project_id": project_id, "location": location, "limit": limit}
+        return await self._records(_DATASETS["datasets"], place, DATASET)
 
     async def change(
         self,

@@ -2,9 +2,8 @@
 
 import base64
 import enum
-import sqlite3
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,27 +31,6 @@ from trainshed.store.sqlite.connections import Parameters
 ABOVE_ALL_UIDS = 2**63 - 1
 """The upper bound of the first page of a list that descends from the newest uid; also above all times."""
 _DIGITS_OF_A_UID = len(str(ABOVE_ALL_UIDS))
-
-
-def rows_after(
-    connection: sqlite3.Connection,
-    sql: Mapping[str, str],
-    page: str,
-    place: Parameters,
-    *,
-    after: str,
-    limit: int,
-) -> list[Any]:
-    """Return the rows of a list, newest first, that follow the row whose id is in `place`; none if that row
-    was deleted; all rows if its id, `after`, is "". In `sql`, "place" selects when that row was made, and
-    `page` the rows."""
-    made = ABOVE_ALL_UIDS
-    if after:
-        row = connection.execute(sql["place"], place).fetchone()
-        if row is None:
-            return []
-        (made,) = row
-    return connection.execute(sql[page], place | {"made": made, "limit": limit}).fetchall()
 
 
 KINDS = {
