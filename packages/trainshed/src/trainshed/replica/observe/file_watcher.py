@@ -1,8 +1,8 @@
-"""Watches a file that a program rewrites: it notices when the file may have changed, paces the reads, and
-reads a consistent state of it.
+"""Watches a file that a program rewrites: it notices when the file may have changed, and reads a consistent
+state of it.
 
-It looks a few times a second. The program may replace the file and its directory by anything: no link is
-followed, and only a plain file without other hard links is read.
+It looks a few times a second, and less often where that takes long. The program may replace the file and its
+directory by anything: no link is followed, and only a plain file without other hard links is read.
 """
 
 import errno
@@ -11,11 +11,15 @@ import stat
 import time
 from collections.abc import Callable
 
+from trainshed.replica import protocol
 from trainshed.replica.observe import masking
+from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop
 
 _PAUSE = 0.25
 """Seconds between two looks."""
+_SHARE = 10
+"""A look that takes so many seconds of a processor is followed by a pause of ten times that."""
 _TRIES = 20
 _MOST_BYTES = 4 << 20
 """Of a longer file only the end is read."""
@@ -30,25 +34,20 @@ class Changing(Exception):
 
 
 class FileWatcher:
-    """Notices when a program's file, `workspace`/`directory`/`name`, may have changed. Neither file nor
-    directory need exist yet."""
+    """Notices when the file `name` in a program's directory `program.HYPERTUNE` may have changed. Neither
+    file nor directory need exist yet."""
 
     def __init__(
         self,
-        workspace: str,
-        directory: str,
         name: str,
         events: loop.Loop,
-        changed: Callable[[], None],
+        changed: Callable[[], bool],
         *,
         mask: masking.Mask | None = None,
     ) -> None:
-        #: Our directory; the one inside it is the program's.
-        self._workspace = workspace
-        self._directory = directory
         self._name = name
         self._events = events
-        #: Called when the file may have changed.
+        #: Called when the file may have changed, and again at the next look if it returns false.
         self._changed = changed
         #: Masks secrets in its content; None = there are none.
         self._mask = mask
@@ -107,25 +106,25 @@ class FileWatcher:
 
     def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        workspace = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        workspace = os.open(protocol.FILES, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return os.open(self._directory, flags, dir_fd=workspace)
+            return os.open(program.HYPERTUNE, flags, dir_fd=workspace)
         finally:
             os.close(workspace)
 
     def _look(self) -> None:
         if not self._is_watching:
             return
-        path = os.path.join(self._workspace, self._directory, self._name)
+        begin = time.process_time()
         try:
-            status = os.lstat(path)
+            status = os.lstat(os.path.join(protocol.FILES, program.HYPERTUNE, self._name))
             seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         except OSError:
             seen = (0, 0, 0)
-        if seen != self._seen:
+        if seen != self._seen and self._changed():
             self._seen = seen
-            self._changed()
-        self._events.after(_PAUSE, self._look)
+        taken = time.process_time() - begin
+        self._events.after(max(_PAUSE, taken * _SHARE), self._look)
 
 
 def _content(handle: int) -> bytes:
@@ -147,35 +146,3 @@ def _content(handle: int) -> bytes:
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
-
-
-class Pacing:
-    """Calls `look` at most once per pause, however many changes came meanwhile."""
-
-    def __init__(self, events: loop.Loop, look: Callable[[], None]) -> None:
-        self._events = events
-        self._look = look
-        self._rest_until = 0.0
-        self._waiting = False
-
-    def changed(self) -> None:
-        """Note that there may be something new."""
-        if not self._waiting:
-            pause = self._rest_until - time.monotonic()
-            if pause > 0:
-                self.look_after(pause)
-            else:
-                self._look()
-
-    def look_after(self, pause: float) -> None:
-        """Call `look` in so many seconds, whatever happens before."""
-        self._waiting = True
-        self._events.after(pause, self._wake)
-
-    def rest(self, seconds: float) -> None:
-        """Call `look` for no change in the next `seconds`, but afterwards."""
-        self._rest_until = time.monotonic() + seconds
-
-    def _wake(self) -> None:
-        self._waiting = False
-        self._look()

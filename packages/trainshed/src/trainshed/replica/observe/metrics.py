@@ -16,24 +16,15 @@ ascends, and the newest value counts. Values are finite. A repeated value is not
 import json
 import math
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
-from trainshed.replica import protocol
 from trainshed.replica.observe import file_watcher, growing_files, masking
 from trainshed.replica.observe import segments as log
-from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop
 
 FILE = "metrics.jsonl"
 
-_TELL_EVERY = 0.02
-_SYNC_EVERY = 1.0
-_RETRY = 0.005
-_LONG_LOOK = 0.02
-_SHARE = 10
-"""A look that takes so many seconds of a processor is followed by a rest of ten times that."""
 _MOST_NOTICES = 20
 _REMEMBERED_LINES = 1000
 _SHORT_LINE = 1000
@@ -84,24 +75,20 @@ class Metrics:
     ) -> None:
         """Created before the program starts. `logs`: the directory of the replica's log. Raises OSError."""
         self._incarnation = incarnation
-        self._events = events
         #: Writes a line of the service into the replica's log.
         self._say = say
-        #: Called when there are new measurements to read, at most every 20 ms.
+        #: Called when there are new measurements to read.
         self._tell = tell
         #: Repeats writes that found a full disk; until they succeed nothing more is stored.
         self._retries = retries
-        self._pacing = file_watcher.Pacing(events, self._look)
-        self._watcher = file_watcher.FileWatcher(
-            protocol.FILES, program.HYPERTUNE, PROGRAM_FILE, events, self._pacing.changed, mask=mask
-        )
+        self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
         self._seen = _Recent(_REMEMBERED_LINES)
         self._values = _Recent(_REMEMBERED_VALUES)
         self._notices: set[str] = set()
         self._left_out = 0
         self._size = 0
         self._full = False
-        self._telling = self._syncing = self._taken = self._begun = False
+        self._taken = self._begun = False
         self._file = self._reopen(os.path.join(logs, FILE))
         if incarnation > 1:
             # The earlier incarnation's shim may have been killed before it stored the last measurements.
@@ -115,8 +102,9 @@ class Metrics:
         self._watcher.begin()
 
     def tell_again(self) -> None:
-        """Tell a new listener whether there are measurements."""
-        self._tell_soon()
+        """Tell a new listener whether there are measurements, of an incarnation that has started."""
+        if self._begun and self._taken:
+            self._tell()
 
     def seal(self) -> None:
         """Store the last measurements of the ended program; `save` and `close` follow."""
@@ -127,8 +115,6 @@ class Metrics:
                 "%d values that are no finite numbers were left out of this trial's metrics."
                 % self._left_out
             )
-        if self._telling:
-            self._tell()
 
     def save(self) -> bool:
         """Write and sync everything; return False if there is no room for that now."""
@@ -136,7 +122,6 @@ class Metrics:
 
     def close(self) -> None:
         """Stop storing measurements."""
-        self._syncing = False
         self._file.close()
 
     def _reopen(self, path: str) -> growing_files.Appender:
@@ -162,26 +147,21 @@ class Metrics:
                 self._taken = True
         return growing_files.Appender(handle)
 
-    def _look(self, *, left_by: int = 0, last: bool = False) -> None:
-        """Store new measurements. `left_by`: the earlier incarnation that wrote the file. `last`: the program
-        has ended."""
+    def _look(self, *, left_by: int = 0, last: bool = False) -> bool:
+        """Store new measurements; return false if they are to be looked for again. `left_by`: the earlier
+        incarnation that wrote the file. `last`: the program has ended."""
         if self._full:
-            return
+            return True
         if self._file.waits and not last:
-            # Nothing is lost: the program's file keeps its newest reports.
-            self._pacing.look_after(_SYNC_EVERY)
-            return
-        begin = time.process_time()
+            return False  # Nothing is lost: the program's file keeps its newest reports.
+        size = self._size
         try:
             data = self._watcher.read()
         except file_watcher.Unreadable as unreadable:
             self._notice("", "The trial's metrics file cannot be read: %s." % unreadable)
-            return
+            return True
         except file_watcher.Changing:
-            if not last:
-                taken = time.process_time() - begin
-                self._pacing.look_after(taken * _SHARE if taken > _LONG_LOOK else _RETRY)
-            return
+            return False
         lines = data.split(b"\n")
         self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
         for number, line in enumerate(lines, 1):
@@ -197,9 +177,9 @@ class Metrics:
                     continue
                 self._seen.put(known, True)
                 self._take(report, left_by)
-        taken = time.process_time() - begin
-        if taken > _LONG_LOOK:
-            self._pacing.rest(taken * _SHARE)
+        if self._size > size:
+            self.tell_again()
+        return True
 
     def _take(self, report: "Report", left_by: int) -> None:
         for tag, shown in report.wrong.items():
@@ -243,33 +223,12 @@ class Metrics:
                 }
             )
             self._taken = True
-            self._tell_soon()
 
     def _append(self, entry: dict[str, Any]) -> None:
         data = json.dumps(entry).encode("utf-8") + b"\n"
         self._size += len(data)
         if not self._file.append(data):
             self._retries.wait(self._file.flush)
-        if not self._syncing:
-            self._syncing = True
-            self._events.after(_SYNC_EVERY, self._sync)
-
-    def _sync(self) -> None:
-        if self._syncing:
-            self._syncing = not self._file.sync()
-            if self._syncing:
-                self._events.after(_SYNC_EVERY, self._sync)
-
-    def _tell_soon(self) -> None:
-        # Listeners are told nothing of an incarnation before its start.
-        if self._begun and self._taken and not self._telling:
-            self._telling = True
-            self._events.after(_TELL_EVERY, self._tell_now)
-
-    def _tell_now(self) -> None:
-        if self._telling:
-            self._telling = False
-            self._tell()
 
     def _notice_line(self, line: bytes) -> None:
         shown = json.dumps(line[:SHOWN].decode("utf-8", "replace"))

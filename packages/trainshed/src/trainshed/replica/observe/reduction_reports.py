@@ -12,7 +12,6 @@ from typing import Any
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import file_watcher, masking, notes
-from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop
 
 MOST_NOTES = 20
@@ -27,10 +26,6 @@ _UNUSED_TEXT = (
     "the service sets. Take worker pool 2 out of the job if it does without."
 )
 
-_PAUSE = 0.05
-_SHARE = 10
-"""A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by
-`_PAUSE`."""
 _SHORT = 5.0
 """Seconds; a program that failed sooner may not have come to its reducers."""
 
@@ -54,15 +49,7 @@ class Reduction:
         self._say = say
         #: Takes what people should know.
         self._notes = notes
-        self._pacing = file_watcher.Pacing(events, self._look)
-        self._watcher = file_watcher.FileWatcher(
-            protocol.FILES,
-            program.HYPERTUNE,
-            PROGRAM_FILE,
-            events,
-            self._pacing.changed,
-            mask=mask,
-        )
+        self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
         self._known: set[str] = set()
         self._is_there = False
         self._owed_after = float("inf")
@@ -77,29 +64,26 @@ class Reduction:
     def seal(self, *, succeeded: bool) -> None:
         """Store the last report of the ended program."""
         self._watcher.close()
-        self._look(last=True)
+        self._look()
         is_owed = succeeded or time.monotonic() >= self._owed_after
         if self._is_expected and is_owed and not self._is_there and not self._known:
             self._note(Note(UNUSED, WARNING, _UNUSED_TEXT))
 
     # --- the program's file ---
 
-    def _look(self, *, last: bool = False) -> None:
-        """Store what is new. `last`: the program has ended."""
-        begin = time.process_time()
+    def _look(self) -> bool:
+        """Store what is new; return false if it is to be looked for again."""
         try:
             data = self._watcher.read()
             if data:
                 self._take(Report(data))
         except file_watcher.Changing:
-            if not last:
-                self._pacing.look_after(_PAUSE)
-            return
+            return False
         except file_watcher.Unreadable as unreadable:
             self._cannot_be_read(str(unreadable))
         except NoReport:
             self._cannot_be_read("it is no JSON object")
-        self._pacing.rest(max(_PAUSE, (time.process_time() - begin) * _SHARE))
+        return True
 
     def _take(self, report: "Report") -> None:
         self._is_there = True
