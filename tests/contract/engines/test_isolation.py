@@ -176,7 +176,7 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
     """Wherever the service's data lies: two programs met each other's /tmp/param.txt where it lay in /tmp."""
     program = (
         "import os, tempfile\n"
-        "for path in ('/tmp/param.txt', '/var/tmp/param.txt', '/dev/shm/param.txt', 'mine'):\n"
+        "for path in ('/tmp/param.txt', '/var/tmp/kept.txt', '/dev/shm/param.txt', 'mine'):\n"
         "    try: print(open(path).read())\n"
         "    except FileNotFoundError: open(path, 'w').write(os.environ['NAME'])\n"
         "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
@@ -202,7 +202,7 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
             await house.end_all()
             await house.close()
     assert not Path("/tmp/param.txt").exists()
-    assert not Path("/var/tmp/param.txt").exists()
+    assert not Path("/var/tmp/kept.txt").exists()
 
 
 async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:

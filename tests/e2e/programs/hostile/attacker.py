@@ -30,7 +30,7 @@ TARGET = json.loads(os.environ["TARGET"])
 CANARY = re.compile(rb"canary-[0-9a-f]{32}")
 """What others keep to themselves has one of these in it."""
 HOME = os.environ["HOME"]
-KEPT = ("hypertune", "tmp", "var-tmp")
+KEPT = ("hypertune", "tmp")
 """Its directories that the service shows in other places."""
 ENDPOINT = os.environ["GCE_METADATA_HOST"]
 MAIN = os.getpid()

@@ -40,7 +40,7 @@ _IO_URING = (425, 426, 427)
 """Setup, enter and register, by the same numbers everywhere; so are those of Landlock and of pidfds."""
 _MPTCP, _SMC = 262, 43
 _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 444, 446
-_LANDLOCK_OF_NETWORK, _LANDLOCK_BIND = 4, 1
+_LANDLOCK_BIND = 1
 _PIDFD_GETFD = 438
 
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 8, 32
@@ -133,8 +133,6 @@ def _takes_part() -> bool:
 def _forbid_bind() -> None:
     """Forbid the kernel any TCP bind of this process, if it supports that."""
     try:
-        if kernel.syscall(_LANDLOCK_CREATE, "landlock", 0, 0, 1) < _LANDLOCK_OF_NETWORK:
-            return
         rules = struct.pack("QQ", 0, _LANDLOCK_BIND)
         handle = kernel.syscall(_LANDLOCK_CREATE, "landlock", rules, len(rules), 0)
         try:

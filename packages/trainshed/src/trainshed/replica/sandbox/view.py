@@ -360,16 +360,15 @@ class View:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
 
 
-_STEP = re.compile(rb"[^/]+_\d+\.\d+")  # NODE_JOB.STEP: the name of a step's socket.
+_STEP = re.compile(rb" (/.*[^/]_\d+\.\d+)$", re.MULTILINE)
+"""Path of a socket that is named NODE_JOB.STEP, as steps have them."""
 
 
 def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
-    lines = processes.read("/proc/net/unix").splitlines()
-    paths = {b"/" + line.partition(b" /")[2] for line in lines if b" /" in line}
-    steps = [os.fsdecode(path) for path in paths if _STEP.fullmatch(os.path.basename(path))]
+    steps = map(os.fsdecode, set(_STEP.findall(processes.read("/proc/net/unix"))))
     return sorted({os.path.dirname(path) for path in steps if _is_kept_apart(path)})
 
 

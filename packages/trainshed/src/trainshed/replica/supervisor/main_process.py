@@ -253,8 +253,8 @@ def _view(
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
     if not isolation.image:
-        binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
-        binds.append((os.path.join(files, program.KEPT_TEMPORARY), "/var/tmp"))
+        temporary = os.path.join(files, program.TEMPORARY)
+        binds += [(temporary, "/tmp"), (temporary, "/var/tmp")]
     return view.View(
         isolation,
         files=files,

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 WORK = "work"
 TEMPORARY = "tmp"
-KEPT_TEMPORARY = "var-tmp"
-"""Shown to the program as /var/tmp."""
+"""Shown to the program as /tmp and as /var/tmp."""
 PYTHON = "python"
 PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
@@ -49,7 +48,7 @@ def make_directories(files: str, *others: str) -> None:
 
     `files` itself is the home directory: each further directory would slow down every start.
     """
-    for name in ("", WORK, TEMPORARY, KEPT_TEMPORARY, HYPERTUNE, *others):
+    for name in ("", WORK, TEMPORARY, HYPERTUNE, *others):
         path = os.path.join(files, name)
         try:
             os.mkdir(path, 0o700)
