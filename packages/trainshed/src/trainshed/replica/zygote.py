@@ -232,7 +232,6 @@ class Sandbox:
             children = kernel.child_signals()
             self._loop.add(children, lambda: self._reap(children))
             self._loop.add(main.control.fileno(), lambda: self._hear(main.control))
-            watched.listen()
             watched.program_started()
             while not self._ended:
                 self._loop.turn(None)

@@ -87,7 +87,6 @@ class Keeper:
         self._loop.add(children, lambda: self._reap(children))
         self._loop.add(ours.fileno(), lambda: self._hear(ours))
         self._loop.add(self._line.fileno(), self._line_ended)
-        held.listen()
         held.program_started()
         self._watch()
         while self._status < 0:

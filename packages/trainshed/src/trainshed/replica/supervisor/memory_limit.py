@@ -7,8 +7,8 @@ together they exceed the limit: the verdicts are the same, a moment later. It mi
 measurements, and shared memory that no process has mapped. Measuring costs at most a twentieth of a
 processor.
 
-The verdict (spec/failures#out-of-memory): a replica ran out of memory if its main process died by the SIGKILL
-of a kill at the limit. A kill that the main process survived is only counted, whatever kills it later.
+The verdict (spec/failures#out-of-memory): a replica ran out of memory if its main process died by a SIGKILL
+that was not the shim's own, and something of it was killed at the limit. Other kills are only counted.
 """
 
 import signal
@@ -18,8 +18,6 @@ from collections.abc import Callable
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, loop, processes
 
-_SETTLES = 0.05
-"""Seconds after a kill until the main process, if it was the victim, is at least seen to be dying."""
 _PATIENCE = 2.0
 """Seconds for a killed process to release its memory before another one is killed."""
 _EAGER = 2.0
@@ -57,20 +55,12 @@ class MemoryLimit:
         self._events = events
         self._main_process = main
         self._has_ended = has_ended
-        self._handle = groups.watch() if limit else -1
         self._begun = 0.0
-        self._main = (0, 0)
         self._victim = (0, 0, 0.0)
         self._killed = 0
-        self._settled = True
-        self._survived = 0
-        self._total = 0
+        self._has_killed_main = False
+        self._by_kernel = self._total = 0
         self._drilled = False
-
-    def listen(self) -> None:
-        """Have the loop report from here on when the kernel acts at the limit."""
-        if self._handle >= 0:
-            self._events.add(self._handle, self._limit_was_hit, loop.READABLE | loop.URGENT)
 
     def program_started(self) -> None:
         if self._polled:
@@ -83,44 +73,16 @@ class MemoryLimit:
 
     def close(self) -> None:
         """Count the kills for the last time; the control groups may be removed after that."""
-        self._total = self._kills()
+        self._by_kernel = self._groups.oom_kills()
+        self._total = self._by_kernel + self._killed
 
     def verdict(self, killed_by: int | None) -> tuple[bool, int]:
-        """Return whether the main process, which died by this signal, ran out of memory, and how many other
-        processes did."""
-        killed = killed_by == signal.SIGKILL
-        if killed and self._total > self._survived:
-            return True, self._total - 1
-        return killed and self._drilled, self._total
-
-    def _kills(self) -> int:
-        return self._groups.oom_kills() + self._killed
-
-    def _limit_was_hit(self) -> None:
-        self._groups.clear_watch(self._handle)
-        self._see_who_survives()
-
-    def _see_who_survives(self) -> None:
-        """Find out shortly whether the main process survives the latest kill."""
-        if not self._main[0]:
-            main = self._main_process()
-            self._main = (main, protocol.process_start(main)) if main else (0, 0)
-        if self._settled:
-            self._settled = False
-            self._events.after(_SETTLES, self._settle)
-
-    def _settle(self) -> None:
-        self._settled = True
-        if self._has_ended():
-            return
-        main, start = self._main
-        if start and protocol.process_start(main) != start:
-            return  # Its end is about to be reported.
-        if main and processes.is_dying(main):
-            self._settled = False
-            self._events.after(_SETTLES, self._settle)
-        else:
-            self._survived = self._kills()
+        """Return whether the main process, which died by this signal of somebody else, ran out of memory, and
+        how many other processes did."""
+        if killed_by != signal.SIGKILL:
+            return False, self._total
+        is_victim = self._has_killed_main or self._by_kernel > 0
+        return is_victim or self._drilled, self._total - is_victim
 
     def _look(self) -> None:
         if self._has_ended():
@@ -152,6 +114,6 @@ class MemoryLimit:
 
     def _kill(self, victim: int) -> None:
         self._victim = (victim, protocol.process_start(victim), time.monotonic())
-        self._see_who_survives()
         self._killed += 1
+        self._has_killed_main |= victim == self._main_process()
         processes.send(victim, signal.SIGKILL)

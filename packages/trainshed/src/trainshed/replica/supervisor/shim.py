@@ -242,7 +242,6 @@ class Shim:
         self._handed = []
         self._clients.greet({"e": "started", "at": at})
         self._transcript.program_started()
-        self._sidecars.memory.listen()
         self._sidecars.program_started(at)
         if self._plan.warm.cold_because:
             self._note_beginning(warm_start.COLD, self._plan.warm.cold_because)
@@ -452,7 +451,8 @@ class Shim:
         tail = tail.replace(os.path.join(os.getcwd(), protocol.FILES, program.WORK, ""), "")
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
-        oom, child_oom = self._sidecars.memory.verdict(killed_by)
+        is_ours = self._stopped or self._stalled or self._out_of_disk
+        oom, child_oom = self._sidecars.memory.verdict(None if is_ours else killed_by)
         return {
             "exit_code": code,
             "signal": killed_by,

@@ -130,9 +130,12 @@ class ControlGroups:
         """Make the groups, replacing those of an earlier incarnation. Raises OSError if a promised limit
         cannot be set."""
         limits = self._limits
-        remove(self.directories())
         for path in self.directories():
-            os.mkdir(path)
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                remove([path])
+                os.mkdir(path)
         if self._memory and limits.memory_limit:
             self._limit_memory(limits.memory_limit)
         if self._cpu and limits.cpu_weight:
@@ -197,35 +200,6 @@ class ControlGroups:
     def holds_memory(self) -> bool:
         """Whether the kernel enforces a memory limit here."""
         return bool(self._memory)
-
-    def watch(self) -> int:
-        """Return a handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there
-        is none."""
-        if not self._memory:
-            return -1
-        try:
-            if _is_v2(self._memory):
-                return os.open(os.path.join(self._memory, "memory.events"), os.O_RDONLY)
-            return self._watch_v1()
-        except OSError:
-            return -1  # The verdict then depends on the count alone.
-
-    def _watch_v1(self) -> int:
-        control = os.open(os.path.join(self._memory, "memory.oom_control"), os.O_RDONLY)
-        try:
-            handle = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # Only shims come here.
-            kernel.write(
-                os.path.join(self._memory, "cgroup.event_control"), "%d %d" % (handle, control)
-            )
-        finally:
-            os.close(control)
-        return handle
-
-    def clear_watch(self, handle: int) -> None:
-        """Read what `handle` reports, so that it is not ready until the next time."""
-        if _is_v2(self._memory):
-            os.lseek(handle, 0, os.SEEK_SET)
-        os.read(handle, 4096)
 
     def oom_kills(self) -> int:
         """Return how many processes the kernel has killed at the memory limit so far."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 READABLE = select.POLLIN
-URGENT = select.POLLPRI
 
 
 class Loop:

@@ -10,10 +10,6 @@ import os
 import signal
 import time
 
-_EXITING = 0x4
-"""PF_EXITING of the kernel's process flags: the process is ending, which may take a while if it has much
-memory."""
-
 
 def read(path: str) -> bytes:
     """Return a file of /proc; b"" if it does not exist or cannot be read. Cheaper than `open`."""
@@ -108,16 +104,6 @@ def _children(process: int) -> "list[int]":
         for thread in threads
         for child in read("%s/%s/children" % (tasks, thread)).split()
     ]
-
-
-def is_dying(process: int) -> bool:
-    """Whether a process has been killed or is ending, but still exists: releasing its memory may take
-    seconds."""
-    for line in read("/proc/%d/status" % process).splitlines():
-        if line.startswith((b"SigPnd:", b"ShdPnd:")) and _has(line, signal.SIGKILL):
-            return True
-    fields = stat(process)
-    return bool(fields) and bool(int(fields[6]) & _EXITING)
 
 
 def handles(process: int, number: int) -> bool:
