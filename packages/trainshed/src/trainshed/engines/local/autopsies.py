@@ -94,13 +94,14 @@ class Autopsies:
         if self._keeping.ttl:
             await asyncio.to_thread(_note, started)
 
-    async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
-        """Keep those of an attempt's slots whose replica failed; the others are about to be deleted. Nothing
-        of the attempt lives any more."""
-        if not self._keeping.ttl:
+    def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
+        """Keep the slots of an attempt's replicas that failed; the others are about to be deleted. Nothing of
+        the attempt lives any more."""
+        if not self._keeping.ttl or not failed:
             return
-        for replica in await asyncio.to_thread(_failed_of, slots):
-            self._keep(JobUid(job_uid), attempt, replica, slots[replica])
+        for replica, slot in failed.items():
+            if (slot / PLAN).exists():
+                self._keep(job_uid, attempt, replica, slot)
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -209,21 +210,6 @@ def _note(started: Mapping[Path, protocol.Message]) -> None:
         # A full disk, for example, costs the autopsy but not the program.
         with contextlib.suppress(OSError):
             durable.write(str(slot / PLAN), text, sync=False)
-
-
-def _failed_of(slots: Mapping[ReplicaId, Path]) -> list[ReplicaId]:
-    return [name for name, slot in slots.items() if (slot / PLAN).exists() and _failed(slot)]
-
-
-def _failed(slot: Path) -> bool:
-    """Whether the latest incarnation failed by itself, and was not stopped."""
-    entries = journal.Entries(str(slot))
-    record = entries.record(entries.latest)
-    if record is None:
-        return False
-    if "lost" in record:
-        return record["lost"] != protocol.NEVER_STARTED
-    return record["exit_code"] != 0 and not record.get("stopped", False)
 
 
 def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:

@@ -183,7 +183,6 @@ class LocalEngine:
     ) -> None:
         """Launch as `launch` does. `reveal`: puts the secrets into plans, and returns each with the texts
         that must not get into its log."""
-        self._sweeper.wait()
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
             for plan in plans
@@ -278,8 +277,10 @@ class LocalEngine:
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
         if not any(slot_handle.is_live for slot_handle in gang.values()):
-            slots = {replica: slot_handle.directory for replica, slot_handle in gang.items()}
-            await self._autopsies.keep(job_uid, attempt, slots)
+            failed = {
+                replica: handle.directory for replica, handle in gang.items() if handle.has_failed
+            }
+            self._autopsies.keep(job_uid, attempt, failed)
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 

@@ -194,6 +194,17 @@ class SlotHandle:
         """Whether a program of it runs, or may run."""
         return self.state is not State.ENDED
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its latest incarnation failed by itself, and was not stopped."""
+        match self._record:
+            case None:
+                return False
+            case {"lost": cause}:
+                return cause != protocol.NEVER_STARTED
+            case record:
+                return record["exit_code"] != 0 and not record["stopped"]
+
     def expects(self, incarnation: int) -> bool:
         """Whether that incarnation's end is still to come."""
         return self.is_live and self.incarnation == incarnation

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from trainshed.engines.port import EngineUnavailable, LevelUnavailable
-from trainshed.eventloop.background import begin
+from trainshed.eventloop.background import begin, in_turns
 from trainshed.replica import protocol
 from trainshed.replica.system import trees, unix_sockets
 
@@ -288,58 +288,39 @@ class Spawner:
             return self._handle
 
 
-_QUIET = 1.0
-_LONGEST = 30.0
+_PAUSE = 5.0
+_AT_ONCE = 500
+"""Trees that a process is told to delete."""
 
 
 class Sweeper:
-    """Empties a directory a moment after the last call of `later`, or half a minute after the first."""
+    """Empties a directory some seconds after the first call of `later`."""
 
     def __init__(self, trash: Path) -> None:
         self._trash = trash
-        self._timer: asyncio.TimerHandle | None = None
-        self._latest = 0.0
+        self._is_wanted = False
         self._task: asyncio.Task[None] | None = None
 
     def later(self) -> None:
         """Note that there is something to delete."""
-        if self._timer is None:
-            self._latest = asyncio.get_running_loop().time() + _LONGEST
-            self._set()
-        else:
-            self.wait()
-
-    def wait(self) -> None:
-        """Postpone deleting, because programs are being started."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._set()
-
-    def _set(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(min(loop.time() + _QUIET, self._latest), self._begin)
-
-    def _begin(self) -> None:
-        self._timer = None
-        if self._task is not None and not self._task.done():
-            self.later()
-        else:
+        self._is_wanted = True
+        if self._task is None or self._task.done():
             self._task = begin(self._sweep(), "emptying the trash")
 
     async def _sweep(self) -> None:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", trees.__file__, self._trash),
-                stderr=subprocess.DEVNULL,
-            )
-        except OSError:
-            return  # No process can be started: the next start of the service sweeps.
-        await process.wait()
+        while self._is_wanted:
+            await asyncio.sleep(_PAUSE)
+            self._is_wanted = False
+            trees_left = [str(tree) for tree in self._trash.iterdir()]
+            async for some in in_turns(trees_left, _AT_ONCE):
+                with contextlib.suppress(OSError):  # No process can be started: it is tried again.
+                    process = await asyncio.create_subprocess_exec(
+                        *trees.deletion(some), stderr=subprocess.DEVNULL
+                    )
+                    await process.wait()
 
     async def close(self) -> None:
         """Stop; the rest of the trash is deleted after the next start."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -7,15 +7,13 @@ deleted by the system's `rm` at the lowest priority.
 
 import os
 import stat
-import sys
 import time
+from collections.abc import Iterable
 
 _BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
 _DEEPEST = 200
 """Depth to which nested directories are entered; each of them is open while those below it are."""
-_AT_ONCE = 500
-"""Trees that a process is told to delete."""
 _WAY_IN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -89,23 +87,17 @@ class TreeSize:
             raise
 
 
-def sweep(trash: str) -> None:
-    """Delete everything in the directory `trash`, whatever its size, at the lowest priority. Blocks until it
-    is done. In a process of its own: run this file, with the directory."""
-    os.nice(19)
-    places = [os.path.join(trash, name) for name in os.listdir(trash)]
-    for at in range(0, len(places), _AT_ONCE):
-        delete(*places[at : at + _AT_ONCE])
+def deletion(directories: Iterable[str]) -> list[str]:
+    """Return the command that deletes trees at the lowest priority, even if a program took away their owner's
+    rights or nested them deeper than a path can be long, and if another process deletes them too."""
+    return ["nice", "-n", "19", "sh", "-c", _DELETION, "sh", *directories]
+
+
+_DELETION = 'chmod -R u+rwX -- "$@"; exec rm -rf -- "$@"'
 
 
 def delete(*directories: str) -> None:
-    """Delete trees, even if a program took away their owner's rights or nested them deeper than a path can be
-    long, and if another process deletes them too. Blocks."""
+    """Delete trees by that command. Blocks."""
     import subprocess  # Only here: every module imported earlier makes each fork slower.
 
-    for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
-        subprocess.run([*command, "--", *directories], stderr=subprocess.DEVNULL, check=False)
-
-
-if __name__ == "__main__":
-    sweep(sys.argv[1])
+    subprocess.run(deletion(directories), stderr=subprocess.DEVNULL, check=False)
