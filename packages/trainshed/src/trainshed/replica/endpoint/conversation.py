@@ -18,14 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
-from trainshed.replica.endpoint import (
-    google_hosts,
-    messages,
-)
-from trainshed.replica.system import unix_sockets
+from trainshed.replica.endpoint import google_hosts, messages, relay
 
-_RETRY_SECONDS = 10.0
-_RETRY_PAUSE = 0.05
 _KNOWN_SECONDS = 60.0
 _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,12 +44,7 @@ class Backend:
 
     def connected(self) -> socket.socket | None:
         """Return a connection to it; None = it has been away for too long."""
-        deadline = time.monotonic() + _RETRY_SECONDS
-        while True:
-            made = unix_sockets.connected(self._target, self._preamble)
-            if made is not None or time.monotonic() >= deadline:
-                return made
-            time.sleep(_RETRY_PAUSE)
+        return relay.reached(self._target, self._preamble)
 
     def has(self, bucket: bytes) -> bool:
         """Whether the bucket was known to be here a moment ago."""

@@ -9,9 +9,8 @@ import json
 import select
 import socket
 import ssl
-import threading
 
-from trainshed.replica.endpoint import conversation, google_hosts
+from trainshed.replica.endpoint import conversation, google_hosts, relay
 
 _HANDSHAKE_SECONDS = 30.0
 
@@ -52,10 +51,8 @@ class TlsFront:
 
     def enter(self, connection: socket.socket) -> None:
         """Serve an accepted connection, which is ours from here on."""
-        try:
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-        except RuntimeError:
-            connection.close()  # No further thread can be started.
+        if not relay.begun(self._serve, connection):
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

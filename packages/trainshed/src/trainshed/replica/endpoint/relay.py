@@ -7,6 +7,7 @@ listens there is retried. The listening sockets are made before the program star
 only from the first connection on, so that the shim's log loop carries no bulk data.
 """
 
+import contextlib
 import errno
 import os
 import select
@@ -19,6 +20,8 @@ from trainshed.replica.endpoint import peers
 from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 if TYPE_CHECKING:
+    import threading
+
     # Imported by the relay process when it has a use for them: Python's threads and TLS would make each fork
     # of a shim slower.
     from trainshed.replica.endpoint import google_hosts, interception
@@ -209,42 +212,23 @@ class Relay:
         if secure is not None:
             self._listeners[self._secure] = secure
         self._tls_front: interception.TlsFront | None = None
-        self._waiting: list[tuple[socket.socket, float]] = []
-        self._poll = select.poll()
-        self._pairs = ConnectionPairs(self._poll)
-        self._deaf_until = 0.0
 
     def run(self) -> None:
         """Serve until killed."""
-        self._hear()
+        poll = select.poll()
+        for listener in self._listeners:
+            poll.register(listener, select.POLLIN)
         while True:
-            pause = int(_RETRY_PAUSE * 1000) if self._waiting or self._deaf_until else None
-            for handle, events in self._poll.poll(pause):
-                if handle in self._listeners:
-                    self._accept(handle)
-                else:
-                    self._pairs.move(handle, events)
-            self._connect_waiting()
-            if self._deaf_until and time.monotonic() >= self._deaf_until:
-                self._deaf_until = 0.0
-                self._hear()
-
-    def _hear(self) -> None:
-        for handle in self._listeners:
-            self._poll.register(handle, select.POLLIN)
+            for handle, _ in poll.poll():
+                self._accept(handle)
 
     def _accept(self, handle: int) -> None:
-        if self._deaf_until:
-            return
         try:
             connection = self._listeners[handle].accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
             return  # The client went away before it was accepted.
         except OSError:
-            # There is no handle or no memory for it: clients wait, and this loop must not spin meanwhile.
-            for listener in self._listeners:
-                self._poll.unregister(listener)
-            self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
+            time.sleep(_NO_ROOM_PAUSE)  # There is no handle or no memory for it: clients wait.
             return
         if self._peers is not None and not self._peers.belongs(connection):
             connection.close()  # It would speak in this replica's name.
@@ -252,9 +236,18 @@ class Relay:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if handle == self._secure:
             self._opened().enter(connection)
-        else:
-            connection.setblocking(False)
-            self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
+        elif not begun(self._serve, connection):
+            connection.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            server = reached(self._target, self._preamble)
+            if server is None:
+                return
+            with server:
+                if back := begun(_pass_on, server, client):
+                    _pass_on(client, server)
+                    back.join()
 
     def _opened(self) -> "interception.TlsFront":
         """Return the TLS front, made for the first TLS client because it imports large libraries."""
@@ -272,86 +265,38 @@ class Relay:
             )
         return self._tls_front
 
-    def _connect_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for connection, deadline in waiting:
-            server = unix_sockets.connected(self._target, self._preamble)
-            if server is None:
-                if time.monotonic() < deadline:
-                    self._waiting.append((connection, deadline))
-                else:
-                    connection.close()
-                continue
-            self._pairs.add(connection, server)
+
+def begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
+    """Return the thread that does that work; None = no further one can be started."""
+    import threading  # Only here: every module imported earlier makes each fork slower.
+
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
-class _End:
-    """One side of a connection pair, with the bytes that still have to be written to it."""
+def reached(target: str, preamble: bytes) -> socket.socket | None:
+    """Return a connection to the Unix socket of one of the service's processes; None = it has been away for
+    too long. Blocks."""
+    deadline = time.monotonic() + _RETRY_SECONDS
+    while True:
+        made = unix_sockets.connected(target, preamble)
+        if made is not None or time.monotonic() >= deadline:
+            return made
+        time.sleep(_RETRY_PAUSE)
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.pending = memoryview(b"")
-        self.done_reading = False
-        self.peer = self
 
-
-class ConnectionPairs:
-    """Pairs of connections whose bytes are exchanged, with at most one chunk per direction and pair in
-    memory."""
-
-    def __init__(self, poll: select.poll) -> None:
-        #: The owner's poll object, in which the pairs' handles are registered.
-        self._poll = poll
-        self._ends: dict[int, _End] = {}
-
-    def add(self, asking: socket.socket, answering: socket.socket) -> None:
-        """Add a pair and take both connections over."""
-        near, far = _End(asking), _End(answering)
-        near.peer, far.peer = far, near
-        for end in (near, far):
-            end.connection.setblocking(False)
-            self._ends[end.connection.fileno()] = end
-            self._poll.register(end.connection, select.POLLIN)
-
-    def move(self, handle: int, events: int) -> None:
-        """Do what the `events` of a handle allow; do nothing if it belongs to no pair."""
-        end = self._ends.get(handle)
-        if end is None:
-            return
-        try:
-            if events & select.POLLOUT and end.pending:
-                end.pending = end.pending[end.connection.send(end.pending) :]
-            if events & ~select.POLLOUT and not end.done_reading and not end.peer.pending:
-                data = end.connection.recv(_CHUNK)
-                if data:
-                    end.peer.pending = memoryview(data)
-                    end.peer.pending = end.peer.pending[end.peer.connection.send(data) :]
-                else:
-                    end.done_reading = True
-                    end.peer.connection.shutdown(socket.SHUT_WR)
-            elif events & (select.POLLERR | select.POLLHUP) and not end.peer.pending:
-                raise ConnectionResetError
-        except BlockingIOError:
-            pass  # The other side is slower; its POLLOUT continues this.
-        except OSError:
-            self._close(end)
-            return
-        if end.done_reading and end.peer.done_reading and not end.pending and not end.peer.pending:
-            self._close(end)
-            return
-        self._arm(end)
-        self._arm(end.peer)
-
-    def _arm(self, end: _End) -> None:
-        """Register for the events that allow progress: a side is only read when its peer has taken the last
-        chunk."""
-        events = select.POLLOUT if end.pending else 0
-        if not end.done_reading and not end.peer.pending:
-            events |= select.POLLIN
-        self._poll.modify(end.connection, events)
-
-    def _close(self, end: _End) -> None:
-        for side in (end, end.peer):
-            self._poll.unregister(side.connection)
-            del self._ends[side.connection.fileno()]
-            side.connection.close()
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    """Pass on what comes, to its end, with at most a chunk in memory."""
+    try:
+        while data := source.recv(_CHUNK):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        # One side is gone, which ends the other direction as well.
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
