@@ -23,8 +23,8 @@ from typing import NoReturn
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
-from trainshed.replica.supervisor import main_process, memory_limit, shells, start
-from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
+from trainshed.replica.supervisor import main_process, shells, start
+from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
 
 _QUIET_MS = 40
 """Milliseconds without a request before an idle shim is forked: by then the programs that were requested have
@@ -172,117 +172,60 @@ def _become(line: bytes, handle: int) -> None:
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:
     """Carry out an order, which the main process gets as well: JSON, {"autopsy": true, "slot": the directory
-    with the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
-    `connection` as the shim of a live replica does (`shells`). Returns when the shell is over."""
+    with the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}, which the
+    main process becomes. Answers on `connection` as the shim of a live replica does (`shells`). Returns when
+    the shell is over."""
     slot, plan = protocol.ordered(order)
-    enclosed = start.enclose(plan.isolation.level)
-    os.chdir(slot)
-    sandbox = Sandbox(slot, plan, json.loads(order.decode("utf-8"))["shell"], connection)
+    shell = json.loads(order)["shell"]
+    groups = cgroups.ControlGroups(plan.limits)
     try:
+        enclosed = start.enclose(
+            plan.isolation.level, lambda program: shells.become(shell, connection, program)
+        )
+        os.chdir(slot)
         if isinstance(enclosed.main, OSError):
             raise enclosed.main
-        sandbox.run(order, enclosed.main)
+        groups.create()
+        _attend(enclosed.main, order, connection)
     except OSError as error:
-        sandbox.refuse("its view cannot be made: %s" % error)
+        shells.refuse(connection, "its view cannot be made: %s" % error)
+    finally:
+        processes.end_descendants()
+        cgroups.remove(groups.directories())
 
 
-class Sandbox:
-    """Has the main process make the view, opens the shell in it, and cleans up after both."""
-
-    def __init__(
-        self,
-        slot: str,
-        plan: protocol.LaunchDocument,
-        shell: protocol.Message,
-        connection: socket.socket,
-    ) -> None:
-        self._slot = slot
-        self._plan = plan
-        self._shell = shell
-        self._connection: socket.socket | None = connection
-        self._groups = cgroups.ControlGroups(plan.limits)
-        self._loop = loop.Loop()
-        self._inbox = b""
-        self._handles: list[int] = []
-        self._shells: shells.Shells | None = None
-        self._ended = False
-
-    def refuse(self, cause: str) -> None:
-        """Send the reason why there is no shell, unless the connection is the shell's already."""
-        if self._connection is not None:
-            shells.refuse(self._connection, cause)
-
-    def run(self, order: bytes, main: main_process.MainProcess) -> None:
-        """Serve the shell until it is over. Raises OSError."""
-        plan = self._plan
-        watched: memory_limit.MemoryLimit | None = None
-        try:
-            self._groups.create()
-            watched = memory_limit.MemoryLimit(
-                groups=self._groups,
-                limit=plan.limits.memory_limit,
-                shim=os.getpid(),
-                events=self._loop,
-                main=lambda: 0,
-                has_ended=lambda: self._ended,
-            )
-            main.say(order)
-            main.say(b"claimed")
-            main.say(b"go")
-            children = kernel.child_signals()
-            self._loop.add(children, lambda: self._reap(children))
-            self._loop.add(main.control.fileno(), lambda: self._hear(main.control))
-            watched.program_started()
-            while not self._ended:
-                self._loop.turn(None)
-        finally:
-            processes.end_descendants()
-            if watched is not None:
-                watched.close()
-            cgroups.remove(self._groups.directories())
-
-    def _hear(self, control: socket.socket) -> None:
-        try:
-            data, handles = unix_sockets.receive_some(control)
-        except ConnectionResetError:
-            data, handles = b"", []
-        self._handles += handles
-        self._inbox += data
-        *lines, self._inbox = self._inbox.split(b"\n")
-        for line in lines:
-            word, _, rest = line.decode("utf-8", "replace").partition(" ")
-            if word == "made" and self._connection is not None:
-                self._open_shell(json.loads(rest), self._connection)
-                self._connection = None
-            elif word in ("failed", "full"):
-                self.refuse("its view cannot be made: %s" % rest)
-                self._ended = True
-        if not data:
-            self._loop.drop(control.fileno())
-            self._ended = self._ended or self._shells is None
-
-    def _open_shell(self, made: protocol.Message, connection: socket.socket) -> None:
-        program = main_process.program_of(self._slot, self._plan, self._groups, (-1, -1))
-        self._shells = shells.inside(
-            self._plan,
-            program,
-            self._groups,
-            made,
-            self._handles,
-            events=self._loop,
-            take_calls=os.close,
-        )
-        self._shells.open(self._shell, connection)
-
-    def _reap(self, children: int) -> None:
-        os.read(children, 512)
-        while True:
-            try:
-                child, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if child == 0:
-                break
-            if self._shells is not None:
-                self._shells.reaped(child, status)
-        self._ended = self._ended or (self._shells is not None and self._shells.are_over)
+def _attend(main: main_process.MainProcess, order: bytes, connection: socket.socket) -> None:
+    """Have the main process become the shell, and tell of its end; hang it up if the other end is closed.
+    Raises OSError."""
+    children = kernel.child_signals()
+    for line in (order, b"claimed", b"go"):
+        main.say(line)
+    lines = b""
+    while data := main.control.recv(
+        4096
+    ):  # Handles of what it asks about socket calls are closed so.
+        lines += data
+    for line in lines.splitlines():
+        if line.startswith((b"failed ", b"full ")):
+            raise OSError(line.partition(b" ")[2].decode("utf-8", "replace"))
+    poll = select.poll()
+    poll.register(children, select.POLLIN)
+    poll.register(connection, 0)  # Tells that the other end is closed all the same.
+    patience: float | None = None
+    while True:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child == main.process:
+            shells.tell_end(connection, status)
+            return
+        if child:
+            continue
+        ready = [handle for handle, _ in poll.poll(patience)]
+        if children in ready:
+            os.read(children, 512)
+        elif ready:
+            poll.unregister(connection)
+            patience = shells.GRACE * 1000
+            for number in (signal.SIGHUP, signal.SIGCONT):
+                processes.send(main.process, number)
+        else:
+            return

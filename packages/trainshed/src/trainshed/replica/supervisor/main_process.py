@@ -21,7 +21,7 @@ Main process to shim:
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files, stall
@@ -36,9 +36,14 @@ class MainProcess:
     """The handle of a main process: it is forked at once, waits until it is given an order, and ends with
     the shim."""
 
-    def __init__(self, level: str, namespace: users.Namespace | None) -> None:
+    def __init__(
+        self,
+        level: str,
+        namespace: users.Namespace | None,
+        become: Callable[[program.Program], None],
+    ) -> None:
         """`level`: of its isolation. `namespace`: of the program's own users, if it was made in advance.
-        Raises OSError."""
+        `become`: turns it into its program. Raises OSError."""
         #: Read end of the pipe that the program writes its standard output to.
         self.output, output = os.pipe()
         #: Read end of the pipe for its standard error.
@@ -54,7 +59,7 @@ class MainProcess:
                 kernel.name_process("ts-program")
                 self.control.close()
                 kernel.close_all([self.output, self.errors])
-                _Beginning(control, (output, errors), level, namespace).run()
+                _Beginning(control, (output, errors), level, namespace).run(become)
             finally:
                 os._exit(1)
         for theirs in (control.detach(), output, errors):
@@ -116,7 +121,7 @@ class _Beginning:
         self._view = _view(self._plan.isolation, slot, self._files, namespace, devices)
         self._warm: warm_start.WarmStart | None = None
 
-    def run(self) -> None:
+    def run(self, become: Callable[[program.Program], None]) -> None:
         """Become the program; return if it is not run, or another process is it. If it cannot be executed,
         the exit code of this process is its."""
         try:
@@ -124,8 +129,7 @@ class _Beginning:
             self._say_made()
             while self._next() != b"go":
                 pass
-            if self._program.argv:
-                self._begin()
+            self._begin(become)
         except program.NotRun as refusal:
             os._exit(refusal.code)
         except OSError as error:
@@ -198,7 +202,7 @@ class _Beginning:
         unix_sockets.send(self._control, text, *shown)
         kernel.close_all(handles)
 
-    def _begin(self) -> None:
+    def _begin(self, become: Callable[[program.Program], None]) -> None:
         """Become the program; return if a fork of a preloader is it. Raises NotRun, OSError."""
         self._groups.hold()
         settle(self._plan, self._view.owner)
@@ -208,7 +212,7 @@ class _Beginning:
                 self._say("%s %d %s" % (warm_start.WARM, process, self._warm.preloaded))
                 return
             self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
-        self._program.become()
+        become(self._program)
 
 
 def settle(plan: protocol.LaunchDocument, owner: int | None) -> None:

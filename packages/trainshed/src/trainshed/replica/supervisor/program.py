@@ -134,7 +134,7 @@ class Program:
         groups: cgroups.ControlGroups,
     ) -> None:
         """`directory`: its working directory, which has to exist when it starts."""
-        #: The program and its arguments; empty = none is run, but shells can be opened in its place.
+        #: The program and its arguments.
         self.argv = argv
         self.environ = environ
         #: Its working directory.

@@ -29,7 +29,7 @@ MOST = 8
 TOO_MANY = "%d shells are open in it already; close one" % MOST
 NO_PROCESS = "no more process can be made in it: %s"
 _CONNECT_SECONDS = 5.0
-_GRACE = 2.0
+GRACE = 2.0
 """Seconds for a shell to end after SIGHUP before it is killed."""
 
 # Runs before bash's first prompt, because the files that bash reads at its start set a prompt as well.
@@ -55,17 +55,10 @@ class Shells:
         self._enter = enter
         self._take_calls = take_calls
         self._connections: dict[int, socket.socket] = {}
-        self._begun = False
-
-    @property
-    def are_over(self) -> bool:
-        """Whether at least one shell was asked for, and none is open any more."""
-        return self._begun and not self._connections
 
     def open(self, order: protocol.Message, connection: socket.socket) -> None:
         """Fork a shell, or refuse it on its connection, which is owned by this object from here on."""
         connection.setblocking(True)
-        self._begun = True
         is_port = order["o"] == "port"
         if len(self._connections) >= MOST and not is_port:
             refuse(connection, TOO_MANY)
@@ -108,8 +101,7 @@ class Shells:
         connection = self._connections.pop(child, None)
         if connection is None:
             return
-        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-        _say(connection, {"e": "ended", "status": code})
+        tell_end(connection, status)
         self._loop.drop(connection.fileno())
         connection.close()
 
@@ -119,7 +111,7 @@ class Shells:
         self._loop.drop(self._connections[child].fileno())
         for number in (signal.SIGHUP, signal.SIGCONT):
             processes.send(child, number)
-        self._loop.after(_GRACE, lambda: self._kill(child))
+        self._loop.after(GRACE, lambda: self._kill(child))
 
     def _kill(self, child: int) -> None:
         if child in self._connections:
@@ -135,8 +127,8 @@ class Shells:
             kept = {0, 1, 2, connection.fileno(), shim.fileno(), *self._inside}
             kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
             self._enter(shim)
-            become = _pass_port if order["o"] == "port" else _be_shell
-            become(order, connection, self._main)
+            carry_out = _pass_port if order["o"] == "port" else become
+            carry_out(order, connection, self._main)
         except program.NotRun as refusal:
             code = refusal.code
         except OSError as error:
@@ -145,7 +137,7 @@ class Shells:
             os._exit(code)
 
 
-def _be_shell(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
+def become(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
     """Become the shell that was asked for. Raises NotRun, OSError."""
     os.setsid()
     try:
@@ -247,6 +239,12 @@ def _environ(order: protocol.Message, environ: dict[str, str]) -> dict[str, str]
 def refuse(connection: socket.socket, cause: str) -> None:
     """Send the reason why there is no shell."""
     _say(connection, {"e": "refused", "cause": cause})
+
+
+def tell_end(connection: socket.socket, status: int) -> None:
+    """Send how a shell has ended. `status`: as of `os.waitpid`."""
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    _say(connection, {"e": "ended", "status": code})
 
 
 def _say(connection: socket.socket, message: protocol.Message) -> None:

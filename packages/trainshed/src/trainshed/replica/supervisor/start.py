@@ -19,6 +19,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from trainshed.replica import protocol
@@ -39,9 +40,12 @@ class Enclosed(NamedTuple):
     warden: socket.socket | None
 
 
-def enclose(level: str) -> Enclosed:
+def enclose(
+    level: str, become: Callable[[program.Program], None] = program.Program.become
+) -> Enclosed:
     """Go on as the shim of a replica at that level. It has the machine's view as the service has it, but its
-    own processes in /proc. Only the process that is the shim returns."""
+    own processes in /proc. Only the process that is the shim returns. `become`: turns the main process into
+    its program."""
     warden: socket.socket | None = None
     namespace: users.Namespace | None = None
     refused: OSError | None = None
@@ -68,7 +72,7 @@ def enclose(level: str) -> Enclosed:
             identity = identity._replace(proc="/proc/self/fd/%d" % handle)
             # Made before, because it takes a process. The main process reports that it cannot be made.
             namespace = _namespace() if level == protocol.LEVEL_OWN else None
-        main = main_process.MainProcess(level, namespace)
+        main = main_process.MainProcess(level, namespace, become)
     except OSError as error:
         return Enclosed(identity, error, warden)
     if namespace is not None:
