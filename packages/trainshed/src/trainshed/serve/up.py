@@ -313,7 +313,8 @@ def _is_disk_full(failure: BaseException) -> bool:
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        if getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+        code = getattr(cause, "sqlite_errorcode", 0)
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
             return True
         cause = cause.__cause__
     return False
