@@ -61,8 +61,6 @@ TOGETHER = {
         "slurm/test_hostile.py",
         "slurm/test_same_job.py",
         "slurm/test_service_faults.py",
-        "slurm/test_service_losses.py",
-        "slurm/test_service_rows.py",
     ),
     "users of slurm": (
         "slurm/test_conformance_users.py",

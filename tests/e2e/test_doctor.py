@@ -39,6 +39,6 @@ def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_in_tmp_is_advised_against(tmp_path: Path) -> None:
-    done = doctor(tmp_path, "--data", "/tmp/trainshed-doctor")
+    done = doctor(tmp_path, "--data", f"/tmp/trainshed-{os.getpid()}")
     assert done.returncode == 0
     assert "Systems empty /tmp when they start" in " ".join(done.stdout.split())

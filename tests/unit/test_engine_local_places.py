@@ -103,6 +103,6 @@ def test_nothing_is_started_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
         layout = Layout(place)
         layout.make()
         layout.require_room()
-        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, timeout=20)
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, timeout=60)
         with pytest.raises(OSError, match="Read-only"):
             layout.require_room()

@@ -12,7 +12,7 @@ import pytest
 from tests.sim import virtual
 from tests.sim.engine.clock import Clock
 from trainshed.eventloop import background, lag
-from trainshed.eventloop.lag import Lag, LagMeter
+from trainshed.eventloop.lag import LagMeter
 
 
 def test_the_death_of_a_task_is_logged_with_its_job_and_healed(
@@ -64,24 +64,18 @@ def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixtur
     assert "looking for container tools failed: OSError('no such tool')" in caplog.text
 
 
-def measured(block: float, *, computing: bool) -> Lag:
-    """What a meter says after the loop has stood still for so many seconds."""
+def stand_still(block: float) -> None:
+    """Have a meter watch a loop that does."""
 
-    async def story() -> Lag:
+    async def story() -> None:
         meter = LagMeter()
         meter.start()
         await asyncio.sleep(0.1)
-        if computing:
-            end = time.thread_time() + block
-            while time.thread_time() < end:
-                pass
-        else:
-            time.sleep(block)
+        time.sleep(block)
         await asyncio.sleep(0.1)
         meter.close()
-        return meter.reading()
 
-    return asyncio.run(story())
+    asyncio.run(story())
 
 
 def test_what_is_late_is_logged_with_where_the_loop_was(
@@ -90,9 +84,9 @@ def test_what_is_late_is_logged_with_where_the_loop_was(
     # A quarter of a second is what the loop may be late by on a busy machine before it stands still.
     monkeypatch.setattr(lag, "LATE", 0.75)
     with caplog.at_level(logging.WARNING):
-        measured(2.0, computing=False)
+        stand_still(2.0)
     messages = [record.getMessage() for record in caplog.records if record.name == lag.__name__]
-    where, how_late = messages
-    assert "the event loop has been waiting for" in where
-    assert "time.sleep(block)" in where
-    assert "the event loop was late by" in how_late
+    # A busy machine may have been late at another moment as well.
+    where = [text for text in messages if "time.sleep(block)" in text]
+    assert len(where) == 1 and "the event loop has been waiting for" in where[0]
+    assert any("the event loop was late by" in text for text in messages)

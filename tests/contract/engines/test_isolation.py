@@ -174,9 +174,10 @@ async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
 async def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
     """Wherever the service's data lies: two programs met each other's /tmp/param.txt where it lay in /tmp."""
+    name = f"{os.getpid()}.txt"
     program = (
         "import os, tempfile\n"
-        "for path in ('/tmp/param.txt', '/var/tmp/kept.txt', '/dev/shm/param.txt', 'mine'):\n"
+        f"for path in ('/tmp/{name}', '/var/tmp/kept-{name}', '/dev/shm/{name}', 'mine'):\n"
         "    try: print(open(path).read())\n"
         "    except FileNotFoundError: open(path, 'w').write(os.environ['NAME'])\n"
         "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
@@ -189,8 +190,8 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
             await house.engine.close()
             pytest.skip(str(refusal))
         try:
-            for name in ("one", "two"):
-                uid = await house.python(program, environ=(("NAME", name),))
+            for text in ("one", "two"):
+                uid = await house.python(program, environ=(("NAME", text),))
                 assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
                 assert house.texts(uid) == ["/tmp True"], "each finds none of the other's"
             # What it wrote is there when it is started again in its place.
@@ -201,8 +202,7 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
         finally:
             await house.end_all()
             await house.close()
-    assert not Path("/tmp/param.txt").exists()
-    assert not Path("/var/tmp/kept.txt").exists()
+    assert not Path("/tmp", name).exists() and not Path(f"/var/tmp/kept-{name}").exists()
 
 
 async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:

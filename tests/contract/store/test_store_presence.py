@@ -42,7 +42,7 @@ def commands(text: str) -> list[str]:
 
 def run(words: list[str]) -> None:
     for word in words:
-        subprocess.run(["/bin/sh", "-c", word], check=True, timeout=20)
+        subprocess.run(["/bin/sh", "-c", word], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("left", ["lock", "slots", "logs"])
