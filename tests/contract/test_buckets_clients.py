@@ -10,8 +10,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +19,8 @@ import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
-from tests.contract.buckets_service import MIB, MODULE, Service, client_at, plain, serving
-from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
-from trainshed.buckets.listeners import Listeners, encode
-from trainshed.buckets.setup import BucketSetup
+from tests.contract.buckets_service import MIB, Service, client_at, plain, serving
+from trainshed.buckets.callers import Caller, Kind, encode_caller
 
 
 @pytest.fixture
@@ -172,35 +168,6 @@ def test_the_python_client_with_versions_and_holds(client: Any) -> None:
     blob.patch()
     bucket.delete(force=True)
     assert not bucket.exists()
-
-
-def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path: Path) -> None:
-    client_at(service.address()).create_bucket("bucket-1")
-    assert service.stop(signal.SIGTERM) == 0
-    assert not service.uds.exists()
-    # A parent that starts the process and then waits; what it inherited it passes on.
-    script = "import subprocess as s, sys; s.Popen(sys.argv[1:], close_fds=False); sys.stdin.read()"
-    setup = BucketSetup(str(tmp_path / "r"), str(tmp_path / "s"), tokens=service.setup.tokens)
-    listeners = Listeners.opened(setup)
-    assert listeners.ports() == (0, 0)
-    descriptors = {name: listener.fileno() for name, listener in listeners.sockets().items()}
-    command = [sys.executable, *MODULE, "0", setup.encode(), encode(descriptors)]
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script, *command],
-        stdin=subprocess.PIPE,
-        pass_fds=[*descriptors.values()],
-    )
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(tmp_path / "s"))
-        listeners.close()
-        connection.settimeout(60)
-        head = b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\nX-Trainshed-Identity: %b\r\n\r\n"
-        connection.sendall(head % encode_caller(ANONYMOUS))
-        assert b"200 OK" in connection.recv(MIB)
-        parent.kill()
-        parent.wait()
-        while connection.recv(MIB):  # to the end, which comes when the process is gone
-            pass
 
 
 def test_a_store_is_served_by_one_process(service: Service) -> None:

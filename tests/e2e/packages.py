@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,22 @@ def source_package(task: str, setup: str = _SETUP) -> bytes:
             member = tarfile.TarInfo(name)
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
+    return made.getvalue()
+
+
+def wheel(name: str, source: str, version: str = "0.1") -> bytes:
+    """A wheel with one module, which needs nothing to be built with."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": source,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
     return made.getvalue()
 
 

@@ -4,9 +4,7 @@ spec/program, spec/runtimes#images; facts/program#arguments).
 The images are made of this machine's own files and imported with podman, in a store of their own.
 """
 
-import io
 import os
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.packages import wheel
 from tests.e2e.running import CUSTOM_JOBS, ROOT, Service, custom_job, running, submit, worker_pool
 
 OWN_PATHS = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT", "PIP_FIND_LINKS")
@@ -47,22 +46,6 @@ class Yard:
         uid = submit(self.service, custom_job(worker_pool(**program)))
         state = self.service.finish(uid, seconds=120)["state"]
         return state, self.service.lines(uid, "workerpool0-0")
-
-
-def wheel(name: str, source: str) -> bytes:
-    """A wheel with one module, which needs nothing to be built with."""
-    info = f"{name}-0.1.dist-info"
-    files = {
-        f"{name}.py": source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        for path, text in (files | {f"{info}/RECORD": record}).items():
-            archive.writestr(path, text)
-    return made.getvalue()
 
 
 @pytest.fixture(scope="module")

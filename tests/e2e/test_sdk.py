@@ -2,12 +2,11 @@
 delete."""
 
 import json
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.packages import wheel
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, seen_by_sdk
 from tests.isolation import needs_view
 
@@ -129,27 +128,15 @@ print("SEEN", json.dumps(seen))
 """
 
 
-def _wheel(directory: Path) -> Path:
-    name, info = "trainshed_e2e_requirement", "trainshed_e2e_requirement-2.5.dist-info"
-    files = {
-        f"{name}.py": "__version__ = '2.5'\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: trainshed-e2e-requirement\nVersion: 2.5\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
-    path = directory / f"{name}-2.5-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-    return path
-
-
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program saw."""
     script = tmp_path_factory.mktemp("sdk") / "train.py"
     script.write_text(_SCRIPT)
-    arguments = (SKLEARN, str(script), _wheel(common_place()).as_uri())
+    name = "trainshed_e2e_requirement"
+    requirement = common_place() / f"{name}-2.5-py3-none-any.whl"
+    requirement.write_bytes(wheel(name, "__version__ = '2.5'\n", "2.5"))
+    arguments = (SKLEARN, str(script), requirement.as_uri())
     return seen_by_sdk(service, _PROGRAM, *arguments, transport="rest")
 
 

@@ -12,7 +12,7 @@ _BUCKETS = "packages/trainshed/src/trainshed/buckets/"
 _CONTRACT = tests("tests/contract/store/test_store_contract.py")
 _LOG_READER = tests("tests/unit/test_store_logs.py")
 _OBJECTS = tests("tests/unit/test_buckets_objects.py")
-_KILLS = tests("tests/contract/api/test_killed_requests.py")
+_POINTS = tests("tests/unit/test_points.py")
 
 KEEPING: Final = (
     Mutant(
@@ -154,7 +154,7 @@ KEEPING: Final = (
         "later is None or steps[later] != steps[n]",
         "later is None or steps[later] >= steps[n]",
         "A client that had no answer, and sends its points again, sees them twice.",
-        _KILLS,
+        _POINTS,
     ),
     Mutant(
         "directory beside taken for a job's output",

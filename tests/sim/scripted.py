@@ -42,7 +42,6 @@ class ScriptedEngine:
         self.ended: dict[Key, tuple[int, ExitRecord]] = {}
         self.slots: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
         self.stopped: set[tuple[JobUid, int]] = set()
-        self.refused: set[tuple[Key, int]] = set()
         self.launches: list[Key] = []
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
         self.unavailable = 0
@@ -102,11 +101,6 @@ class ScriptedEngine:
             before = self.alive.get(key) or self.ended.get(key, (0,))[0]
             if plan.incarnation <= before or key[:2] in self.stopped:
                 continue
-            if (key, plan.incarnation) in self.refused:
-                self.events.put_nowait(
-                    ReplicaReport(key[0], ReplicaLost(*key[1:], plan.incarnation, "never started"))
-                )
-                continue
             assert key not in self.alive, "two incarnations live"
             self.launches.append(key)
             self.alive[key] = plan.incarnation
@@ -132,14 +126,7 @@ class ScriptedEngine:
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
-        key = (job_uid, attempt, replica)
-        if self.alive.get(key) == incarnation:
-            self.exit(*key, signal=15, stopped=True)
-        elif self.ended.get(key, (0,))[0] < incarnation:
-            self.refused.add((key, incarnation))
-            self.events.put_nowait(
-                ReplicaReport(key[0], ReplicaLost(*key[1:], incarnation, "never started"))
-            )
+        raise AssertionError("nobody is stopped alone here")
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault

@@ -190,8 +190,7 @@ async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> 
         live.job for live in await house.store.ledger.load_live() if isinstance(live.job, Job)
     ]
     plan = live.spec.data
-    assert plan is not None
-    assert str(plan.dataset).endswith(f"/datasets/{dataset}")
+    assert plan is not None and str(plan.dataset).endswith(f"/datasets/{dataset}")
     assert plan.directory.startswith(f"gs://bucket/out/dataset-{dataset}-tables-")
     assert dict(live.spec.pool(0).program.env) == dict(plan.env)
 

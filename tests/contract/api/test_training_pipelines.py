@@ -61,8 +61,7 @@ async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None
     assert child["labels"] == {"team": "a"}
     assert child["jobSpec"] == inputs()
     (stored,) = await house.store.reader.children(JobUid(1000))
-    assert isinstance(stored, Job)
-    assert stored.parent is not None
+    assert isinstance(stored, Job) and stored.parent is not None
     assert str(stored.parent.name) == view["name"]
     assert house.woken == [1000, 1001]
     listed = (await house.result("GET", f"{LOCATION}/customJobs"))["customJobs"]
@@ -178,8 +177,7 @@ async def test_cancel_and_delete(house: House) -> None:
     name = (await created(house))["name"]
     assert await house.result("POST", f"/v1/{name}:cancel") == {}
     live = await house.store.ledger.load(JobUid(1000))
-    assert live is not None
-    assert len(live.intents) == 1
+    assert live is not None and len(live.intents) == 1
     assert (await house.call("DELETE", f"/v1/{name}")).error["status"] == "FAILED_PRECONDITION"
     await house.become(name, state=PipelineState.CANCELLED, ended=START)
     assert (await house.result("DELETE", f"/v1/{name}"))["done"] is True

@@ -278,8 +278,7 @@ def test_nothing_of_it_stays_when_the_service_ends_it(place: Path, level: str) -
     script = "setsid sleep 600 & echo begun; exec sleep 600"
     confinement = _confinement(place, level)
     with begun(["/bin/sh", "-c", script], {}, place / "room", confinement) as run:
-        assert run.process.stdout is not None
-        assert run.process.stdout.readline() == b"begun\n"
+        assert run.process.stdout is not None and run.process.stdout.readline() == b"begun\n"
         run.end()
         # Its end of the pipe is closed when nobody has it any more.
         assert run.process.stdout.read() == b""

@@ -180,19 +180,3 @@ def test_a_wheel_puts_nothing_outside(workshop: Workshop, outside: Outside, kind
         archive.writestr(f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,"]))
     layer = _prepare(workshop, f"{name}-1-py3-none-any.whl", made.getvalue())
     _check(layer, outside, workshop.cache)
-
-
-def test_an_archive_beyond_a_limit_fails_the_job_at_once(workshop: Workshop) -> None:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("p-1/pyproject.toml", bytes(16 << 20))
-    uri = f"gs://b/{uuid.uuid4().hex}/p-1.zip"
-    workshop.objects.content[uri] = made.getvalue()
-    workshop.said.clear()
-    with pytest.raises(PackageFailed) as refused:
-        workshop.prepare(uri)
-    message = str(refused.value)
-    assert f"The archive {uri} is not opened" in message
-    assert "p-1/pyproject.toml has more than 4 MiB (the limit of metadata files)" in message
-    # No second way is tried, which would come to the same.
-    assert not any("package index" in line for line in workshop.said)

@@ -254,8 +254,7 @@ async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
     await store.intake.tell(job.uid, [entry("shell"), entry("shell")])
     assert await store.reader.job(job.name) == before
     live = await store.ledger.load(job.uid)
-    assert live is not None
-    assert live.generation == 1
+    assert live is not None and live.generation == 1
     epoch = await store.ledger.acquire("me")
     await store.ledger.commit(epoch, step(live_job(live), JobState.SUCCEEDED, "over"))
     await store.intake.tell(job.uid, [entry("shell")])
