@@ -77,7 +77,6 @@ def test_a_text_that_is_none_closes_the_web_socket_and_nothing_else(service: Ser
         socket.send(b"\xff\xfe", text=True)
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv()
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1007
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1007
     assert service.ask("GET", "/trainshed/v1/status").status == 200
     assert log.read_text() == before

@@ -68,8 +68,7 @@ def test_whoever_ends_the_command_ends_its_job_and_its_service(
     (tmp_path / "task.py").write_text("import time; print('it is up', flush=True); time.sleep(300)")
     mark = new_mark()
     with _local_run(tmp_path, "task.py", f"--env=JOB={mark}", MARK=mark) as process:
-        assert process.stdout is not None
-        assert any("it is up" in line for line in process.stdout)
+        assert process.stdout is not None and any("it is up" in line for line in process.stdout)
         service_and_program = [pid for pid in marked(mark) if pid != process.pid]
         assert service_and_program
         os.kill(process.pid, number)

@@ -188,8 +188,7 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            assert typed.stdout is not None
-            assert typed.stdout.readline() == b"in\n"
+            assert typed.stdout is not None and typed.stdout.readline() == b"in\n"
             service.kill()
         assert typed.communicate(timeout=30)[1] == b"The connection broke off.\n"
         assert typed.returncode == 255

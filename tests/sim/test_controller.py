@@ -166,8 +166,7 @@ async def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
         w.engine.always["launch"] = LaunchRejected("there is no such node")
         uid = await w.create(job(1))
         failed = await w.state(uid, JobState.FAILED)
-        assert failed.error is not None
-        assert (failed.error.code, failed.attempt) == (9, 1)
+        assert failed.error is not None and (failed.error.code, failed.attempt) == (9, 1)
         assert "there is no such node" in failed.error.message
         async with asyncio.timeout(60):
             while await w.engine.released.get() != (uid, 1):
@@ -185,8 +184,7 @@ async def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_en
         await w.crash()
         w.engine.unavailable = 0
         failed = await w.state(uid, JobState.FAILED)
-        assert failed.error is not None
-        assert "no such object gs://b/x" in failed.error.message
+        assert failed.error is not None and "no such object gs://b/x" in failed.error.message
 
 
 @pytest.mark.parametrize("method", ["stop", "release"])
@@ -280,3 +278,26 @@ async def test_others_have_their_turn_while_jobs_are_taken_in(
     assert seen[0] < seen[1] < seen[2]
     await w.controller.close()
     w.store.close()
+
+
+async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        asking = asyncio.create_task(w.create(job(1)))
+        await asyncio.sleep(0)
+        asking.cancel()
+        uid = job(1).uid
+        async with asyncio.timeout(60):
+            while w.notices.count(uid) == 0:
+                await w.notices.wait_beyond(uid, 0, 10)
+        await w.state(uid, JobState.RUNNING)
+
+
+async def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.datasets.gate.clear()
+        subject = reading(1)
+        uid = await w.create(subject)
+        await w.state(uid, JobState.PREPARING)
+        await w.cancel(subject)
+        await w.state(uid, JobState.CANCELLED)
+        assert w.engine.launches == []

@@ -157,8 +157,7 @@ async def ended(w: World, uid: JobUid) -> None:
 async def store_end(w: World, uid: JobUid) -> None:
     """End a job in the store alone, as a service does that is killed right afterwards."""
     live = await w.store.ledger.load(uid)
-    assert live is not None
-    assert isinstance(live.job, Job)
+    assert live is not None and isinstance(live.job, Job)
     over = replace(
         live.job, state=JobState.SUCCEEDED, phase=AttemptState.OVER, ended=w.time, replicas=()
     )

@@ -71,8 +71,7 @@ async def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_fo
         await w.state(uid, JobState.RUNNING)
         w.engine.exit(uid, 1, WORKER, 1)
         failed = await w.state(uid, JobState.FAILED)
-        assert failed.error is not None
-        assert failed.error.code == 13
+        assert failed.error is not None and failed.error.code == 13
         assert not w.engine.alive
         assert "service_failed" in await kinds(w, uid)
 
@@ -104,8 +103,7 @@ async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
         gate.set()
         await w.state(urgent, JobState.RUNNING)
         waits, _ = await w.store.reader.job_by_uid(slower)
-        assert isinstance(waits, Job)
-        assert (waits.state, waits.attempt) == (JobState.QUEUED, 0)
+        assert isinstance(waits, Job) and (waits.state, waits.attempt) == (JobState.QUEUED, 0)
         assert list(w.engine.alive) == [(urgent, 1, PRIMARY)]
         w.engine.exit(urgent, 1, PRIMARY, 0)
         await w.state(slower, JobState.RUNNING)

@@ -290,8 +290,7 @@ def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
     name = bureau.ask("ada")
     failed = bureau.serve().operation(name)
     assert failed.state is OperationState.FAILED
-    assert failed.error is not None
-    assert failed.error.code == 5
+    assert failed.error is not None and failed.error.code == 5
     assert bureau.trials() == ()
 
 
@@ -307,8 +306,7 @@ def test_a_trial_that_changes_each_time_fails_the_operation_in_the_end() -> None
     bureau.advisor.meanwhile = touch
     name = bureau.ask("ada", 2)
     failed = bureau.serve().operation(name)
-    assert failed.error is not None
-    assert (failed.error.code, failed.trials) == (13, ())
+    assert failed.error is not None and (failed.error.code, failed.trials) == (13, ())
 
 
 def test_an_operation_that_is_cancelled_meanwhile_is_not_computed_again() -> None:
@@ -335,8 +333,7 @@ def test_a_suggestion_that_fails_is_computed_again_and_in_the_end_says_why() -> 
     bureau.advisor.faults = [AdvisorFailed("it died")] * 6
     name, next_one = bureau.ask("ada"), bureau.ask("bob")
     failed = bureau.serve().operation(name)
-    assert failed.error is not None
-    assert failed.error.code == 13
+    assert failed.error is not None and failed.error.code == 13
     assert "it died" in failed.error.message
     assert bureau.given(next_one) == (1,), "it fails once, and is computed again"
 

@@ -102,3 +102,15 @@ def test_the_environment_changes_its_key_with_both_in_it(file: Path) -> None:
     both.end_change(key)
     assert Sealer(file, {VARIABLE: new}).open(again, ID) == "hunter2"
     assert not file.exists()
+
+
+def test_of_two_changes_at_once_the_second_forgets_the_former_keys(file: Path) -> None:
+    sealer = Sealer(file, {})
+    sealer.seal("hunter2", ID)
+    first = sealer.start_change()
+    sealed = sealer.seal("hunter2", ID)
+    second = sealer.start_change()
+    sealer.end_change(first)
+    assert Sealer(file, {}).open(sealed, ID) == "hunter2"
+    sealer.end_change(second)
+    assert len(file.read_text().split()) == 1

@@ -193,3 +193,8 @@ def test_a_filter_that_cannot_be_meant_is_refused(text: str, part: str) -> None:
     (violation,) = refused.value.violations
     assert violation.field == "filter"
     assert part in violation.description
+
+
+def test_a_filter_has_a_largest_length() -> None:
+    with pytest.raises(FilterError, match="longer"):
+        parse_filter("a" * 20_001)

@@ -33,8 +33,7 @@ def metadata() -> Metadata:
 
 def asked(metadata: Metadata, path: str, query: str = "", **more: Any) -> Response:
     answer = metadata.answer(path, query, more.pop("headers", FLAVOR), CALLER, **more)
-    assert answer is not None
-    assert dict(answer.headers)[b"metadata-flavor"] == b"Google"
+    assert answer is not None and dict(answer.headers)[b"metadata-flavor"] == b"Google"
     assert dict(answer.headers)[b"content-length"] == b"%d" % len(answer.body)
     return answer
 
@@ -88,8 +87,7 @@ def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
     ):
         path = f"{V1}/instance/{name}"
         answer = metadata.answer(path, "", FLAVOR, placed)
-        assert answer is not None
-        assert (answer.status, answer.body.decode()) == (200, expected)
+        assert answer is not None and (answer.status, answer.body.decode()) == (200, expected)
         # Said by nobody.
         assert asked(metadata, path).status == 404
 

@@ -144,3 +144,14 @@ def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(unknown: str, n
 def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
     """spec/submit#defaults."""
     assert (images.pair_fault(version, python) == "") is legal
+
+
+def test_consumed_units() -> None:
+    """facts/machines#ml-units: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
+    minute = machines.MINUTE
+    assert machines.consumed_units([0.3878], 386 * minute // 60) == 0.06
+    assert machines.consumed_units([0.3878] * 3, 5 * minute) == 0.1
+    assert machines.consumed_units([0.3878], 60 * minute) == 0.39
+    assert machines.consumed_units([0.3878], 0) == 0
+    assert machines.consumed_units([], minute) == 0
+    assert machines.units_per_hour("n4-standard-4") is None

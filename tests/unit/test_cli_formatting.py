@@ -6,9 +6,12 @@ import sys
 import click
 import pytest
 
+from tests.unit.jobs import SECOND
 from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.output import metered
+from trainshed.cli.text.moments import duration, gibibytes, size
 from trainshed.cli.text.tables import Field, table_of, width
+from trainshed.core.retention import parse_age, parse_size
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 NOON = "2026-11-20T12:00:00Z"
@@ -60,3 +63,36 @@ def test_a_terminal_is_told_how_far_a_long_transfer_is(
     assert list(metered("d/weights.bin", size, chunks)) == chunks
     assert ("d/weights.bin, 9.4 MB" in terminal.getvalue()) is is_shown
     assert ("100%" in terminal.getvalue()) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (-1, "0.00s"),
+        (420_000_000, "0.42s"),
+        (9_999_999_999, "9.9s"),
+        (42 * SECOND, "42s"),
+        (192 * SECOND, "3m 12s"),
+        (7500 * SECOND, "2h 05m"),
+        (76 * 3600 * SECOND, "3d 4h"),
+    ],
+)
+def test_durations(length: int, text: str) -> None:
+    assert duration(length) == text
+
+
+def test_sizes() -> None:
+    assert [size(count) for count in (7, 24_100, 9.96e6, 3e12)] == [
+        *("7 B", "24.1 kB", "10.0 MB", "3.0 TB")
+    ]
+    assert [gibibytes(count << 27) for count in (0, 109, 7680)] == ["–", "13.6 GiB", "960 GiB"]
+
+
+def test_ages_and_sizes_that_are_kept() -> None:
+    ages = {"": 0, "12h": 12 * 3600, "30d": 30 * 86_400, "4w": 28 * 86_400}
+    assert {text: parse_age(text) // SECOND for text in ages} == ages
+    sizes = {"": 0, "5MB": 5_000_000, "2GiB": 2 << 30}
+    assert {text: parse_size(text) for text in sizes} == sizes
+    for text in ("0GB", "50", "50gb", "-1GB", "1.5GB"):
+        with pytest.raises(ValueError, match="50GB"):
+            parse_size(text)

@@ -104,8 +104,7 @@ def test_a_decision_counts_until_the_job_is_stored_without_it(
     made, subject = case()
     made.put(subject)
     (event,) = decided(made, subject)
-    assert isinstance(event, kind)
-    assert made.counts(subject.uid, event)
+    assert isinstance(event, kind) and made.counts(subject.uid, event)
     assert decided(made, subject) == [], "decided once"
     made.put(subject)
     assert not made.counts(subject.uid, event)
@@ -154,8 +153,7 @@ async def test_what_changes_during_a_decision_is_seen_at_once_and_decided_about_
     assert scene.room.queue_length == 2
     assert await scene.decided() == []
     waiting = scene.room.why(third.uid, NOW)
-    assert waiting is not None
-    assert waiting.reason is WaitReason.CAPACITY
+    assert waiting is not None and waiting.reason is WaitReason.CAPACITY
 
 
 async def test_nothing_of_a_preflight_is_seen_and_it_is_answered_beside_decisions() -> None:

@@ -80,8 +80,7 @@ def test_a_tuning_job_whose_looks_fail_each_time_ends_with_the_cause() -> None:
         assert not looks.work().state.is_final
     looks.look()
     job = looks.work()
-    assert isinstance(job, TuningJob)
-    assert job.state is JobState.FAILED
+    assert isinstance(job, TuningJob) and job.state is JobState.FAILED
     assert job.error is not None
     assert (job.error.code, job.error.reason) == (INTERNAL, "the record makes no sense")
     assert not job.running

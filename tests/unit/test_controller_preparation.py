@@ -145,3 +145,13 @@ async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> 
     preparation = prepare()
     preparation.send(None)
     preparation.close()
+
+
+async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Path) -> None:
+    """As after a restart of the service in the middle of a build."""
+    for text in ("first", "second"):
+        async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
+            hearing.hear(text)
+    page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
+    assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
+    assert page.lines[0].at < page.lines[1].at

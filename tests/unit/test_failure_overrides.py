@@ -81,8 +81,7 @@ def test_a_new_row_stands_before_the_failures_and_wins() -> None:
     for _ in range(2):
         subject.up().exits(WORKER, signal=7)
     error = subject.up().job.error
-    assert error is not None
-    assert error.code == 3
+    assert error is not None and error.code == 3
     assert "The replica workerpool1-0 exited with a non-zero status of 7." in error.message
 
 

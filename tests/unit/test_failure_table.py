@@ -154,8 +154,7 @@ def test_signals_are_published_bare_for_packages_and_plus_128_for_containers(
     """spec/failures#crashes: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
     spent = Spent(CREATED, retries=(("transient_exit", 3),))
     error = judge(ended(record, is_package=is_package), spent, RULES).error
-    assert error is not None
-    assert error.status == status
+    assert error is not None and error.status == status
     assert f"exited with a non-zero status of {status}. Termination reason: Error." in error.message
 
 
@@ -177,3 +176,12 @@ def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
     assert error is not None
     assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
     assert error.tail == log
+
+
+def test_the_out_of_disk_message_says_what_to_do() -> None:
+    verdict = judge(ended(replace(exited(signal=9), out_of_disk=True)), FRESH, RULES)
+    assert verdict.error is not None
+    assert verdict.error.message == (
+        "The replica workerpool0-0 was ended because its files took more than its disk has. Delete what is "
+        "not needed, or ask for a larger disk (bootDiskSizeGb)."
+    )

@@ -43,8 +43,7 @@ def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
         f"if [ \"$1\" = --version ]; then echo podman version 4; else echo '{WORKS}'; fi",
     )
     tool = tools(tmp_path, "docker").tool()
-    assert tool is not None
-    assert tool.name == "podman"
+    assert tool is not None and tool.name == "podman"
 
 
 def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: Path) -> None:

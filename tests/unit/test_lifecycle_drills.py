@@ -30,7 +30,6 @@ def test_an_attempt_meets_what_the_rule_of_that_name_is_about(kind: DrillKind, r
     assert instructions(life.job) == (StopReplicas(1),)
     (verdict,) = [e for e in life.told if e.kind == "verdict"]
     assert (verdict.details["rule"], verdict.details["drill"]) == (rule, 1)
-    assert life.job.retry is not None
-    assert not life.job.retry.keeps_room
+    assert life.job.retry is not None and not life.job.retry.keeps_room
     life.up()
     assert (life.job.attempt, life.job.state) == (2, JobState.RUNNING)

@@ -86,6 +86,5 @@ def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
     """spec/failures#rules, last row: CANCELLED, the reason in the message, code 1."""
     life = Life(job(1, scheduling=Scheduling(max_wait=1800 * SECOND))).cancel(cause)
     assert life.job.state is JobState.CANCELLED
-    assert life.job.error is not None
-    assert life.job.error.code == 1
+    assert life.job.error is not None and life.job.error.code == 1
     assert words in life.job.error.message

@@ -17,6 +17,12 @@ def spec_with(value: str) -> JobSpec:
     )
 
 
+def test_vertex_jobs_log_below_their_output_directory() -> None:
+    assert [log_directory(job(output=output).spec) for output in ("gs://b/out/", "")] == [
+        *("gs://b/out/logs", "")
+    ]
+
+
 def test_ml_jobs_log_anywhere_in_their_job_directory() -> None:
     spec = replace(job(api=Api.ML).spec, job_dir="gs://b/census/3/")
     assert log_directory(spec) == "gs://b/census/3"

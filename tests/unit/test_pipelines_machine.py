@@ -76,6 +76,9 @@ def test_the_first_version_of_a_model_is_its_default() -> None:
     assert json.loads(version.public_json) == {"displayName": "m", "artifactUri": f"{OUTPUT}/model"}
     assert version.pipeline == str(stored().name)
     assert left(draft(stored(), aliases=("default",))).aliases == ("default",)
+    other = stored()
+    other = replace(other, name=replace(other.name, project_id="other"))
+    assert left(other).name.project_id == "other"
 
 
 def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is() -> None:

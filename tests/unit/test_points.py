@@ -21,6 +21,7 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
 
 
 async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
+    """spec/invariants#durability, facts/experiments#points."""
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
     path = tmp_path / "7.points"
@@ -31,8 +32,9 @@ async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
         path.write_bytes(both[:cut])
         after = PointFiles(tmp_path)
         assert await after.read(7, [1]) == {1: points(1)}
-        await after.append(7, [(1, points(3))])
-        assert await after.read(7, [1]) == {1: points(1, 3)}
+        for _ in range(2):  # Sent again by a client that has had no answer.
+            await after.append(7, [(1, points(3))])
+        assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 3)}
     path.write_bytes(whole + bytes(20))  # As a power cut leaves it.
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
     path.write_bytes(both[:-1] + bytes([both[-1] ^ 1]))
@@ -150,3 +152,12 @@ async def test_a_full_run_that_thins_keeps_its_whole_course(
     assert (steps[0], steps[-1]) == (0, 99_999)
     assert len(steps) > 3000
     assert max(b - a for a, b in pairwise(steps)) < 1000
+
+
+async def test_points_of_runs_that_are_gone_are_gone(tmp_path: Path) -> None:
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(1))])
+    await files.forget([7, 8])
+    assert await files.read(7, [1]) == {1: []}
+    await files.append(7, [(1, points(2))])
+    assert await files.read(7, [1]) == {1: points(2)}

@@ -141,3 +141,18 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(
     monkeypatch.setattr(os, "write", part)
     durable.write(str(tmp_path / "slots.json"), "the whole text", sync=False)
     assert (tmp_path / "slots.json").read_text() == "the whole text"
+
+
+def test_another_file_system_does_not_count(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system")
+    tree = TreeSize("/dev")
+    assert tree.go_on(60.0)
+    write(own := shared / f"trainshed-test-{os.getpid()}", 4 * MIB)
+    try:
+        again = TreeSize("/dev")
+        assert again.go_on(60.0)
+        assert again.found - tree.found < MIB
+    finally:
+        own.unlink()

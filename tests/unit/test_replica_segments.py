@@ -177,7 +177,7 @@ def test_what_finds_no_room_waits_in_its_order(two_files: Path) -> None:
     log.write("e", ["behind it"])
     assert not log.flush()
     assert [line["n"] for line in whole(two_files)] == list(range(written - 1))
-    subprocess.run(["mount", "-o", "remount,size=1m", str(two_files)], check=True, timeout=20)
+    subprocess.run(["mount", "-o", "remount,size=1m", str(two_files)], check=True, timeout=60)
     assert log.flush()
     assert log.readable == log.lines == written + 1
     log.seal()

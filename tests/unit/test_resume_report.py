@@ -96,3 +96,14 @@ def test_the_advice_names_the_likely_cause(said: str, *, in_bucket: bool) -> Non
     hit = only(killed())
     finding = find(hit, steps(1, 5, 1), hit.restarted, in_bucket=in_bucket, over=True)
     assert said in finding.advice
+
+
+def test_a_fault_under_way_is_unknown_for_now() -> None:
+    life = Life(job(1, 1)).up().see(order(DrillKind.KILL))
+    finding = find(only(life), steps(1, 5, None), 0, in_bucket=True, over=False)
+    assert finding.why == "the fault has shown no effect yet"
+    life.exits(PRIMARY, signal=9)
+    finding = find(only(life), steps(1, 5, None), 0, in_bucket=True, over=False)
+    assert finding.why == "it is not up again yet"
+    finding = find(only(life.up()), steps(1, 5, None), 0, in_bucket=True, over=False)
+    assert finding.why == "no line of workerpool0-0 has told a step since the restart"

@@ -369,3 +369,12 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         convert("images", MappedImages, tables)
     places = [line.partition(":")[0] for line in str(refusal.value).splitlines()]
     assert places == ["images[1].runtime", "images[2].pattern", "images[2].runtime", "images"]
+
+
+def test_a_python_of_an_entry_that_is_not_here_is_told_or_refused() -> None:
+    """spec/runtimes#substitutes: nearest with a notice; `exact` refuses."""
+    text = '[[images]]\npattern = "python:3.8"\nruntime = "python"\npython = "3.8"\n'
+    choice = chosen(mapping(text).for_image("python:3.8"))
+    assert choice.python_version == "3.11"
+    assert "3.8" in choice.notices[0].partition("the job runs in")[2]
+    assert "refuse" in refused(mapping(text, exact=True).for_image("python:3.8"))

@@ -59,8 +59,7 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as shim:
-        assert shim.stdout is not None
-        assert shim.stdout.readline() == b"1\n"
+        assert shim.stdout is not None and shim.stdout.readline() == b"1\n"
         (piece,) = _pieces(cache)
         assert piece.why == "a program lives in it"
         assert not piece.remove()
@@ -167,3 +166,12 @@ def test_a_download_takes_no_room_as_long_as_an_environment_has_it_too(cache: Pa
     shared.unlink()
     (piece,) = cleaner.downloads()
     assert piece.bytes >= 500_000
+
+
+def test_a_download_cache_that_an_operator_named_is_his_own(cache: Path, tmp_path: Path) -> None:
+    archive = cache / "uv" / "archive-v0" / "abc"
+    (archive / "old_thing-1.0.dist-info").mkdir(parents=True)
+    _age(archive, 40)
+    shared = {"PATH": "/usr/bin:/bin", "UV_CACHE_DIR": str(tmp_path / "shared")}
+    installer = Installer(cache / "uv", shared)
+    assert list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).downloads()) == []

@@ -85,8 +85,7 @@ async def test_a_caller_that_goes_stops_nothing_that_another_waits_for(
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
-    assert build.stop is not None
-    assert not build.stop.is_asked
+    assert build.stop is not None and not build.stop.is_asked
     build.go.set()
     assert await staying == "built"
     # Who has gone hears no more.
@@ -104,6 +103,5 @@ async def test_what_nobody_waits_for_is_stopped_where_that_is_wanted(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert build.stop is not None
-        assert build.stop.is_asked is abandons
+        assert build.stop is not None and build.stop.is_asked is abandons
         build.go.set()

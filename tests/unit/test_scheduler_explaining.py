@@ -238,3 +238,17 @@ def test_replicas_that_share_a_node_never_use_more_than_it_has() -> None:
     (shared,) = node_statuses(world.snapshot, {})
     assert (shared.used_vcpus, shared.used_memory_bytes) == (8, 16 * GIB)
     assert shared.used_accelerators == ((T4, 1),)
+
+
+def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
+    """spec/failures#maintenance."""
+    drained = NodeCondition.DRAINED
+    world = World([node("a", 4, condition=drained), node("b", 4, condition=drained)])
+    lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))
+    world.put(GangState(gang(1, 4, replicas=2), unplaced=lost))
+    assert said(world, 1) == Waiting(
+        WaitReason.NO_NODE,
+        "2 replicas wait for another place: workerpool0-0 lost its place on a;"
+        " needs 4 CPUs on a node, and a is drained, b is drained",
+        "a drained node is given back with: trainshed nodes drain NAME --undo",
+    )

@@ -88,8 +88,7 @@ def test_relaxed_gangs_are_dealt_evenly_and_one_too_large_runs_alone() -> None:
     world = World([node("a", 1), node("b", 1)], Policy(max_replicas=4))
     world.wait(gang(1, 900, replicas=5))
     (made,) = world.step(NOW).decisions
-    assert isinstance(made, Admit)
-    assert [name for _, name in made.nodes].count("a") == 3
+    assert isinstance(made, Admit) and [name for _, name in made.nodes].count("a") == 3
     world.wait(gang(2))
     assert world.admitted() == []
     world.end(1)

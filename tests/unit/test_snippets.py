@@ -1,6 +1,7 @@
 """The same job for other clients: what is printed says all of it, in words that those clients take."""
 
 import ast
+import json
 import shlex
 from typing import Any
 
@@ -57,3 +58,15 @@ def test_a_job_is_created_by_the_client_library() -> None:
         "timeout": {"seconds": 60},
         "disable_retries": True,
     }
+
+
+def test_a_custom_job_is_a_command_of_gcloud_and_its_file() -> None:
+    job = custom(serviceAccount="me@p")
+    head, _, rest = snippet(SnippetForm.GCLOUD, Api.VERTEX, "p", "r", job).partition("\n")
+    assert head == "cat > job.json <<'END'"
+    content, _, command = rest.partition("\nEND\n")
+    assert json.loads(content) == job["jobSpec"]
+    assert shlex.split(command.replace("\\\n", "")) == [
+        *("gcloud", "ai", "custom-jobs", "create", "--region=r", "--display-name=first try"),
+        "--config=job.json",
+    ]

@@ -210,6 +210,8 @@ def test_tiers_with_devices() -> None:
     assert len(gpu.warnings) == 1, "only who knows the nodes can say that they have none"
     assert "NVIDIA_TESLA_K80" in without_gpus(gpu.pools, ())
     assert without_gpus(gpu.pools, {"NVIDIA_TESLA_T4"}) == ""
+    legacy = spec_of(custom(masterType="complex_model_l_gpu")).pool(0).machine
+    assert (legacy.accelerators, legacy.vcpus) == (Accelerators("NVIDIA_TESLA_K80", 8), 32)
     tpu = spec_of(ml_job(scaleTier="BASIC_TPU"))
     assert tpu.pool(0).machine.type == "n1-standard-4"
     assert tpu.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)

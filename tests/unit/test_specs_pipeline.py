@@ -200,8 +200,7 @@ def test_model_of_a_pipeline() -> None:
         False,
     )
     version = parse({**model(), "parentModel": PARENT}).spec.model
-    assert version is not None
-    assert (version.model_id, version.is_new_version) == ("m1", True)
+    assert version is not None and (version.model_id, version.is_new_version) == ("m1", True)
 
 
 def test_model_needs_a_place() -> None:
@@ -241,8 +240,7 @@ def test_what_programs_are_told_of_the_input_data() -> None:
     assert custom.spec.pool(0).program.env == expected
     assert custom.spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
     plan = custom.spec.data
-    assert plan is not None
-    assert (plan.directory, plan.files) == (where, TABLE.files)
+    assert plan is not None and (plan.directory, plan.files) == (where, TABLE.files)
     assert plan.rule.method is SplitMethod.FRACTION
     assert plan.rule.fractions == pytest.approx((0.7, 0.2, 0.1))
     assert json.loads(custom.spec.job_json) == inputs(pool(), user)
@@ -256,8 +254,7 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
     )
     assert isinstance(parsed.job, ParsedTuningJob)
     trial = parsed.job.spec.trial
-    assert trial.data is not None
-    assert dict(trial.pool(0).program.env) == dict(trial.data.env)
+    assert trial.data is not None and dict(trial.pool(0).program.env) == dict(trial.data.env)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +275,7 @@ def test_splits_of_the_input_data(
     changes: Request, of: Dataset, rule: SplitRule, ending: str
 ) -> None:
     plan = custom_of(parse(data(**changes), dataset=of)).spec.data
-    assert plan is not None
-    assert plan.rule == rule
+    assert plan is not None and plan.rule == rule
     assert f"/dataset-123-{ending}-2025" in plan.directory
     assert plan.format == ("csv" if of is TABLE else "jsonl")
 

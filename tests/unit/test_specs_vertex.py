@@ -164,3 +164,10 @@ def test_what_is_ignored_is_said() -> None:
         "persistent_resource_id",
     ):
         assert field in warnings
+
+
+def test_trailing_and_blank_pools_are_skipped() -> None:
+    """spec/submit#vertex-jobs: an empty pool skips its position, also when a client spells the emptiness
+    out."""
+    blank: dict[str, object] = {"machineSpec": {}, "replicaCount": "0", "nfsMounts": []}
+    assert [p.position for p in parse(custom_job(pool(), blank, {}, {})).spec.pools] == [0]

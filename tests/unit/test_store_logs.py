@@ -258,8 +258,7 @@ def test_a_page_of_a_long_log_reads_little_of_it(
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
         (writer,) = onward(tmp_path, {PRIMARY: (1, n - 1)}).writers()
         lines, _ = writer.read(1000, told)
-        assert lines is not None
-        assert lines[0] == f"workerpool0-0/1/{n}"
+        assert lines is not None and lines[0] == f"workerpool0-0/1/{n}"
         assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (
             [("workerpool0-0", 1, n - 1)] if n else []
         )

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.commands import running
-from tests.e2e.processes import wait_until_gone
 from tests.sim.tuning_jobs import METRIC, study_spec
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, ParameterType, StudySpec
@@ -106,30 +104,6 @@ async def test_a_computation_that_fails_is_told_and_the_process_goes_on(
     running = pid_of(advisor)
     await advisor.suggest(spec(), SEEN, 1, 7)
     assert pid_of(advisor) == running
-
-
-def test_it_ends_with_its_parent_however_that_died() -> None:
-    """The end of its input is its own end."""
-    parent = textwrap.dedent(
-        """
-        import asyncio, os, sys
-        from tests.unit.test_studies_advisor import SEEN, pid_of, spec
-        from trainshed.studies.advisor_client import ProcessAdvisor
-
-        async def main():
-            advisor = ProcessAdvisor()
-            await advisor.suggest(spec(), SEEN, 1, 7)
-            print(pid_of(advisor), flush=True)
-            await asyncio.sleep(60)
-
-        asyncio.run(main())
-        """
-    )
-
-    with running(sys.executable, "-c", parent, stdout=subprocess.PIPE) as made:
-        assert made.stdout is not None
-        child = int(made.stdout.readline())
-    wait_until_gone([child])
 
 
 async def test_an_interrupt_at_the_terminal_is_not_for_it(advisor: ProcessAdvisor) -> None:
@@ -239,8 +213,7 @@ async def test_an_idle_process_is_ended(
     monkeypatch.setattr(client, "_IDLE", 0.01)
     await advisor.suggest(spec(), SEEN, 1, 7)
     running = advisor._process  # pyright: ignore[reportPrivateUsage] # nothing else shows it
-    assert running is not None
-    assert await running.wait() == 0
+    assert running is not None and await running.wait() == 0
     assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
 
 
@@ -288,3 +261,26 @@ def test_importing_the_room_loads_no_numpy() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
+    advisor: ProcessAdvisor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played(
+        monkeypatch,
+        """
+        sys.stdin.buffer.read(HEAD.size)
+        os.write(1, frame(Proposals(()))[:7])
+        """,
+    )
+    for _ in range(2):
+        with pytest.raises(AdvisorFailed, match="its process ended"):
+            await advisor.suggest(spec(), SEEN, 1, 7)
+
+
+async def test_several_at_once_are_answered_one_after_the_other(advisor: ProcessAdvisor) -> None:
+    asking = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+    answers = await asyncio.gather(*asking)
+    random = algorithm_for(Algorithm.RANDOM_SEARCH)
+    assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]

@@ -156,3 +156,8 @@ def test_a_measurement_of_nothing_is_refused() -> None:
     read_measurement(SPEC, sent, final=True)
     with pytest.raises(InvalidRequest, match="No metric is given; the study has loss, memory"):
         sent.faults.refuse()
+
+
+def test_nothing_is_said_of_the_children_of_a_wrong_parameter() -> None:
+    faults = refused(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
+    assert list(faults) == ["trial.parameters[1].value"]

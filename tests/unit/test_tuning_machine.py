@@ -118,8 +118,7 @@ def test_a_first_trial_that_fails_ends_the_job_at_once_and_says_why() -> None:
     assert {cause for _, cause in machine.to_cancel(subject.job)} == {CancelCause.PARENT}
     subject.obey().look()
     assert subject.job.state is S.FAILED
-    assert subject.job.error is not None
-    assert "Trial 1 failed" in subject.job.error.message
+    assert subject.job.error is not None and "Trial 1 failed" in subject.job.error.message
     assert "non-zero status of 1" in subject.job.error.message
     assert sorted(subject.trials) == [1, 2, 3]
     assert not subject.wrong()
@@ -138,11 +137,9 @@ def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before
     subject = ends(play(trials=9, failed=3), None, None)
     assert subject.job.outcome is None
     subject.becomes(3, S.FAILED).look()
-    assert subject.job.outcome is not None
-    assert subject.job.outcome.state is S.FAILED
+    assert subject.job.outcome is not None and subject.job.outcome.state is S.FAILED
     error = subject.obey().look().job.error
-    assert error is not None
-    assert error.message.startswith("3 trials failed (0 succeeded)")
+    assert error is not None and error.message.startswith("3 trials failed (0 succeeded)")
 
 
 def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job() -> None:
@@ -169,8 +166,7 @@ def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
     subject.obey().look()
     trial = subject.trials[2]
     assert (trial.state, trial.stopped_early) == (TrialState.SUCCEEDED, True)
-    assert trial.final is not None
-    assert trial.final.value(METRIC) == 0.4
+    assert trial.final is not None and trial.final.value(METRIC) == 0.4
     assert "was stopped early" in next(
         e.message for e in subject.told if e.kind == "trial_succeeded"
     )

@@ -1,12 +1,16 @@
-"""Every way through a small tuning job keeps its record true."""
+"""Every way through a small tuning job, and random ways through larger ones, keep its record true."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.sim.tuning_jobs import tuning
+import pytest
+
+from tests.sim.tuning_jobs import study_spec, tuning
 from tests.sim.tuning_play import Play
 from trainshed.core.lifecycle.events import CancelCause
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.study.spec import Goal, Selection
 from trainshed.core.tuning.records import TuningJob
 
 S = JobState
@@ -17,6 +21,69 @@ def test_every_way_through_two_small_jobs_keeps_the_record_true() -> None:
     state, measure, or be deleted; cancels, early stops and the service's own failure may come at any time."""
     for trials, parallel, failed in ((2, 2, 0), (3, 1, 2)):
         assert _walk(tuning(trials=trials, parallel=parallel, failed=failed)) > 1_000
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_any_sequence_of_sights_ends(block: int) -> None:
+    """Random, with more trials than can be walked; then nothing more is meddled with, and all comes to its
+    end."""
+    for seed in range(block * 100, block * 100 + 100):
+        dice = random.Random(seed)
+        subject = _random(dice)
+        for _ in range(200):
+            if subject.job.state.is_final:
+                break
+            for trial in subject.job.running:
+                job = subject.jobs[trial.number]
+                if job is not None and not job.state.is_final and dice.random() < 0.5:
+                    subject.succeeds(trial.number, dice.random())
+            subject.obey().look()
+            assert not subject.wrong(), f"seed {seed}"
+        assert subject.job.state.is_final, f"seed {seed}"
+        over = subject.job
+        subject.look(cancel=CancelCause.USER)
+        assert subject.job == over, "what is over has changed"
+
+
+def _random(dice: random.Random) -> Play:
+    """A job to which so many things have happened that it may be over, or not."""
+    spec = study_spec(dice.choice(tuple(Goal)), dice.choice(tuple(Selection)))
+    trials = dice.randint(1, 9)
+    subject = Play(
+        tuning(
+            trials=trials,
+            parallel=dice.randint(1, trials),
+            failed=dice.choice((0, 0, trials)),
+            spec=spec,
+        ),
+        points=dice.choice((None, None, dice.randint(0, 9))),
+    )
+    for _ in range(dice.randint(0, 60)):
+        for number, job in list(subject.jobs.items()):
+            if job is None or job.state.is_final or dice.random() < 0.6:
+                continue
+            if dice.random() < 0.5:
+                subject.reports(number, dice.choice((0.1, 0.5, dice.random())))
+            else:
+                subject.becomes(number, dice.choice(_NEXT))
+        _delete_some(dice, subject)
+        if dice.random() < 0.5:
+            subject.obey()
+        stop = tuple(r.number for r in subject.job.running if dice.random() < 0.1)
+        stop = tuple(n for n in stop if (job := subject.jobs[n]) is not None and job.started)
+        cancel = CancelCause.USER if dice.random() < 0.02 else None
+        subject.look(cancel=cancel, stop=stop, broken=dice.random() < 0.01)
+        assert not subject.wrong()
+    return subject
+
+
+_NEXT = (S.PREPARING, S.PREPARING, S.RUNNING, S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED)
+
+
+def _delete_some(dice: random.Random, subject: Play) -> None:
+    for number, job in subject.jobs.items():
+        if job is not None and job.state.is_final and dice.random() < 0.1:
+            subject.is_deleted(number)
 
 
 def _walk(first: TuningJob) -> int:

@@ -36,8 +36,7 @@ def test_what_is_not_served_matches_nothing(verb: str, path: str) -> None:
 
 def test_vertex_wins_a_path_that_ml_has_as_well() -> None:
     match = routes.match("GET", "/v1/projects/p/locations")
-    assert match is not None
-    assert match[0].api == "aiplatform_v1"
+    assert match is not None and match[0].api == "aiplatform_v1"
 
 
 def test_every_route_is_found_by_its_own_template() -> None:
@@ -48,8 +47,7 @@ def test_every_route_is_found_by_its_own_template() -> None:
         segments, custom = route.template.segments, route.template.custom
         path = "/" + "/".join("x" if part in ("*", "**") else part for part in segments)
         match = routes.match(route.verb, path + (f":{custom}" if custom else ""))
-        assert match is not None
-        assert match[0] is route
+        assert match is not None and match[0] is route
         assert pool.message_class(route.rpc.request)
         assert pool.message_class(route.rpc.response)
 

@@ -34,8 +34,7 @@ async def test_a_copy_of_live_slots_kills_nobody(
     if started_twice:
         await twin.restart()
     lost = await twin.end(uid)
-    assert isinstance(lost, ReplicaLost)
-    assert "another service's" in lost.cause
+    assert isinstance(lost, ReplicaLost) and "another service's" in lost.cause
     # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
     # ours.
     plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")

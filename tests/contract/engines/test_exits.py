@@ -40,8 +40,7 @@ async def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house:
         "true", buckets=(("odd", "/dev/null/here"),), software=Software(template="/nowhere/here")
     )
     end = await house.end(uid)
-    assert isinstance(end, ReplicaLost)
-    assert end.by_service
+    assert isinstance(end, ReplicaLost) and end.by_service
     assert "/dev/null/here" in end.cause or "/nowhere/here" in end.cause
     await house.restart()
     assert await house.end(uid) == end

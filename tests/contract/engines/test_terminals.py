@@ -75,8 +75,7 @@ async def test_it_ends_with_the_program_and_is_not_its_end(house: House) -> None
     stays = await opened(house, uid)
     await shown(await opened(house, uid, **PLAIN), b"touch go\n")
     end = await house.end(uid)
-    assert isinstance(end, ReplicaExited)
-    assert end.exit.exit_code == 5
+    assert isinstance(end, ReplicaExited) and end.exit.exit_code == 5
     await shown(stays)
     assert stays.status is None
     with pytest.raises(TerminalRefused, match="over"):

@@ -102,8 +102,7 @@ class Node:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == b"up\n"
+        assert self._holder.stdout is not None and self._holder.stdout.readline() == b"up\n"
 
     def close(self) -> None:
         self._holder.communicate()

@@ -457,3 +457,18 @@ async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubl
     assert again.cluster_id != hold.cluster_id
     await cluster.start_agent(again, "node1", python(_STAYS), b"%s\n" % str(hold.name).encode())
     await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
+
+
+async def test_munge_that_is_down_is_only_a_pause(
+    slurm_lab: SlurmLab, cluster: SlurmCluster
+) -> None:
+    hold = await held_with_agent(cluster)
+    slurm_lab.stop_munged("hub")
+    try:
+        calls = cluster.acquire(a_name(), [need("node2")]), cluster.give_back(hold.name)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [ClusterUnavailable] * 2
+    finally:
+        slurm_lab.start_munged("hub")
+    # What could not be given back then is given back as soon as Slurm answers again.
+    await looked(cluster, lambda report: not report.agents)

@@ -78,3 +78,12 @@ def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given
     slurm_lab.start_controller()
     assert done.returncode == 0, done.stderr
     assert not held_by(slurm_lab, service.data)
+
+
+def test_a_service_that_is_gone_for_good_leaves_nothing(
+    slurm_lab: SlurmLab, service: Service, gate: Path
+) -> None:
+    begun(service, gate)
+    service.kill()
+    assert held_by(slurm_lab, service.data)
+    await_given_back(slurm_lab, service.data, STATED)

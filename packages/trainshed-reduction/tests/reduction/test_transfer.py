@@ -319,10 +319,8 @@ def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None
     reducer.own.send(message(Kind.ERROR, b"rank 3 did it"))
     reducer.own.close()
     messages, lost = run_until(transfer, [], lambda events: of(events, Lost))
-    assert isinstance(messages, Message)
-    assert messages.payload == b"rank 3 did it"
-    assert isinstance(lost, Lost)
-    assert lost.cause
+    assert isinstance(messages, Message) and messages.payload == b"rank 3 did it"
+    assert isinstance(lost, Lost) and lost.cause
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.DATA, Kind.FINAL, Kind.RESULT}))
@@ -334,8 +332,7 @@ def test_messages_have_their_limits(make: Make, reducers: Reducers, kind: Kind) 
     reducer.own.send(message(kind, b"x" * limit) + message(kind, b"x" * (limit + 1)))
     messages, lost = run_until(transfer, [], lambda events: of(events, Lost))
     assert messages == Message(0, wire.Header(kind, nbytes=limit), b"x" * limit)
-    assert isinstance(lost, Lost)
-    assert lost.cause == wire.STRANGE
+    assert isinstance(lost, Lost) and lost.cause == wire.STRANGE
 
 
 STRANGE = {
@@ -361,8 +358,7 @@ def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case:
     run_until(transfer, [reducer], lambda _: reducer.arrived)
     reducer.own.send(STRANGE[case])
     (lost,) = run_until(transfer, [], len)
-    assert isinstance(lost, Lost)
-    assert lost.cause == wire.STRANGE
+    assert isinstance(lost, Lost) and lost.cause == wire.STRANGE
     assert mine == b"mine" * 100
 
 

@@ -77,8 +77,7 @@ def test_a_chunk_stays_until_all_have_it_even_when_the_user_has_written_over_it(
         rank.receive(lane)
     assert rank.done == [0]
     again = rank.ledger.replay(0, 0)
-    assert again is not None
-    assert [frame.header.kind for frame in again] == [Kind.FINAL, Kind.FINAL]
+    assert again is not None and [frame.header.kind for frame in again] == [Kind.FINAL, Kind.FINAL]
     assert all(set(frame.payload) == {0xFF} and frame.target is None for frame in again)
     rank.ledger.acknowledge(0, 1)
     assert len(rank.ledger.replay(0, 1) or ()) == 1
