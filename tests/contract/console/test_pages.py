@@ -92,7 +92,7 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
 
 @pytest.mark.parametrize(
     ("printed", "shown"),
-    [(("0.5", "0.25"), "loss 0.25"), (("0.5", "nan"), "loss NaN"), (("-1e308", "1e308"), "1e+308")],
+    [(("0.5", "0.25"), "0.25 loss"), (("0.5", "nan"), "NaN loss"), (("-1e308", "1e308"), "1e+308")],
 )
 async def test_a_row_shows_what_the_job_measures(
     house: ConsoleHouse, browser: Browser, printed: tuple[str, str], shown: str

@@ -147,7 +147,7 @@ def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
     for job in jobs:
         since = began(job.curves.values()) if by_time else None
         for name, curve in job.curves.items():
-            if curve.points:
+            if curve.count > 1 and curve.points:
                 values = {placed(point, since): point.value for point in curve.points}
                 lines.setdefault(name, {})[job.title] = values
     label = "Time" if by_time else "Step"

@@ -1,5 +1,6 @@
 """The list of jobs of both APIs, newest first, and the texts that show a job in a row."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,6 +18,7 @@ _MOST: Final = 300
 """Maximum rows that are kept up to date, however far the list was scrolled."""
 _BEFORE: Final = 3
 """Lines before a traceback that are shown with it."""
+_EXITED: Final = re.compile(r"The replica (\S+) exited with a non-zero status of (\d+)\..*")
 _LAST: Final = 20
 """Last lines that are shown of a program without a traceback."""
 _SORTED: Final = 200
@@ -189,4 +191,4 @@ def first_line(text: str) -> str:
         raised = [line for line in after if line and not line[0].isspace()]
         if raised:
             return raised[0].strip()[:300]
-    return lines[0][:300]
+    return _EXITED.sub(r"Exit status \2 of \1", lines[0])[:300]

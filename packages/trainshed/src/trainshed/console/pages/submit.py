@@ -19,9 +19,7 @@ from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import Status
 
-MACHINES: Final = (
-    *("n1-standard-4", "n1-standard-8", "n1-standard-16", "n1-highmem-8", "e2-standard-4"),
-)
+MACHINES: Final = ("n1-standard-4", "n1-standard-8", "n1-standard-16", "n1-highmem-8")
 _SCRIPT: Final = """import time
 
 for epoch in range(1, 11):

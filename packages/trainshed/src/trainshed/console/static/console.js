@@ -241,8 +241,6 @@ const sent = new Map();
 // Back from where it led.
 addEventListener("pageshow", () => sent.clear());
 document.addEventListener("submit", (e) => {
-  const text = e.target.dataset.confirm;
-  if (text && !confirm(text)) return e.preventDefault();
   // A double click on what submits a job is meant once, also where the answer takes its time and the form was
   // put anew meanwhile.
   if (e.target.method !== "post") return;
