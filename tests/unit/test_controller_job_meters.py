@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from tests.unit.jobs import exited, job
+from tests.unit.jobs import SECOND, exited, job
 from trainshed.controller.steps import count_step
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
@@ -41,3 +41,19 @@ def test_ends_restarts_and_lines_are_counted_once() -> None:
     assert meters.retries == {("internal_error",): 1}
     assert meters.ends == {("vertex", "FAILED", "user_code_failed"): 1}
     assert meters.lines == 7
+
+
+def test_waiting_and_starting_are_timed() -> None:
+    meters, waiting = Meters(), job()
+    admitted = placed(waiting)
+    count_step(meters, waiting, admitted, waiting.created + 3 * SECOND)
+    running = replace(
+        admitted,
+        state=JobState.RUNNING,
+        phase=AttemptState.RUNNING,
+        started=waiting.created + 5 * SECOND,
+    )
+    count_step(meters, admitted, running, waiting.created + 6 * SECOND)
+    count_step(meters, running, running, waiting.created + 7 * SECOND)
+    assert count(meters.waits, "vertex") == (1, 3.0)
+    assert count(meters.starts, "vertex") == (1, 5.0)

@@ -33,3 +33,9 @@ def test_a_half_is_named_with_its_source(
     (tmp_path / "c.toml").write_text(f'{other} = "y.pem"')
     monkeypatch.delenv(f"TRAINSHED_{other.upper()}")
     assert load(tmp_path / "c.toml", {}).tls_cert
+
+
+def test_files_are_found_from_where_the_service_was_started(tmp_path: Path) -> None:
+    settings = load(None, {"tls_cert": Path("a.pem"), "tls_key": Path("~/b.pem")})
+    assert settings.tls_cert == str(tmp_path / "a.pem")
+    assert settings.tls_key == str(tmp_path / "b.pem")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,25 @@ def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
     left.chmod(0o555)
     Shelf(tmp_path).put("key", _fill)
     assert os.listdir(tmp_path / ".drafts") == []  # noqa: PTH208 -- names are what is compared
+
+
+def test_two_services_build_once(tmp_path: Path) -> None:
+    built: list[Path] = []
+    entered, go = threading.Event(), threading.Event()
+
+    def fill(draft: Path) -> None:
+        built.append(draft)
+        entered.set()
+        assert go.wait(60)
+        _fill(draft)
+
+    # Two shelves on one directory: what they share is only the lock file, as two processes would.
+    threads = [threading.Thread(target=Shelf(tmp_path).put, args=("key", fill)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert entered.wait(60)
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(built) == 1
+    assert Shelf(tmp_path).has("key")
