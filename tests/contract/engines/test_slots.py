@@ -35,12 +35,10 @@ async def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(hou
         assert int(pid) < 10
 
 
-async def test_the_last_lines_of_a_program_name_its_files_as_their_owner_knows_them(
-    house: House,
-) -> None:
+async def test_a_traceback_names_files_as_their_owner_knows_them(house: House) -> None:
     uid = await house.python("import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)")
     ended = await house.exit(uid)
-    assert ended.exit.tail == 'File "task.py", line 1'
+    assert house.texts(uid) == [ended.exit.tail] == ['File "task.py", line 1']
 
 
 async def test_a_program_cannot_change_the_python_that_others_use(

@@ -376,8 +376,16 @@ def _after(style: Style, codes: str) -> Style:
 
 
 def _extended(numbers: Iterator[int]) -> int | None:
-    """Read the colour that follows code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. None unless it is
-    one of the first sixteen: others may not be readable on both light and dark pages."""
+    """Read the colour that follows code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. Return the one of the
+    first eight that is like it, which is readable on light and dark pages; None = a grey."""
     kind = next(numbers, 0)
     values = [next(numbers, 0) for _ in range({5: 1, 2: 3}.get(kind, 0))]
-    return values[0] % 8 if kind == 5 and values[0] < 16 else None
+    if kind == 5 and values[0] < 16:
+        return values[0] % 8
+    if kind == 5 and values[0] < 232:
+        sixths = [(values[0] - 16) // size % 6 for size in (36, 6, 1)]
+        values = [sixth and 55 + 40 * sixth for sixth in sixths]
+    if len(values) < 3 or max(values) - min(values) < 51:
+        return None
+    middle = (max(values) + min(values)) / 2
+    return sum((value > middle) << place for place, value in enumerate(values))

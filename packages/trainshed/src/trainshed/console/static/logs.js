@@ -331,7 +331,7 @@
   tools.addEventListener("submit", (e) => { e.preventDefault(); refine(); });
   // A phone has no place beside the text for when and who.
   if (matchMedia("(max-width: 48rem)").matches) { tools.times.checked = false; tools.wrap.checked = true; }
-  box.classList.toggle("one", tools.replica.options.length <= 2);
+  box.classList.toggle("one", [...tools.replica.options].filter(({ value }) => value && value !== "service").length < 2);
   looks();
   if (marked.length) around(marked[0]);
   else refine();

@@ -38,11 +38,13 @@ now = time.time_ns
 
 class Segments:
     """Writes a log. There is one writer per log directory at a time; an existing log is continued, and a torn
-    end is cut off. `mask`: masks secrets; streams apply it to what they write."""
+    end is cut off. `mask`: masks secrets; `work`: of the program's files, which tracebacks do not name.
+    Streams apply both to what they write."""
 
-    def __init__(self, directory: str, mask: masking.Mask | None = None) -> None:
+    def __init__(self, directory: str, mask: masking.Mask | None = None, work: str = "") -> None:
         self._directory = directory
         self.mask = mask
+        self.traced = os.fsencode(f'File "{work}')
         os.makedirs(directory, exist_ok=True)
         #: Number of all lines.
         self.lines = 0
@@ -203,6 +205,7 @@ class Stream:
         self._rest = b""
         if self._mask is not None:
             block = self._mask.apply(block)
+        block = block.replace(self._log.traced, b'File "')
         if b"\r" in block or (len(block) > LINE_BYTES and b"\n" not in block[: LINE_BYTES + 1]):
             self._write_carefully(block.split(b"\n"))
         else:
@@ -265,20 +268,16 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """Reads what one incarnation prints, writes it to the log, and tells listeners of new lines.
-
-    `logs`: the directory of the log. `mask`: masks secrets.
-    """
+    """Reads what one incarnation prints, writes it to the log, and tells listeners of new lines."""
 
     def __init__(
         self,
-        logs: str,
-        mask: masking.Mask | None,
+        log: Segments,
         events: loop.Loop,
         tell: Callable[[int], None],
         retries: growing_files.DiskRetries,
     ) -> None:
-        self._log = Segments(logs, mask)
+        self._log = log
         self._loop = events
         #: Called with the number of lines that can be read.
         self._tell = tell

@@ -67,6 +67,8 @@ class Shim:
         #: Whether the main process has not become the program yet.
         self._is_beginning = True
         self._outputs = ((main.output, "o"), (main.errors, "e"))
+        #: The program's own files, which a traceback names as their owner knows them.
+        self._work = os.path.join(slot, protocol.FILES, program.WORK, "")
         self._groups = cgroups.ControlGroups(plan.limits)
         self._program = main_process.program_of(slot, plan, self._groups, (-1, -1))
         self._warden = warden
@@ -120,8 +122,7 @@ class Shim:
         program.install_python(protocol.FILES, plan.program.python_template)
         mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
         self._transcript = segments.Transcript(
-            plan.observation.logs,
-            mask,
+            segments.Segments(plan.observation.logs, mask, self._work),
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
             retries=self._retries,
@@ -447,8 +448,6 @@ class Shim:
         self.insist(self._sidecars.save)
         self._sidecars.close()
         lines, tail = self._transcript.seal()
-        # Of the program's own files a traceback names what their owner knows.
-        tail = tail.replace(os.path.join(os.getcwd(), protocol.FILES, program.WORK, ""), "")
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         is_ours = self._stopped or self._stalled or self._out_of_disk
@@ -460,7 +459,7 @@ class Shim:
             "started": self._started,
             "ended": self._ended,
             "log_lines": lines,
-            "tail": tail,
+            "tail": tail.replace(self._work, ""),
             "child_oom": child_oom,
             "stopped": self._stopped,
             "stalled": self._stalled,
