@@ -93,7 +93,7 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
     assert await tool(house, "list_jobs", project="p1") == []
     calls = [tool(house, "submit_job", **arguments, idempotency_key="nightly-7") for _ in range(3)]
     made = await asyncio.gather(*calls)
-    assert len({job["name"] for job in made}) == 1
+    assert len({(job["name"], job["state"]) for job in made}) == 1
     assert [job.get("was_there", False) for job in made].count(False) == 1
     name = made[0]["name"]
     assert (await tool(house, "describe_job", job=name))["state"] == "QUEUED"

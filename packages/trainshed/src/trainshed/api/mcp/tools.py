@@ -109,7 +109,7 @@ async def _submit(inside: Inside, fields: Fields) -> Any:
 
 async def _create(inside: Inside, path: str, job: Mapping[str, Any]) -> Any:
     made = await inside.caller.call(inside.principal, "POST", path, json.dumps(job).encode())
-    return {"name": made["name"], "state": made["state"]}
+    return {"name": made["name"], "state": made["state"].removeprefix("JOB_STATE_")}
 
 
 async def _list(inside: Inside, fields: Fields) -> Any:
