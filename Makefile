@@ -1,4 +1,6 @@
-# For those who have make: every target is the ./dev command of the same name.
-.PHONY: help setup demo up test test-all test-gpu check bench bench-tuning bench-reduction test-runtimes test-programs test-numerics test-floors sim mutants chaos docs docs-site fmt lock clean
-help setup demo up test test-all test-gpu check bench bench-tuning bench-reduction test-runtimes test-programs test-numerics test-floors sim mutants chaos docs docs-site fmt lock clean:
+# For those who have make: `make COMMAND` is `./dev COMMAND`.
+.DEFAULT_GOAL := help
+%: always
 	@./dev $@
+always Makefile: ;
+.PHONY: always
