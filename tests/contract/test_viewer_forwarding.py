@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ class Server:
     @asynccontextmanager
     async def listening(self, place: Path) -> AsyncGenerator[str]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.asked.append(await reader.readuntil(b"\r\n\r\n"))
-            self.asked[-1] += await reader.read(1000) if b"POST" in self.asked[-1] else b""
-            writer.write(self.answer)
+            with suppress(asyncio.IncompleteReadError):  # It was not asked at all.
+                self.asked.append(await reader.readuntil(b"\r\n\r\n"))
+                self.asked[-1] += await reader.read(1000) if b"POST" in self.asked[-1] else b""
+                writer.write(self.answer)
             writer.close()
 
         path = str(place / "socket")

@@ -6,7 +6,7 @@ Only the headers of a `Rules` pass either way.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 import httptools
 from msgspec import Struct
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _READ: Final = 1 << 16
 _LONGEST_HEAD: Final = 1 << 16
+PATIENCE: Final = 120.0
+"""Seconds that an answer may take."""
 _LARGEST_MESSAGE: Final = 64 << 20
 """Bytes of a WebSocket's message from the server: an output of a notebook, say."""
 _NORMAL: Final = 1000
@@ -43,12 +45,15 @@ _OF_ONE_CONNECTION: Final = frozenset(
 """Headers that are never passed on: they are about one connection."""
 
 
+_SIZED: Final = (b"content-length", b"transfer-encoding")
+
+
 class NoAnswer(Exception):
     """The server has ended, does not answer in time, or its answer is not HTTP."""
 
 
 class Line(Protocol):
-    """A connection to the server."""
+    """A connection to the server. What its methods raise ends what is forwarded."""
 
     async def read(self) -> bytes:
         """Return the next bytes; b"" = there are no more."""
@@ -68,8 +73,9 @@ class Rules(Struct, frozen=True):
     passed: Callable[[Headers], Headers]
     #: Most bytes of a request's body; None = any number.
     most: int | None = None
-    #: Seconds for the head of an answer, and for each block of a request to be taken.
-    patience: float = 120.0
+    #: Seconds for the head of an answer, once the request was sent, and for each block of that to be taken;
+    #: None = any number.
+    patience: float | None = PATIENCE
 
 
 class Answer:
@@ -117,21 +123,19 @@ async def forward(
     closing: asyncio.Event,
     lapse: Callable[[], Any] | None = None,
 ) -> Streamed:
-    """Forward a request; return the answer, whose body is still to come. The line ends with it. `lapse`: as
-    `Streamed` takes it. Raises NoAnswer, BodyTooLarge, Disconnected."""
+    """Forward a request; return the answer, whose body is still to come, and which may come before all of the
+    request was sent. The line ends with it. `lapse`: as `Streamed` takes it. Raises NoAnswer, BodyTooLarge,
+    Disconnected."""
     try:
         await line.write(_head(request, rules))
-        await _send_body(line, request, rules)
-        answering, leaving = joined(_answered(line, rules.patience)), joined(request.left())
+        answering, sending = joined(_answered(line)), joined(_send(line, request, rules))
         try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
-                raise Disconnected
+            await asyncio.wait((answering, sending), return_when=asyncio.FIRST_COMPLETED)
+            answer = answering.result() if answering.done() else await sending
         finally:
-            for task in (answering, leaving):
+            for task in (answering, sending):
                 task.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
-        answer = answering.result()
+            await asyncio.gather(answering, sending, return_exceptions=True)
     except BaseException:
         line.close()
         raise
@@ -155,7 +159,7 @@ async def answered(line: Line, request: bytes, patience: float, most: int) -> tu
     try:
         async with asyncio.timeout(patience):
             await line.write(request)
-            answer = await _answered(line, patience)
+            answer = await _answered(line)
             async for block in _parts(line, answer):
                 body += block
                 if len(body) > most:
@@ -165,6 +169,18 @@ async def answered(line: Line, request: bytes, patience: float, most: int) -> tu
     finally:
         line.close()
     return answer.status, body
+
+
+async def _send(line: Line, request: Request, rules: Rules) -> NoReturn:
+    """Send the body, and wait for what ends waiting for the answer. Raises NoAnswer, BodyTooLarge,
+    Disconnected."""
+    await _send_body(line, request, rules)
+    try:
+        async with asyncio.timeout(rules.patience):
+            await request.left()
+    except TimeoutError:
+        raise NoAnswer("it does not answer") from None
+    raise Disconnected
 
 
 async def _send_body(line: Line, request: Request, rules: Rules) -> None:
@@ -185,20 +201,19 @@ async def _send_body(line: Line, request: Request, rules: Rules) -> None:
         await line.write(b"0\r\n\r\n")
 
 
-async def _answered(line: Line, patience: float) -> Answer:
+async def _answered(line: Line) -> Answer:
     """Wait for the head of the answer. Raises NoAnswer."""
     answer = Answer()
     size = 0
     try:
-        async with asyncio.timeout(patience):
-            while not answer.has_head:
-                data = await line.read()
-                size += len(data)
-                if not data or size > _LONGEST_HEAD + _READ:
-                    raise NoAnswer("it has ended" if not data else "its head has no end")
-                answer.parser.feed_data(data)
-    except (TimeoutError, httptools.HttpParserError) as failure:
-        raise NoAnswer(str(failure) or "it does not answer") from None
+        while not answer.has_head:
+            data = await line.read()
+            size += len(data)
+            if not data or size > _LONGEST_HEAD + _READ:
+                raise NoAnswer("it has ended" if not data else "its head has no end")
+            answer.parser.feed_data(data)
+    except httptools.HttpParserError as failure:
+        raise NoAnswer(str(failure)) from None
     except httptools.HttpParserUpgrade:
         raise NoAnswer("it changes the protocol unasked") from None
     if answer.status >= 600:
@@ -207,8 +222,7 @@ async def _answered(line: Line, patience: float) -> Answer:
 
 
 async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
-    """Yield the body as it comes. If it is cut short, the server cuts its own answer to the browser: by its
-    length, or because this raises NoAnswer."""
+    """Yield the body as it comes. Raises NoAnswer if it is cut short, so that it is for the client, too."""
     try:
         while True:
             if body := answer.blocks():
@@ -217,7 +231,7 @@ async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
                 return
             data = await line.read()
             if not data:
-                if any(name == b"transfer-encoding" for name, _ in answer.headers):
+                if any(name in _SIZED for name, _ in answer.headers):
                     raise NoAnswer("it has ended amid its answer")
                 return
             answer.parser.feed_data(data)
@@ -226,9 +240,12 @@ async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
 
 
 def _head(request: Request, rules: Rules) -> bytes:
+    """Raises BodyTooLarge."""
     lines = [f"{request.method} {_target(request)} HTTP/1.1".encode("latin-1")]
     lines += [b"%b: %b" % pair for pair in _sent(request.scope, rules)]
     if (length := request.headers.get("content-length")) is not None:
+        if rules.most is not None and int(length) > rules.most:
+            raise BodyTooLarge(rules.most)
         lines.append(f"content-length: {length}".encode("latin-1"))
     elif "transfer-encoding" in request.headers:
         lines.append(b"transfer-encoding: chunked")

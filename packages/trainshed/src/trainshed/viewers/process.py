@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.joining import StreamLine
-from trainshed.httpd.forwarding import NoAnswer, Rules, answered, forward
+from trainshed.httpd.forwarding import PATIENCE, NoAnswer, Rules, answered, forward
 from trainshed.httpd.messages import Headers, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
@@ -148,7 +148,7 @@ class ViewerProcess:
 
     async def _status(self) -> int:
         request = b"GET /data/environment HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
-        status, _ = await answered(await self._reached(), request, RULES.patience, most=0)
+        status, _ = await answered(await self._reached(), request, PATIENCE, most=0)
         return status
 
     async def _reached(self) -> StreamLine:
