@@ -262,17 +262,6 @@ def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
     assert world.plan().decisions == (Preempt(JobUid(1), reason, gang(2, project="speech").name),)
 
 
-def test_who_is_of_no_use_is_not_asked() -> None:
-    """spec/failures#preemption: job 5 is the youngest and the largest, and its room would not do."""
-    world = World([node("a", 16), node("b", 8)])
-    world.run(gang(4, 9), "a")
-    world.run(gang(5, 7, spot=True), "a")
-    world.run(gang(1, 4, spot=True), "b")
-    world.run(gang(2, 4, spot=True), "b")
-    world.wait(gang(6, 8))
-    assert sorted(world.preempted()) == [1, 2]
-
-
 def test_room_that_was_made_is_not_given_to_others() -> None:
     """spec/failures#preemption."""
     world = World([node("a", 8)])

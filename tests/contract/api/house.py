@@ -104,9 +104,7 @@ class Answer:
 class House:
     """One data directory with everything the API needs; `clock` stands still until it is moved."""
 
-    def __init__(
-        self, directory: Path, *, first_uid: int = 1_000, issuers: Sequence[Issuer] = ()
-    ) -> None:
+    def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
         self.clock = START
         self.woken: list[JobUid] = []
         self.asked: list[StudyUid] = []
@@ -118,7 +116,7 @@ class House:
         self.capacity = ValueRoom(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
-        self._uids = iter(range(first_uid, 10**9))
+        self._uids = iter(range(1_000, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
         self.tokens, self.token = owned(self.now, self.jobs)
         self.tokens.hosts = HOSTS

@@ -27,10 +27,8 @@ HTML = ("accept", "text/html,*/*;q=0.8")
 class ConsoleHouse(House):
     """A service without an engine, with its console."""
 
-    def __init__(
-        self, directory: Path, *, first_uid: int = 1_000, issuers: Sequence[Issuer] = ()
-    ) -> None:
-        super().__init__(directory, first_uid=first_uid, issuers=issuers)
+    def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
+        super().__init__(directory, issuers=issuers)
         self.directory = directory
         self.console = self.new_console()
 

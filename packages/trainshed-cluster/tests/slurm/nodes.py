@@ -357,7 +357,7 @@ def _end(machine: _Machine) -> None:
 
 def _await_end(pid: int) -> None:
     """Of a process that is being killed, and is no child of this one."""
-    for _ in until(f"the end of process {pid}", 10):
+    for _ in until(f"the end of process {pid}", 60):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
