@@ -298,3 +298,13 @@ def test_two_stars_and_a_slash_are_any_number_of_directories(
     glob = listing.compile_glob(pattern)
     every = ["foo/bar", "foo/baz", "foo/foobar", "foobar", "x/y/foobar", "xfoobar"]
     assert [name for name in every if glob.is_all_of(name)] == names
+
+
+def test_versioning_can_be_suspended(store: ObjectStore) -> None:
+    first = put(store, "x", b"one")
+    second = put(store, "x", b"two")
+    store.catalog.patch(BUCKET, {"versioning": {"enabled": False}})
+    third = put(store, "x", b"three")
+    assert all_of(store) == [("x", first), ("x", third)]
+    with pytest.raises(NotFound):
+        get(store, "x", second)

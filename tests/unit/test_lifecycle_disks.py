@@ -1,5 +1,6 @@
 """What is told of disks on the timeline of a job, and at a failure (spec/machines#disk)."""
 
+import msgspec
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
@@ -50,6 +51,9 @@ def test_a_restarted_replica_tells_nothing_that_is_known(life: Life) -> None:
     life.see(seen(NO_ROOM)).loses(PRIMARY, "its shim was killed")
     life.see(seen(NO_ROOM, incarnation=2), seen(disk.FULL, "104 GB", number=2, incarnation=2))
     assert told(life) == ["Node a: it is full.", "workerpool0-0: 104 GB"]
+    life.up().exits(PRIMARY, 139).up()
+    life.see(msgspec.structs.replace(seen(NO_ROOM), attempt=2))
+    assert told(life)[2:] == ["Node a: it is full."], "another attempt is told anew"
 
 
 def test_a_failure_names_the_full_disk_that_the_log_names(life: Life) -> None:

@@ -107,3 +107,21 @@ def test_a_fault_under_way_is_unknown_for_now() -> None:
     assert finding.why == "it is not up again yet"
     finding = find(only(life.up()), steps(1, 5, None), 0, in_bucket=True, over=False)
     assert finding.why == "no line of workerpool0-0 has told a step since the restart"
+
+
+def test_a_crash_is_told_by_the_verdict_on_the_replica() -> None:
+    """spec/failures#retries row of exit codes 6, 11, 134, 139: a retry."""
+    life = Life(job(1)).up().see(order(DrillKind.SEGV)).exits(signal=11).see(DrillLanded(1)).up()
+    hit = only(life)
+    assert hit.verdict is not None
+    assert (hit.verdict.details["rule"], hit.attempt) == ("transient_exit", 2)
+
+
+def test_maintenance_counts_from_the_end_of_the_replica_that_left() -> None:
+    life = Life(job(1, 1)).up().see(order(DrillKind.MAINTENANCE, WORKER))
+    life.exits(WORKER, 0, stopped=True).places(WORKER, "c").up()
+    hit = only(life)
+    assert hit.verdict is not None
+    assert hit.verdict.details["rule"] == "replica_lost"
+    assert hit.ended > hit.drill.fired
+    assert hit.incarnation == 2

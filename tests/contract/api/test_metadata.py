@@ -115,6 +115,14 @@ async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
     metadata = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]
     assert metadata["_params"] == {f"p{number}": number for number in range(9)}
     assert metadata["_metrics"] == {f"m{number}": number for number in range(9)}
+    # Who repeats an old value does not undo what another one has made of it.
+    etag = (await house.result("GET", f"{CONTEXTS}/e-r"))["etag"]
+    for metrics in ({"m1": 0.9}, {"m1": 1, "loss": 2}):
+        await house.result(
+            "PATCH", f"{CONTEXTS}/e-r", {"etag": etag, "metadata": {"_metrics": metrics}}
+        )
+    metrics = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]["_metrics"]
+    assert (metrics["m1"], metrics["loss"]) == (0.9, 2)
 
 
 async def test_links_leave_the_etag_as_it_is(house: House) -> None:
