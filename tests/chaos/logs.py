@@ -66,15 +66,17 @@ class Files:
     wrong: list[str]
 
 
-def from_files(data: Path, uid: str) -> Files:
-    """The segments as they are: numbers without gap, times that ascend, nothing on standard error."""
+def from_files(data: Path, uid: str, *, torn: bool = False) -> Files:
+    """The segments as they are: numbers without gap, times that ascend, nothing on standard error.
+
+    `torn`: whether a writer was killed, which may leave the beginning of a line where the disk was full."""
     files = Files({}, {}, [])
     job = data / "logs" / uid
     attempts = sorted(int(path.name) for path in job.iterdir()) if job.is_dir() else []
     for attempt in attempts:
         for directory in sorted((job / str(attempt)).iterdir()):
             last = 0
-            for entry in _entries(directory, files.wrong):
+            for entry in _entries(directory, files.wrong, torn):
                 where = f"attempt {attempt}, {directory.name}"
                 count = files.counts.get((attempt, directory.name), 0)
                 if entry["n"] != count or entry["t"] <= last:
@@ -90,12 +92,13 @@ def from_files(data: Path, uid: str) -> Files:
     return files
 
 
-def _entries(directory: Path, wrong: list[str]) -> Iterator[dict[str, Any]]:
+def _entries(directory: Path, wrong: list[str], torn: bool) -> Iterator[dict[str, Any]]:
     for path in sorted(p for p in directory.iterdir() if _SEGMENT.fullmatch(p.name)):
         text = path.read_text("utf-8")
-        if text and not text.endswith("\n"):
+        whole, _, rest = text.rpartition("\n")
+        if rest and not torn:
             wrong.append(f"{path} ends in the middle of a line")
-        for raw in text.splitlines():
+        for raw in whole.splitlines():
             yield json.loads(raw)
 
 

@@ -24,7 +24,7 @@ _TIMES: Final = 3
 """How often each of them comes."""
 _MEAN: Final = 0.8
 """Seconds between two kills."""
-_REPLACED: Final = 30.0
+_REPLACED: Final = 120.0
 """Seconds within which a zygote that hangs must be replaced while jobs are to be started."""
 _ANSWERS: Final = 3.0
 """Seconds within which the service must answer meanwhile."""

@@ -58,7 +58,9 @@ def check(
     timeline = request(address, "GET", f"{ours}/timeline")["entries"]
     public = request(address, "GET", story.public)
     seen = {replica: read(diary / plan.name / replica) for replica in plan.replicas}
-    files = logs.from_files(data, view["uid"])
+    lives = [life for pool in plan.replicas.values() for life in pool.lives]
+    torn = any(life.end is End.SHIM_KILLED for life in lives)
+    files = logs.from_files(data, view["uid"], torn=torn)
     facts = {
         replica: fates(
             replica,
