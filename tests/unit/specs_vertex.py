@@ -3,13 +3,15 @@
 from typing import Any
 
 from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool, refused
-from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
+from trainshed.core.job import JobSpec
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.core.tuning.records import JobDraft
 
 POOLS = "job_spec.worker_pool_specs"
 FIRST = f"{POOLS}[0]"
 
 
-def parse(request: Request) -> ParsedCustomJob:
+def parse(request: Request) -> JobDraft[JobSpec]:
     return parse_custom_job(request, region="us-central1", runtimes=FakeRuntimes())
 
 

@@ -140,7 +140,6 @@ def test_what_hyperparameters_become() -> None:
     assert spec.study.algorithm is Algorithm.RANDOM_SEARCH
     assert spec.study.median_stopping == MedianStopping()
     assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (12, 4, 3)
-    assert parse(request).resume_previous_job_id == "earlier"
 
 
 def test_limit_of_the_service() -> None:

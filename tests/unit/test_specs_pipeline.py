@@ -18,10 +18,10 @@ from tests.unit.specs_requests import (
 from tests.unit.test_specs_tuning import STUDY
 from trainshed.core.datasets.plans import SplitMethod, SplitRule
 from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
+from trainshed.core.job import JobSpec
 from trainshed.core.pipelines import ModelDraft
 from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
-from trainshed.core.specs.tuning import ParsedTuningJob
-from trainshed.core.specs.vertex import ParsedCustomJob
+from trainshed.core.tuning.records import TuningSpec
 
 DEFINITIONS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
 CUSTOM = f"{DEFINITIONS}/custom_task_1.0.0.yaml"
@@ -76,9 +76,9 @@ def violations(
     return refused(lambda: parse(request, data, dataset=dataset))
 
 
-def custom_of(found: ParsedPipeline) -> ParsedCustomJob:
-    assert isinstance(found.job, ParsedCustomJob)
-    return found.job
+def job_spec(parsed: ParsedPipeline) -> JobSpec:
+    assert isinstance(parsed.job.spec, JobSpec)
+    return parsed.job.spec
 
 
 def data(**changes: Any) -> Request:
@@ -229,7 +229,7 @@ def test_what_programs_are_told_of_the_input_data() -> None:
     """facts/datasets#splits: four variables for every program, before the user's own."""
     user = container(env=[{"name": "AIP_DATA_FORMAT", "value": "mine"}])
     split = {"trainingFraction": 0.7, "validationFraction": 0.2, "testFraction": 0.1}
-    custom = custom_of(parse(data(fractionSplit=split), inputs(pool(), user), dataset=TABLE))
+    spec = job_spec(parse(data(fractionSplit=split), inputs(pool(), user), dataset=TABLE))
     where = "gs://bucket/data/dataset-123-tables-2025-10-09T08:53:20.000000Z"
     expected = (
         ("AIP_DATA_FORMAT", "csv"),
@@ -237,13 +237,13 @@ def test_what_programs_are_told_of_the_input_data() -> None:
         ("AIP_VALIDATION_DATA_URI", f"{where}/validation-*.csv"),
         ("AIP_TEST_DATA_URI", f"{where}/test-*.csv"),
     )
-    assert custom.spec.pool(0).program.env == expected
-    assert custom.spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
-    plan = custom.spec.data
+    assert spec.pool(0).program.env == expected
+    assert spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
+    plan = spec.data
     assert plan is not None and (plan.directory, plan.files) == (where, TABLE.files)
     assert plan.rule.method is SplitMethod.FRACTION
     assert plan.rule.fractions == pytest.approx((0.7, 0.2, 0.1))
-    assert json.loads(custom.spec.job_json) == inputs(pool(), user)
+    assert json.loads(spec.job_json) == inputs(pool(), user)
 
 
 def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
@@ -252,7 +252,7 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
         tuning_inputs(trialJobSpec=inputs(package())),
         dataset=TABLE,
     )
-    assert isinstance(parsed.job, ParsedTuningJob)
+    assert isinstance(parsed.job.spec, TuningSpec)
     trial = parsed.job.spec.trial
     assert trial.data is not None and dict(trial.pool(0).program.env) == dict(trial.data.env)
 
@@ -274,7 +274,7 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
 def test_splits_of_the_input_data(
     changes: Request, of: Dataset, rule: SplitRule, ending: str
 ) -> None:
-    plan = custom_of(parse(data(**changes), dataset=of)).spec.data
+    plan = job_spec(parse(data(**changes), dataset=of)).data
     assert plan is not None and plan.rule == rule
     assert f"/dataset-123-{ending}-2025" in plan.directory
     assert plan.format == ("csv" if of is TABLE else "jsonl")

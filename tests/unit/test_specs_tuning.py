@@ -7,8 +7,9 @@ import pytest
 
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, pool, refused
 from trainshed.core.names import Api
-from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
+from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.study.spec import Goal, Metric, Selection
+from trainshed.core.tuning.records import JobDraft, TuningSpec
 
 LOSS: Request = {"metricId": "loss", "goal": "MINIMIZE"}
 STUDY: Request = {
@@ -28,7 +29,7 @@ def tuning_job(**changes: Any) -> Request:
     }
 
 
-def parse(request: Request, max_trials: int = 0) -> ParsedTuningJob:
+def parse(request: Request, max_trials: int = 0) -> JobDraft[TuningSpec]:
     return parse_tuning_job(
         request, region="us-central1", runtimes=FakeRuntimes(), max_trials=max_trials
     )

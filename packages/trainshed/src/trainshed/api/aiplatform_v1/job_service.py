@@ -2,7 +2,9 @@
 facts/resources#tuning-jobs, facts/tuning)."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
@@ -12,65 +14,107 @@ from trainshed.api.aiplatform_v1.messages import V1
 from trainshed.api.aiplatform_v1.references import add_to_run, make_run, unknown_references
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
-from trainshed.api.resources.jobs import add_to_job, add_to_trials
-from trainshed.api.resources.submission import checked, new_job, new_tuning_job, store_works
+from trainshed.api.resources.jobs import add_to_job, add_to_trials, of_kind
+from trainshed.api.resources.submission import checked, new_vertex_job, store_works
 from trainshed.core.errors import Violation
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, Collection, JobName
-from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
-from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
-from trainshed.core.tuning.records import TuningJob
+from trainshed.core.names import Collection
+from trainshed.core.requests import snake_case
+from trainshed.core.specs.tuning import parse_tuning_job
+from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.core.tuning.records import JobDraft, TuningJob, TuningSpec
 from trainshed.wire.json import Resource
+
+SpecT = TypeVar("SpecT", bound=JobSpec | TuningSpec)
+
+_SERVICE: Final = "JobService"
+_SPECS: Final = {"custom_job": "jobSpec", "hyperparameter_tuning_job": "trialJobSpec"}
+"""Where a request's job has the specification of what runs."""
 
 
 def check_custom_job(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> tuple[ParsedCustomJob, dict[str, Any]]:
+) -> tuple[JobDraft[JobSpec], dict[str, Any]]:
     """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
     those in `further`."""
+    parse = partial(parse_custom_job, runtimes=call.services.runtimes)
+    return _checked(call, request, "custom_job", parse, further)
+
+
+def check_tuning_job(
+    call: Call, request: Any, further: tuple[Violation, ...] = ()
+) -> tuple[JobDraft[TuningSpec], dict[str, Any]]:
+    """Return what `check_custom_job` does, for a tuning job."""
+    services = call.services
+    most = services.settings.max_study_trials
+    parse = partial(parse_tuning_job, runtimes=services.runtimes, max_trials=most)
+    return _checked(call, request, "hyperparameter_tuning_job", parse, further)
+
+
+def _checked(
+    call: Call,
+    request: Any,
+    field: str,
+    parse: Callable[..., JobDraft[SpecT]],
+    further: tuple[Violation, ...],
+) -> tuple[JobDraft[SpecT], dict[str, Any]]:
     parent = known_location(request.parent)
-    public = sent(call, request, "custom_job")
-    parsed = checked(
-        lambda: parse_custom_job(public, region=parent.location, runtimes=call.services.runtimes),
-        works.bucket_uses(public.get("jobSpec", {}), "job_spec"),
+    public = sent(call, request, field)
+    key = _SPECS[field]
+    draft = checked(
+        lambda: parse(public, region=parent.location),
+        works.bucket_uses(public.get(key, {}), snake_case(key)),
         call.services.buckets,
         further,
         project=parent.project_id,
     )
-    return parsed, public
+    return draft, public
 
 
-async def new_custom_job(call: Call, request: Any) -> tuple[Job, dict[str, Any]]:
-    """Return the job as `create` stores it, after all checks, and its public JSON. A job of an experiment
-    that names no run gets one of its own only where it is created."""
-    spec = sent(call, request, "custom_job").get("jobSpec", {})
-    further = await unknown_references(call.services, request.parent, spec, "job_spec")
-    parsed, public = check_custom_job(call, request, further)
-    parent = known_location(request.parent)
-    uid = call.services.new_uid()
-    job = new_job(
-        call.services,
-        uid,
-        JobName(Api.VERTEX, parent.project_id, parent.location, str(uid)),
-        display_name=parsed.display_name,
-        spec=parsed.spec,
-        labels=parsed.labels,
-        public=public,
-    )
-    return job, public
+async def asked_for_custom_job(
+    call: Call, request: Any
+) -> tuple[JobDraft[JobSpec], dict[str, Any]]:
+    """Return what `check_custom_job` returns, after the checks that need the store as well. A job of an
+    experiment that names no run gets one of its own only where it is created."""
+    return check_custom_job(call, request, await _not_there(call, request, "custom_job"))
+
+
+async def asked_for_tuning_job(
+    call: Call, request: Any
+) -> tuple[JobDraft[TuningSpec], dict[str, Any]]:
+    """Return what `check_tuning_job` returns, after the checks that need the store as well."""
+    missing = await _not_there(call, request, "hyperparameter_tuning_job")
+    return check_tuning_job(call, request, missing)
+
+
+async def _not_there(call: Call, request: Any, field: str) -> tuple[Violation, ...]:
+    key = _SPECS[field]
+    spec = sent(call, request, field).get(key, {})
+    return await unknown_references(call.services, request.parent, spec, snake_case(key))
 
 
 async def create_custom_job(call: Call, request: Any) -> Resource:
     spec = request.custom_job.job_spec
     if spec.experiment and not spec.experiment_run:
-        await new_custom_job(call, request)  # A refused request must not create a run.
+        await asked_for_custom_job(call, request)  # A refused request must not create a run.
         spec.experiment_run = await make_run(call.services, spec.experiment)
         sent(call, request, "custom_job")["jobSpec"]["experimentRun"] = spec.experiment_run
-    job, public = await new_custom_job(call, request)
+    draft, public = await asked_for_custom_job(call, request)
+    job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     if spec.experiment_run:
         await add_to_run(call.services, spec.experiment_run, job.name)
-    return Resource(public, views.custom_job_outputs(job), request.custom_job)
+    return Resource(public, views.custom_job_outputs(of_kind(job, Job)), request.custom_job)
+
+
+async def create_tuning_job(call: Call, request: Any) -> Message:
+    draft, public = await asked_for_tuning_job(call, request)
+    job = new_vertex_job(call.services, known_location(request.parent), draft, public)
+    await store_works(call.services, call.principal, job)
+    created = request.hyperparameter_tuning_job
+    views.set_tuning_outputs(created, of_kind(job, TuningJob), views.NOTHING_TRIED)
+    return created
 
 
 async def _custom_job(call: Call, job: Job, in_list: bool) -> Resource:
@@ -79,56 +123,6 @@ async def _custom_job(call: Call, job: Job, in_list: bool) -> Resource:
         outputs: Any = view.outputs
         add_to_job(call, job, outputs.web_access_uris)
     return view
-
-
-def check_tuning_job(
-    call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> tuple[ParsedTuningJob, dict[str, Any]]:
-    """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
-    those in `further`."""
-    parent = known_location(request.parent)
-    services = call.services
-    public = sent(call, request, "hyperparameter_tuning_job")
-    parsed = checked(
-        lambda: parse_tuning_job(
-            public,
-            region=parent.location,
-            runtimes=services.runtimes,
-            max_trials=services.settings.max_study_trials,
-        ),
-        works.bucket_uses(public.get("trialJobSpec", {}), "trial_job_spec"),
-        services.buckets,
-        further,
-        project=parent.project_id,
-    )
-    return parsed, public
-
-
-async def asked_for_tuning_job(call: Call, request: Any) -> tuple[ParsedTuningJob, dict[str, Any]]:
-    """Return what `check_tuning_job` returns, after the checks that need the store as well."""
-    spec = sent(call, request, "hyperparameter_tuning_job").get("trialJobSpec", {})
-    further = await unknown_references(call.services, request.parent, spec, "trial_job_spec")
-    return check_tuning_job(call, request, further)
-
-
-async def create_tuning_job(call: Call, request: Any) -> Message:
-    services = call.services
-    parsed, public = await asked_for_tuning_job(call, request)
-    parent = known_location(request.parent)
-    uid = services.new_uid()
-    name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.TUNING_JOBS)
-    job = new_tuning_job(
-        services,
-        uid,
-        name,
-        display_name=parsed.display_name,
-        spec=parsed.spec,
-        labels=parsed.labels,
-        public=public,
-    )
-    await store_works(services, call.principal, job)
-    views.set_tuning_outputs(request.hyperparameter_tuning_job, job, views.NOTHING_TRIED)
-    return request.hyperparameter_tuning_job
 
 
 async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
@@ -145,7 +139,6 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     return view
 
 
-_SERVICE: Final = "JobService"
 _CUSTOM_JOBS: Final = works.Kind(_SERVICE, Collection.CUSTOM_JOBS, Job, _custom_job, views.STATES)
 _TUNING_JOBS: Final = works.Kind(
     _SERVICE, Collection.TUNING_JOBS, TuningJob, _tuning_job, views.STATES

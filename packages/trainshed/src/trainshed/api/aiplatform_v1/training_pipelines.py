@@ -29,8 +29,7 @@ from trainshed.api.resources.submission import (
     BucketUse,
     checked,
     kept_json,
-    new_job,
-    new_tuning_job,
+    new_vertex_job,
     store_works,
 )
 from trainshed.core.datasets.records import Dataset, DatasetName
@@ -43,7 +42,6 @@ from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.input_data import dataset_id_fault
 from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pipeline
-from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.trial_jobs import printed
 from trainshed.core.units import Nanos
@@ -193,32 +191,12 @@ def _new(
     services: Services, parent: LocationName, uid: JobUid, draft: Asked
 ) -> tuple[Pipeline, Job | TuningJob]:
     """Return the records of the pipeline and of the job that does its work; nothing is stored."""
-    parsed, now, job_uid = draft.parsed, draft.at, services.new_uid()
-    place = (Api.VERTEX, parent.project_id, parent.location)
-    name = JobName(*place, str(uid), Collection.PIPELINES)
-    origin = Parent(uid, name)
-    if isinstance(parsed.job, ParsedCustomJob):
-        job = new_job(
-            services,
-            job_uid,
-            JobName(*place, str(job_uid)),
-            display_name=parsed.job.display_name,
-            spec=parsed.job.spec,
-            labels=parsed.job.labels,
-            public={"displayName": parsed.job.display_name, "jobSpec": draft.inputs.public},
-            parent=origin,
-        )
-    else:
-        job = new_tuning_job(
-            services,
-            job_uid,
-            JobName(*place, str(job_uid), Collection.TUNING_JOBS),
-            display_name=parsed.job.display_name,
-            spec=parsed.job.spec,
-            labels=parsed.job.labels,
-            public={"displayName": parsed.job.display_name, **draft.inputs.public},
-            parent=origin,
-        )
+    parsed, now = draft.parsed, draft.at
+    name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.PIPELINES)
+    inputs = draft.inputs.public
+    sent_inputs = {"jobSpec": inputs} if parsed.spec.task is Task.CUSTOM else inputs
+    public = {"displayName": parsed.job.display_name, **sent_inputs}
+    job = new_vertex_job(services, parent, parsed.job, public, Parent(uid, name))
     # Both are stored at once, so that the job exists from the first moment.
     state = PIPELINE.fire(PipelineState.QUEUED, PipelineTrigger.JOB_CREATED)
     assert state is not None
@@ -232,7 +210,7 @@ def _new(
         updated=now,
         labels=parsed.labels,
         state=state,
-        job=job_uid,
+        job=job.uid,
     )
     return pipeline, job
 

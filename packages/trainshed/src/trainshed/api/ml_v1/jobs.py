@@ -16,7 +16,6 @@ from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
-from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.ml_v1 import views
 from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
@@ -32,16 +31,16 @@ from trainshed.api.resources.submission import (
     BucketUse,
     checked,
     new_job,
-    new_tuning_job,
     store_works,
 )
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, project_number
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.syntax import read_labels
-from trainshed.core.tuning.records import TuningJob, TuningSpec
+from trainshed.core.tuning.records import JobDraft, TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import pool
@@ -73,13 +72,12 @@ def check_create(
     return parsed, public
 
 
-async def new(call: Call, request: Any) -> Job:
-    """Return the job as `create` stores it; for a job with hyperparameters, the job of one trial, which is
-    not stored. Raises InvalidRequest with all faults."""
+async def asked_for(call: Call, request: Any) -> JobDraft[JobSpec]:
+    """Return the job to create, after all checks; for a job with hyperparameters, the job of one trial.
+    Raises InvalidRequest with all faults."""
     _, further = await _resumed(call, request)
-    parsed, public = check_create(call, request, further)
-    facts = _facts(call.services, request, parsed, public)
-    return new_job(call.services, spec=parsed.spec, **facts)
+    parsed, _ = check_create(call, request, further)
+    return JobDraft(parsed.spec, parsed.job_id, parsed.labels)
 
 
 async def create(call: Call, request: Any) -> Message:
@@ -88,11 +86,10 @@ async def create(call: Call, request: Any) -> Message:
     # `public` was made of the request as it came.
     call = call if resumed is None else replace(call, public=None)
     parsed, public = check_create(call, request, further)
-    facts = _facts(services, request, parsed, public)
-    if parsed.tuning is None:
-        made = new_job(services, spec=parsed.spec, **facts)
-    else:
-        made = new_tuning_job(services, spec=_resuming(parsed.tuning, resumed), **facts)
+    spec = parsed.spec if parsed.tuning is None else _resuming(parsed.tuning, resumed)
+    name = JobName(Api.ML, ProjectName.parse(request.parent).project_id, "", parsed.job_id)
+    draft = JobDraft(spec, parsed.job_id, parsed.labels)
+    made = new_job(services, services.new_uid(), name, draft, public)
     await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.
     work, etag = await services.reader.job(made.name)
@@ -196,20 +193,6 @@ def _job_name(text: str) -> JobName:
     if name.api is not Api.ML:
         raise NotFound(f"Job {text!r} was not found: it is the name of one of Vertex AI.")
     return name
-
-
-def _facts(
-    services: Services, request: Any, parsed: ParsedMlJob, public: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what the records of a job and of a tuning job have in common."""
-    project = ProjectName.parse(request.parent).project_id
-    return {
-        "uid": services.new_uid(),
-        "name": JobName(Api.ML, project, "", parsed.job_id),
-        "display_name": parsed.job_id,
-        "labels": parsed.labels,
-        "public": public,
-    }
 
 
 async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Violation, ...]]:

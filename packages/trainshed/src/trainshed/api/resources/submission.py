@@ -6,12 +6,13 @@ controller is woken.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, assert_never
 
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
+from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.api.resources.jobs import actor_of, asked_for
 from trainshed.core.errors import (
@@ -25,7 +26,7 @@ from trainshed.core.job import JobSpec, WorkerPool
 from trainshed.core.launch import OWN_ROOT_LABEL, STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Actor, Job, Parent
-from trainshed.core.names import JobName, JobUid, default_bucket
+from trainshed.core.names import Api, Collection, JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
 from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
@@ -38,7 +39,7 @@ from trainshed.core.specs.warnings import (
     without_gpus,
 )
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
-from trainshed.core.tuning.records import TuningJob, TuningSpec
+from trainshed.core.tuning.records import JobDraft, TuningJob, TuningSpec
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork
@@ -93,58 +94,40 @@ def checked(
     return parsed
 
 
+def new_vertex_job(
+    services: Services,
+    place: LocationName,
+    draft: JobDraft[JobSpec | TuningSpec],
+    public: Mapping[str, Any],
+    parent: Parent | None = None,
+) -> Job | TuningJob:
+    """Return the record of a new custom or tuning job, as `store_works` takes it; nothing is stored."""
+    uid = services.new_uid()
+    tunes = isinstance(draft.spec, TuningSpec)
+    collection = Collection.TUNING_JOBS if tunes else Collection.CUSTOM_JOBS
+    name = JobName(Api.VERTEX, place.project_id, place.location, str(uid), collection)
+    return new_job(services, uid, name, draft, public, parent=parent)
+
+
 def new_job(
     services: Services,
     uid: JobUid,
     name: JobName,
-    *,
-    display_name: str,
-    spec: JobSpec,
-    labels: tuple[tuple[str, str], ...],
+    draft: JobDraft[JobSpec | TuningSpec],
     public: Mapping[str, Any],
+    *,
     parent: Parent | None = None,
-) -> Job:
+) -> Job | TuningJob:
     """Return the record of a new job, as `store_works` takes it; nothing is stored."""
     now = services.now()
-    return Job(
-        uid=uid,
-        name=name,
-        display_name=display_name,
-        spec=_with_warnings(services, services.instead(display_name, spec)),
-        public_json=kept_json(public),
-        created=now,
-        updated=now,
-        labels=labels,
-        parent=parent,
-    )
-
-
-def new_tuning_job(
-    services: Services,
-    uid: JobUid,
-    name: JobName,
-    *,
-    display_name: str,
-    spec: TuningSpec,
-    labels: tuple[tuple[str, str], ...],
-    public: Mapping[str, Any],
-    parent: Parent | None = None,
-) -> TuningJob:
-    """Return the record of a new tuning job, as `store_works` takes it; nothing is stored."""
-    now = services.now()
+    kept, labels, title, spec = kept_json(public), draft.labels, draft.display_name, draft.spec
+    if isinstance(spec, JobSpec):
+        spec = _here(services, title, spec)
+        return Job(uid, name, title, spec, kept, now, now, labels, parent=parent)
+    spec = replace(spec, trial=_here(services, title, spec.trial))
+    first = spec.first_trial
     return TuningJob(
-        uid=uid,
-        name=name,
-        display_name=display_name,
-        spec=replace(
-            spec, trial=_with_warnings(services, services.instead(display_name, spec.trial))
-        ),
-        public_json=kept_json(public),
-        created=now,
-        updated=now,
-        labels=labels,
-        parent=parent,
-        next_trial=spec.first_trial,
+        uid, name, title, spec, kept, now, now, labels, parent=parent, next_trial=first
     )
 
 
@@ -201,7 +184,7 @@ def check_labels(services: Services, work: Work) -> None:
     _check_notify_label(work, services.settings.notify)
 
 
-def _check_notify_label(work: Work, known: Collection[str]) -> None:
+def _check_notify_label(work: Work, known: Sequence[str]) -> None:
     """Raise InvalidRequest for an unknown notification target."""
     if (unknown := [name for name in targets_of(work.labels) if name not in known]) or (
         NOTIFY_LABEL in dict(work.labels) and not targets_of(work.labels)
@@ -215,8 +198,9 @@ def _check_notify_label(work: Work, known: Collection[str]) -> None:
         raise InvalidRequest((Violation(f"labels.{NOTIFY_LABEL}", wrong),))
 
 
-def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
-    """Return the specification with the warnings that only this installation can give."""
+def _here(services: Services, display_name: str, spec: JobSpec) -> JobSpec:
+    """Return the specification as this installation runs it, with the warnings that only it can give."""
+    spec = services.instead(display_name, spec)
     warnings = (
         *_elsewhere(spec, services.buckets),
         *_not_mounted(spec, services.buckets),

@@ -8,11 +8,10 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
-from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
-from trainshed.api.resources.jobs import actor_of
+from trainshed.api.resources.jobs import actor_of, of_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
@@ -22,8 +21,7 @@ from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Viola
 from trainshed.core.job import JobSpec, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
-from trainshed.core.specs.tuning import ParsedTuningJob
-from trainshed.core.specs.vertex import ParsedCustomJob
+from trainshed.core.tuning.records import JobDraft, TuningSpec
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.binding import bind
@@ -79,20 +77,25 @@ def _has(body: Mapping[str, Any], key: str, *names: str) -> bool:
 async def _read(
     call: JsonCall, api: Api, project: str, location: str, body: Mapping[str, Any]
 ) -> Job:
-    """Return the job that the API's create method would make of `body`. Raises what that raises."""
+    """Return the job that the API's create method would make of `body`; of a search, the job of one trial.
+    Raises what that raises."""
     match api:
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
-            path, new, check = f"/v1/{parent}/customJobs", _custom, job_service.check_custom_job
+            path, asked_for, check = (
+                f"/v1/{parent}/customJobs",
+                _custom,
+                job_service.check_custom_job,
+            )
             if is_search(body):
                 path = f"/v1/{parent}/hyperparameterTuningJobs"
-                new, check = _trial, job_service.check_tuning_job
+                asked_for, check = _tuning, job_service.check_tuning_job
             if is_pipeline(body):
                 path = f"/v1/{parent}/trainingPipelines"
-                new, check = _pipeline, training_pipelines.check_create
+                asked_for, check = _pipeline, training_pipelines.check_create
         case Api.ML:
             path = f"/v1/projects/{quote(project, safe='')}/jobs"
-            new, check = ml_jobs.new, ml_jobs.check_create
+            asked_for, check = ml_jobs.asked_for, ml_jobs.check_create
         case _:
             assert_never(api)
     matched = routes.match("POST", path)
@@ -104,43 +107,31 @@ async def _read(
         bound = bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
         raise completed(refused, check, create_call) from None
-    return await new(replace(create_call, value_texts=bound.value_texts), bound.message)
-
-
-async def _custom(call: Call, request: Any) -> Job:
-    job, _ = await job_service.new_custom_job(call, request)
-    return job
-
-
-async def _trial(call: Call, request: Any) -> Job:
-    """Return the job of one trial of a Vertex tuning job."""
-    parsed, _ = await job_service.asked_for_tuning_job(call, request)
-    return _imagined(call, request.parent, parsed, parsed.spec.trial)
-
-
-async def _pipeline(call: Call, request: Any) -> Job:
-    """Return the job of a pipeline, or of one of its trials."""
-    checked = await training_pipelines.asked_for(call, request, call.services.new_uid())
-    parsed = checked.parsed.job
-    spec = parsed.spec if isinstance(parsed, ParsedCustomJob) else parsed.spec.trial
-    return _imagined(call, request.parent, parsed, spec)
-
-
-def _imagined(
-    call: Call, place: str, parsed: ParsedCustomJob | ParsedTuningJob, spec: JobSpec
-) -> Job:
-    """Return a Vertex job that is not stored."""
-    parent = known_location(place)
+    draft = await asked_for(replace(create_call, value_texts=bound.value_texts), bound.message)
+    spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
     uid = call.services.new_uid()
-    return new_job(
-        call.services,
-        uid,
-        JobName(Api.VERTEX, parent.project_id, parent.location, str(uid)),
-        display_name=parsed.display_name,
-        spec=spec,
-        labels=parsed.labels,
-        public={},
+    name = (
+        JobName(api, project, "", draft.display_name)
+        if api is Api.ML
+        else JobName(api, project, location, str(uid))
     )
+    single = JobDraft(spec, draft.display_name, draft.labels)
+    return of_kind(new_job(call.services, uid, name, single, {}), Job)
+
+
+async def _custom(call: Call, request: Any) -> JobDraft[JobSpec]:
+    draft, _ = await job_service.asked_for_custom_job(call, request)
+    return draft
+
+
+async def _tuning(call: Call, request: Any) -> JobDraft[TuningSpec]:
+    draft, _ = await job_service.asked_for_tuning_job(call, request)
+    return draft
+
+
+async def _pipeline(call: Call, request: Any) -> JobDraft[JobSpec | TuningSpec]:
+    pipeline = await training_pipelines.asked_for(call, request, call.services.new_uid())
+    return pipeline.parsed.job
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:

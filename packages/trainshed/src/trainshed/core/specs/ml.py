@@ -53,8 +53,6 @@ class ParsedMlJob(Struct, frozen=True):
     labels: tuple[tuple[str, str], ...]
     #: The tuning of a job with hyperparameters, whose time limits are the whole job's; None = it has none.
     tuning: TuningSpec | None = None
-    #: Id of the job whose trials it continues from, not looked up yet; "" = none.
-    resume_previous_job_id: str = ""
 
 
 def parse_job(
@@ -88,14 +86,13 @@ def parse_job(
     tunes = training.has("hyperparameters")
     study = read_study(training) if tunes else None
     counts = read_counts(training, max_trials=max_trials)
-    resumed = read_resumed(training, job.text("jobId"))
+    check_resumed(training, job.text("jobId"))
     faults.refuse()
     spec = _job_spec(training, hardware, programs, scheduling, job_json)
     if study is None:
         return ParsedMlJob(spec, job.text("jobId"), labels)
     trial = replace(spec, metric_tag=study.metrics[0].id)
-    tuning = tuning_spec(study, counts, trial)
-    return ParsedMlJob(spec, job.text("jobId"), labels, tuning, resumed)
+    return ParsedMlJob(spec, job.text("jobId"), labels, tuning_spec(study, counts, trial))
 
 
 def _job_spec(
@@ -236,18 +233,17 @@ def read_counts(training: Section, *, max_trials: int) -> Counts:
     return counts
 
 
-def read_resumed(training: Section, job_id: str) -> str:
-    """Read the id of the job whose trials this one continues from, "" for none. Whether that job exists is
-    for the API to say."""
+def check_resumed(training: Section, job_id: str) -> None:
+    """Report what is wrong with the id of the job whose trials this one continues from. Whether that job
+    exists is for the API to say."""
     section = training.section("hyperparameters")
     resumed = section.text("resumePreviousJobId")
     if not resumed:
-        return ""
+        return
     if fault := syntax.job_id_fault(resumed):
         section.fault("resumePreviousJobId", fault)
     elif resumed == job_id:
         section.fault("resumePreviousJobId", "A job cannot go on from itself; name an earlier one.")
-    return resumed
 
 
 def tuning_spec(study: StudySpec, counts: Counts, trial: JobSpec) -> TuningSpec:

@@ -21,8 +21,9 @@ from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
 from trainshed.core.specs.input_data import read_data
-from trainshed.core.specs.tuning import ParsedTuningJob, read_tuning_spec
-from trainshed.core.specs.vertex import ParsedCustomJob, read_job_spec, unserved, with_warnings
+from trainshed.core.specs.tuning import read_tuning_spec
+from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
+from trainshed.core.tuning.records import JobDraft, TuningSpec
 from trainshed.core.units import Nanos
 
 DEFINITIONS = {
@@ -41,7 +42,7 @@ class ParsedPipeline(Struct, frozen=True):
     spec: PipelineSpec
     display_name: str
     labels: tuple[tuple[str, str], ...]
-    job: ParsedCustomJob | ParsedTuningJob
+    job: JobDraft[JobSpec | TuningSpec]
 
 
 def parse_pipeline(
@@ -90,9 +91,7 @@ def parse_pipeline(
         spec=PipelineSpec(task, output, model),
         display_name=display_name,
         labels=labels,
-        job=ParsedCustomJob(job, name, labels)
-        if tuning is None
-        else ParsedTuningJob(replace(tuning, trial=job), name, labels),
+        job=JobDraft(job if tuning is None else replace(tuning, trial=job), name, labels),
     )
 
 

@@ -15,15 +15,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
 from trainshed.core.specs.study import read_study_spec
 from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
-from trainshed.core.tuning.records import TuningSpec
-
-
-class ParsedTuningJob(Struct, frozen=True):
-    """A valid tuning job; `labels` in the order given."""
-
-    spec: TuningSpec
-    display_name: str
-    labels: tuple[tuple[str, str], ...]
+from trainshed.core.tuning.records import JobDraft, TuningSpec
 
 
 class Counts(Struct, frozen=True):
@@ -37,7 +29,7 @@ class Counts(Struct, frozen=True):
 
 def parse_tuning_job(
     public: Mapping[str, Any], *, region: str, runtimes: RuntimeCatalog, max_trials: int
-) -> ParsedTuningJob:
+) -> JobDraft[TuningSpec]:
     """Read a HyperparameterTuningJob, given as public JSON.
 
     `region` is the location of the request and taken as given; `max_trials` is the limit of one job, 0 =
@@ -50,7 +42,7 @@ def parse_tuning_job(
     spec = read_tuning_spec(job, region=region, runtimes=runtimes, max_trials=max_trials)
     job.faults.refuse()
     trial = with_warnings(spec.trial, *unserved(job))
-    return ParsedTuningJob(replace(spec, trial=trial), display_name, labels)
+    return JobDraft(replace(spec, trial=trial), display_name, labels)
 
 
 def read_tuning_spec(

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core import reducers
@@ -33,6 +32,7 @@ from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, syntax, warnings
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 from trainshed.core.tensorboards import log_directory
+from trainshed.core.tuning.records import JobDraft
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise
@@ -58,17 +58,9 @@ WITHOUT_EFFECT = {
 """Fields of the job's spec that are not served, and what happens instead."""
 
 
-class ParsedCustomJob(Struct, frozen=True):
-    """A valid CustomJob; `labels` in the order given."""
-
-    spec: JobSpec
-    display_name: str
-    labels: tuple[tuple[str, str], ...]
-
-
 def parse_custom_job(
     public: Mapping[str, Any], *, region: str, runtimes: RuntimeCatalog
-) -> ParsedCustomJob:
+) -> JobDraft[JobSpec]:
     """Read a CustomJob.
 
     `public` is its proto3 JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the
@@ -81,7 +73,7 @@ def parse_custom_job(
     labels = syntax.read_labels(job)
     spec = read_job_spec(job.section("jobSpec"), region, runtimes)
     job.faults.refuse()
-    return ParsedCustomJob(with_warnings(spec, *unserved(job)), display_name, labels)
+    return JobDraft(with_warnings(spec, *unserved(job)), display_name, labels)
 
 
 def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
