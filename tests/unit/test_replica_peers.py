@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainshed.replica.endpoint import peers
 from trainshed.replica.endpoint.peers import Peers
 from trainshed.replica.system import kernel
 
@@ -19,18 +18,9 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-@pytest.fixture(params=["asked", "listed"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kernel answers, or cannot be asked."""
-    if request.param == "listed":
-        # A protocol of netlink(7) that there is not.
-        monkeypatch.setattr(peers, "_SOCK_DIAG", 31)
-    return request.param
-
-
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_a_connection_is_known_by_its_user(
-    way: str, listener: socket.socket, family: socket.AddressFamily
+    listener: socket.socket, family: socket.AddressFamily
 ) -> None:
     """Also one by an IPv4 address that is written as an IPv6 one."""
     port = listener.getsockname()[1]

@@ -5,8 +5,8 @@ The runtime's own interpreter runs it (`forking`). In a fork, `becoming` turns t
 program's, and `running` runs that.
 
 The preloader itself never reads anything of a job. A main process that connects (the caller) passes the
-process namespace of its fork, and the preloader forks into that (if it belongs to another user namespace, a
-child enters both and forks). The fork is an orphan there, so that the namespace's first process, the shim,
+process namespace of its fork, and at level `user` that of its user; a child of the preloader enters these and
+forks. The fork is an orphan there, so that the namespace's first process, the shim,
 becomes its parent. Only there it reads arguments and environment. Runs on Python 3.6.
 
 The caller (`supervisor.warm_start`) and the fork take turns on one connection. The caller's lines are JSON,

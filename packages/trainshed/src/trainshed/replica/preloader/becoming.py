@@ -57,12 +57,6 @@ class Caller:
         """Whether it has named the namespaces of the fork before it was gone."""
         return 0 < len(self._names) == len(self.namespaces)
 
-    @property
-    def bears_forks(self) -> bool:
-        """Whether the preloader can fork into its process namespace, which then belongs to the preloader's
-        user namespace."""
-        return self._names == ["pid"]
-
     def enter(self) -> None:
         """Have this process's children start in that namespace. Raises OSError."""
         _enter(self._names, self.namespaces)
@@ -146,22 +140,14 @@ def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
     return handles[len(names) :]
 
 
-def fork_orphan() -> int:
-    """Fork a process whose parent ends right after the fork, so that the first process of its namespace
-    adopts it. Returns 0 in that process and another number in the caller."""
-    child = os.fork()
-    if child == 0 and os.fork():
-        os._exit(0)
-    return child
-
-
 def _be_adopted(caller: Caller) -> None:
     """Become a child of the caller's shim in its process namespace. Only the process that is that child
     returns."""
-    if not caller.bears_forks:
-        caller.enter()
-        if fork_orphan():
-            os._exit(0)
+    caller.enter()
+    # The parent of this process ends right after the fork, so that the first process of its namespace adopts
+    # it.
+    if os.fork() or os.fork():
+        os._exit(0)
     until = time.monotonic() + _ADOPTION_SECONDS
     while os.getppid() != 1:
         if time.monotonic() > until:

@@ -204,22 +204,12 @@ def _accept(listener: socket.socket) -> "socket.socket | None":
 
 
 def _fork(caller: becoming.Caller) -> int:
-    """Fork as `os.fork` does; the child is the shim's already, if it can be forked into its namespace. -1
-    = the fork failed, and the caller was told why."""
-    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    child = -1
+    """Fork as `os.fork` does. -1 = the fork failed, and the caller was told why."""
     try:
-        if caller.bears_forks:
-            kernel.enter_namespace(caller.namespaces[0], kernel.CLONE_NEWPID)
-            child = becoming.fork_orphan()
-        else:
-            child = os.fork()
+        return os.fork()
     except OSError as error:
         becoming.say(caller.connection, "cold the preloader cannot fork (%s)" % error.strerror)
-    if child and caller.bears_forks:
-        kernel.enter_namespace(own, kernel.CLONE_NEWPID)
-    os.close(own)
-    return child
+        return -1
 
 
 def _is_memory_short() -> bool:

@@ -5,10 +5,11 @@ path of more than one step is opened, and what lies on another file system does 
 deleted by the system's `rm` at the lowest priority.
 """
 
+import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 _BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
@@ -17,74 +18,49 @@ _DEEPEST = 200
 _WAY_IN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class _Level:
-    """An open directory with the entries that are still to be measured."""
-
-    def __init__(self, handle: int) -> None:
-        """Raises OSError; the caller keeps the handle then."""
-        self.handle = handle
-        self.entries = os.scandir(handle)
-
-    def close(self) -> None:
-        self.entries.close()
-        os.close(self.handle)
-
-
 class TreeSize:
     """The disk use of a directory tree, counted step by step. `found`: bytes so far; a file with several
     names counts in equal parts, one for each name. `names`: number of files and directories counted."""
 
     def __init__(self, top: str) -> None:
-        """Open the tree, and measure nothing yet. Raises OSError."""
+        """Open the tree, and measure the first step. Raises OSError."""
         self.found = self.names = 0
-        self._levels: list[_Level] = []
-        handle = os.open(top, _WAY_IN)
-        self._device = os.fstat(handle).st_dev
-        self._descend(handle)
+        self._sizes = _sizes(os.open(top, _WAY_IN))
+        self.go_on(0.0)
 
     def go_on(self, seconds: float) -> bool:
         """Measure for about so many seconds; return whether the whole tree was measured. What cannot be read
         counts as nothing."""
         until = time.monotonic() + seconds
-        while self._levels:
-            self._step(self._levels[-1])
+        for size in self._sizes:
+            self.found += size
+            self.names += 1
             if time.monotonic() >= until:
-                break
-        return not self._levels
+                return False
+        return True
 
     def close(self) -> None:
         """Close the tree, measured or not."""
-        while self._levels:
-            self._levels.pop().close()
+        self._sizes.close()
 
-    def _step(self, level: _Level) -> None:
-        try:
-            entry = next(level.entries, None)
-        except OSError:
-            entry = None
-        if entry is None:
-            self._levels.pop().close()
-            return
-        try:
-            status = entry.stat(follow_symlinks=False)
-            if status.st_dev != self._device:
-                return
-            self.names += 1
-            is_directory = stat.S_ISDIR(status.st_mode)
-            self.found += status.st_blocks * _BLOCK // (1 if is_directory else status.st_nlink or 1)
-            if is_directory and len(self._levels) < _DEEPEST:
-                self._descend(os.open(entry.name, _WAY_IN, dir_fd=level.handle))
-        except OSError:
-            return  # It was deleted meanwhile, or we may not read it.
 
-    def _descend(self, handle: int) -> None:
-        try:
-            if os.fstat(handle).st_dev != self._device:
-                raise OSError("another file system")
-            self._levels.append(_Level(handle))
-        except OSError:
-            os.close(handle)
-            raise
+def _sizes(
+    handle: int, device: int | None = None, left: int = _DEEPEST
+) -> Generator[int, None, None]:
+    """Yield the bytes of each file and directory below a directory, whose handle is closed. `device`: where
+    they have to lie. `left`: how many levels are entered."""
+    with contextlib.ExitStack() as open_here, contextlib.suppress(OSError):
+        open_here.callback(os.close, handle)
+        own = os.fstat(handle).st_dev
+        for entry in open_here.enter_context(os.scandir(handle)) if device in (None, own) else ():
+            with contextlib.suppress(OSError):  # It was deleted meanwhile, or we may not read it.
+                status = entry.stat(follow_symlinks=False)
+                if status.st_dev == own:
+                    is_directory = stat.S_ISDIR(status.st_mode)
+                    yield status.st_blocks * _BLOCK // (1 if is_directory else status.st_nlink or 1)
+                    if is_directory and left:
+                        below = os.open(entry.name, _WAY_IN, dir_fd=handle)
+                        yield from _sizes(below, own, left - 1)
 
 
 def deletion(directories: Iterable[str]) -> list[str]:
