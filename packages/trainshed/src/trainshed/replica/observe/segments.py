@@ -284,10 +284,8 @@ class Transcript:
         #: Repeats writes that found a full disk; until they succeed no pipe is read.
         self._retries = retries
         self._streams: dict[int, Stream] = {}
-        self._telling = False
+        self._telling = self._tells = self._syncs = False
         self._told = 0
-        self._heard_program = False
-        self._sync_at = 0.0
         #: Number of bytes that the program has written.
         self.read = 0
         self._tell_at = 0.0
@@ -329,31 +327,33 @@ class Transcript:
     def program_started(self) -> None:
         """Note that listeners know of the program's start, after which they may be told of lines."""
         self._telling = True
+        self._note_lines()
 
     def tell_again(self) -> None:
         """Tell the number of lines again, for a new listener."""
         self._told = -1
+        self._note_lines()
 
-    def due(self) -> list[float]:
-        """Return when `tick` will have something to do."""
-        due: list[float] = []
-        if self._telling and self._log.readable != self._told:
-            due.append(self._tell_at)
-        if self._log.unsynced:
-            due.append(self._sync_at)
-        return due
+    def _note_lines(self) -> None:
+        """Have listeners told of new lines, and the log synced, each in its time."""
+        if self._telling and self._log.readable != self._told and not self._tells:
+            self._tells = True
+            pause = self._tell_at - time.monotonic()
+            self._loop.after(pause, self._tell_now) if pause > 0 else self._tell_now()
+        if self._log.unsynced and not self._syncs:
+            self._syncs = True
+            self._loop.after(_SYNC_EVERY, self._sync_now)
 
-    def tick(self, now: float) -> None:
-        """Tell listeners of new lines, and sync the log, each if it is due."""
-        if self._telling and self._log.readable != self._told and now >= self._tell_at:
-            self._tell_at = now + _LINES_EVERY
-            self._told = self._log.readable
-            self._tell(self._told)
-        if self._log.unsynced:
-            if not self._sync_at:
-                self._sync_at = now + _SYNC_EVERY
-            elif now >= self._sync_at:
-                self._sync_at = 0.0 if self._log.sync() else now + _SYNC_EVERY
+    def _tell_now(self) -> None:
+        self._tells = False
+        self._tell_at = time.monotonic() + _LINES_EVERY
+        self._told = self._log.readable
+        self._tell(self._told)
+
+    def _sync_now(self) -> None:
+        self._log.sync()
+        self._syncs = False
+        self._note_lines()
 
     def end(self) -> None:
         """Stop reading; the beginning of a line becomes a line."""
@@ -381,9 +381,6 @@ class Transcript:
             self._streams[handle].feed(data)
             self._heed_room()
             self.read += len(data)
-            if not self._heard_program:
-                self._heard_program = True
-                self._tell_at = 0.0
             return
         self._streams.pop(handle).close()
         self._loop.drop(handle)
@@ -397,9 +394,11 @@ class Transcript:
             for handle in self._streams:
                 self._loop.drop(handle)
             self._retries.wait(self._go_on)
+        self._note_lines()
 
     def _go_on(self) -> bool:
         if self._log.flush():
             for handle in self._streams:
                 self._attend(handle)
+        self._note_lines()
         return not self._log.waits

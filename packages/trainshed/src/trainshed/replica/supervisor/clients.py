@@ -1,5 +1,6 @@
 """Serves the services that are connected to a shim, without waiting long for any."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -43,27 +44,40 @@ def connect(slot: str) -> socket.socket:
 
 
 class Clients:
-    """All open connections. One that does not take a message is dropped; its owner then reads the files
-    instead."""
+    """All open connections, from `serve` on also those to come. One that does not take a message is dropped;
+    its owner then reads the files instead."""
 
-    def __init__(self, first: socket.socket | None) -> None:
+    def __init__(self, first: socket.socket) -> None:
         self._connections: dict[socket.socket, protocol.Lines] = {}
         self._greeting = b""
-        if first is not None:
-            self.add(first)
+        self._listener: socket.socket | None = None
+        self._add(first)
 
-    def add(self, connection: socket.socket) -> None:
-        connection.settimeout(_PATIENCE)
-        self._connections[connection] = protocol.Lines()
-        if self._greeting:
-            self._send_to(connection, self._greeting)
+    def serve(
+        self,
+        events: loop.Loop,
+        obey: Callable[[socket.socket, protocol.Message], None],
+        greet: Callable[[], None],
+    ) -> None:
+        """Serve the connections on the loop, and listen for new ones. `obey`: called with each order and its
+        connection; `greet`: called after each new connection. Raises OSError."""
+        self._events = events
+        self._obey = obey
+        self._greet = greet
+        self._listener = listen()
+        self.listen_again()
 
-    def remove(self, connection: socket.socket) -> None:
-        """Forget a connection, which stays open."""
-        self._connections.pop(connection, None)
+    def listen_again(self) -> None:
+        """Serve the same connections again after the loop was cleared."""
+        if self._listener is not None:
+            self._listen()
+            for connection in self._connections:
+                self._attend(connection)
 
-    def sockets(self) -> list[socket.socket]:
-        return list(self._connections)
+    def hand_on(self, connection: socket.socket) -> None:
+        """Give up a connection that somebody else serves from here on."""
+        self._events.drop(connection.fileno())
+        del self._connections[connection]
 
     def greet(self, message: protocol.Message) -> None:
         """Send a message to all connections, and to each later one."""
@@ -72,70 +86,22 @@ class Clients:
 
     def send(self, message: protocol.Message) -> None:
         data = protocol.encode(message)
-        for connection in list(self._connections):
-            self._send_to(connection, data)
+        for connection in self._connections:
+            _send(connection, data)
 
     def answer(self, connection: socket.socket, message: protocol.Message) -> None:
         """Send a message to one connection."""
-        self._send_to(connection, protocol.encode(message))
+        _send(connection, protocol.encode(message))
 
-    def _send_to(self, connection: socket.socket, data: bytes) -> None:
-        try:
-            connection.sendall(data)
-        except OSError:
-            # Half a message may be sent: end the stream, so that the loop finds its end and removes it.
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # It was closed from the other side.
-
-    def receive(self, connection: socket.socket) -> list[protocol.Message] | None:
-        """Return a client's orders; None if it is gone. Call it when the connection is readable."""
-        try:
-            data = connection.recv(4096)
-            return self._connections[connection].feed(data) if data else None
-        except (OSError, ValueError):
-            return None
-
-
-class ServiceListener:
-    """Accepts connections of services on the loop. `obey`: called with each order and its connection;
-    `greet`: called after each new connection."""
-
-    def __init__(
-        self,
-        clients: Clients,
-        events: loop.Loop,
-        obey: Callable[[socket.socket, protocol.Message], None],
-        greet: Callable[[], None],
-    ) -> None:
-        self._clients = clients
-        self._events = events
-        self._obey = obey
-        self._greet = greet
-        self._listener: socket.socket | None = None
-
-    def open(self) -> None:
-        """Serve the connections that exist already, and listen for new ones. Raises OSError."""
-        self._listener = listen()
-        self._listen()
-        for connection in self._clients.sockets():
-            self._attend(connection)
-
-    def listen_again(self) -> None:
-        """Serve the same connections again after the loop was cleared."""
-        self._listen()
-        for connection in self._clients.sockets():
-            self._attend(connection)
-
-    def hand_on(self, connection: socket.socket) -> None:
-        """Give up a connection that somebody else serves from here on."""
-        self._events.drop(connection.fileno())
-        self._clients.remove(connection)
+    def _add(self, connection: socket.socket) -> None:
+        connection.settimeout(_PATIENCE)
+        self._connections[connection] = protocol.Lines()
+        if self._greeting:
+            _send(connection, self._greeting)
 
     def _listen(self) -> None:
-        if self._listener is not None:
-            self._events.add(self._listener.fileno(), self._accept)
+        assert self._listener is not None
+        self._events.add(self._listener.fileno(), self._accept)
 
     def _attend(self, connection: socket.socket) -> None:
         self._events.add(connection.fileno(), lambda: self._hear(connection))
@@ -152,17 +118,28 @@ class ServiceListener:
             self._events.drop(self._listener.fileno())
             self._events.after(_NO_ROOM_PAUSE, self._listen)
             return
-        self._clients.add(connection)
+        self._add(connection)
         self._greet()
         self._attend(connection)
 
     def _hear(self, connection: socket.socket) -> None:
-        handle = connection.fileno()
-        orders = self._clients.receive(connection)
-        if orders is None:
-            self._events.drop(handle)
-            self._clients.remove(connection)
+        orders: list[protocol.Message] = []
+        try:
+            data = connection.recv(4096)
+            orders = self._connections[connection].feed(data)
+        except (OSError, ValueError):
+            data = b""
+        if not data:
+            self.hand_on(connection)
             connection.close()
-            return
         for order in orders:
             self._obey(connection, order)
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.sendall(data)
+    except OSError:
+        # Half a message may be sent: end the stream, so that the loop finds its end and removes it.
+        with contextlib.suppress(OSError):  # It was closed from the other side.
+            connection.shutdown(socket.SHUT_RDWR)

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections.abc import Callable
 
 from trainshed.replica import protocol
@@ -80,7 +79,6 @@ class Shim:
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._waits_told = 0
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
-        self._reception = clients.ServiceListener(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
         self._handed: list[int] = []
         self._failure = ""
@@ -91,12 +89,12 @@ class Shim:
         self._status = -1
         self._started = 0
         self._ended = 0
-        self._kill_at = 0.0
         self._stopped = False
         self._stalled = False
         self._is_dumping = False
         #: No process of the replica lives any more, nor any helper.
         self._is_alone = False
+        self._is_drained = False
         self._out_of_disk = False
         self._is_reaped = False
 
@@ -138,7 +136,7 @@ class Shim:
         )
         # The last step that takes disk space. Up to here a full disk costs nothing, as the program has not
         # run.
-        self._reception.open()
+        self._clients.serve(self._loop, self._obey, self._greet)
         self._claim.sync()
         self._may_run = True
         self._children = kernel.child_signals()
@@ -151,38 +149,18 @@ class Shim:
     def _serve(self) -> None:
         """Turn the loop until all of the program has ended and both pipes are at their end."""
         assert self._transcript is not None
-        drained_by = 0.0
         while self._transcript.is_open or not self._is_alone:
-            if self._failure:
+            if self._failure or self._is_drained:
                 return
-            now = time.monotonic()
-            if self._is_alone and self._transcript.waits:
-                drained_by = 0.0  # No limit: the pipes are kept until the disk takes their data.
-            elif self._is_alone:
-                # No process of the replica lives. A pipe that stays open is held by a process that escaped.
-                drained_by = drained_by or now + _DRAIN_SECONDS
-                if now >= drained_by:
-                    return
-            self._loop.turn(self._pause(now))
-            self._tick(time.monotonic())
+            self._loop.turn(None)
 
-    def _pause(self, now: float) -> float | None:
-        """Return the milliseconds until the next thing is due by the clock; None = nothing is."""
+    def _drain(self) -> None:
+        """Give up the pipes: no process of the replica lives, so that one which is still open is held by a
+        process that escaped. They are kept until the disk takes their data."""
         assert self._transcript is not None
-        due = self._transcript.due()
-        if self._kill_at:
-            due.append(self._kill_at)
-        if self._is_alone and not self._transcript.waits:
-            due.append(now + 0.1)
-        # Rounded up, because a wait that ends too early would only turn the loop once more.
-        return max(0, int((min(due) - now) * 1000) + 1) if due else None
-
-    def _tick(self, now: float) -> None:
-        assert self._transcript is not None
-        self._transcript.tick(now)
-        if self._kill_at and now >= self._kill_at:
-            self._kill_at = 0.0
-            self._kill()
+        self._is_drained = not self._transcript.waits
+        if not self._is_drained:
+            self._loop.after(_DRAIN_SECONDS, self._drain)
 
     def _hear_main(self) -> None:
         """Take what the main process says until it is the program, or has ended."""
@@ -270,7 +248,9 @@ class Shim:
             try:
                 child, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self._is_alone = True
+                if not self._is_alone:
+                    self._is_alone = True
+                    self._loop.after(_DRAIN_SECONDS, self._drain)
                 return
             if child == 0:
                 if self._status >= 0:
@@ -387,7 +367,7 @@ class Shim:
             self._stopped = True
             if self._started:
                 program.signal_group(self._main, signal.SIGTERM)
-        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
+        self._loop.after(grace / 1e9, self._kill)
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
         assert self._transcript is not None
@@ -404,7 +384,7 @@ class Shim:
         """Open a shell, or a connection to a port. The answer goes to the connection, which belongs to the
         shell from here on."""
         if self._shells is not None and self._status < 0:
-            self._reception.hand_on(connection)
+            self._clients.hand_on(connection)
             self._shells.open(order, connection)
             return
         cause = "its program has %s" % ("ended" if self._started else "not begun yet")
@@ -435,7 +415,7 @@ class Shim:
         # The program's handlers are done; services that ask for the state still get an answer.
         self._loop.clear()
         self._is_reaped = True
-        self._reception.listen_again()
+        self._clients.listen_again()
         self._retries.resume()
 
     def _seal(self) -> protocol.Message:
