@@ -2,8 +2,7 @@
 OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0083).
 
 `trainshed.replica.preloader` is their own side. No request waits: a program whose preloader is not ready
-starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory, and
-with the service.
+starts by itself. Preloaders end by themselves when they are idle, and with the service.
 """
 
 import asyncio
@@ -26,6 +25,7 @@ from trainshed.engines.launch import environs
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 from trainshed.replica.preloader import START
+from trainshed.replica.system import listening
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ its frameworks take, some 150 MB for PyTorch."""
 _IMPORT_SECONDS: Final = 300.0
 """Until one is ready, or is given up."""
 _END_SECONDS: Final = 5.0
-_BACKLOG: Final = 64
 
 
 class _Key(Struct, frozen=True):
@@ -159,23 +158,19 @@ class Preloaders:
 
     async def _run(self, key: _Key, made: _Preloader) -> None:
         ours, process = await asyncio.to_thread(self._start, key)
-        loop = asyncio.get_running_loop()
+        reader, writer = await asyncio.open_connection(sock=ours)
         received = b""
         try:
             async with asyncio.timeout(_IMPORT_SECONDS):
-                while not received.endswith(b"\n"):
-                    data = await loop.sock_recv(ours, 65536)
-                    if not data:
-                        break
-                    received += data
+                received = await reader.readline()
             _take(received, made)
             if made.is_ready:
                 log.info("preloader %s: %s", process.pid, made.preloaded)
-                await loop.sock_recv(ours, 1)  # It says nothing more until it ends.
+                await reader.read()  # It says nothing more until it ends.
         except TimeoutError:
             made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
         finally:
-            ours.close()
+            writer.close()
             status = await asyncio.shield(asyncio.to_thread(_reap, process))
             if not received and not made.refused and status:
                 made.refused = f"the process that imported its frameworks ended with {status}"
@@ -185,13 +180,9 @@ class Preloaders:
     def _start(self, key: _Key) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
         """Start its process. Returns our end of its control socket, and the process."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._socket(key)
-        path.unlink(missing_ok=True)
         ours, theirs = socket.socketpair()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         unread, never = os.pipe()
-        with theirs, listener:
-            _bind(listener, path)
+        with theirs, listening.listen_unix(self._socket(key)) as listener:
             configuration = {
                 "modules": key.modules,
                 "control": theirs.fileno(),
@@ -226,18 +217,7 @@ class Preloaders:
             finally:
                 os.close(unread)
                 os.close(never)
-        ours.setblocking(False)
         return ours, process
-
-
-def _bind(listener: socket.socket, path: Path) -> None:
-    """Bind a Unix socket to a path of any length."""
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
-    finally:
-        os.close(directory)
-    listener.listen(_BACKLOG)
 
 
 def _take(received: bytes, made: _Preloader) -> None:

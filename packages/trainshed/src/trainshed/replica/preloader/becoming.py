@@ -10,11 +10,9 @@ import resource
 import signal
 import site
 import socket
-import stat
 import sys
 import time
 from importlib.machinery import PathFinder
-from importlib.util import MAGIC_NUMBER
 
 from trainshed.replica import protocol
 from trainshed.replica.preloader.running import Packed, script_directory
@@ -238,29 +236,9 @@ def _packed(argv: "list[str]") -> "Optional[Packed]":
 
 def _require_source(path: str) -> None:
     """Check that it is a file with Python source: an interpreter runs archives, directories and bytecode in
-    other ways. Raises Cold."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise Cold("%s is no file" % path)  # A pipe can only be read once.
-        with open(path, "rb") as file:
-            begin = file.read(len(MAGIC_NUMBER))
-    except OSError as error:
-        raise Cold("%s cannot be read (%s)" % (path, error.strerror)) from None
-    if begin == MAGIC_NUMBER or path.endswith(".pyc") or _is_searched(path):
-        raise Cold("%s is no text of Python" % path)
-
-
-def _is_searched(path: str) -> bool:
-    """Whether modules can be imported from this file, which is then an archive. The interpreter asks and
-    caches the same."""
-    for hook in sys.path_hooks:
-        try:
-            hook(path)
-        except ImportError:
-            continue
-        return True
-    sys.path_importer_cache[path] = None
-    return False
+    other ways, and a pipe can only be read once. Raises Cold."""
+    if not (path.endswith(".py") and os.path.isfile(path)):
+        raise Cold("%s is no .py file" % path)
 
 
 def _set_paths(python: str, template: str, root: str, home: str) -> None:

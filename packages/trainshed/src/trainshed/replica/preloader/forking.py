@@ -27,10 +27,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_LOOK_SECONDS = 10.0
-"""Seconds between two looks at how much memory the machine has left."""
-_SHORT_PART = 20
-"""It ends when less than this part of the machine's memory is left."""
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
 brings one) gives free memory back; in a fork those threads do that which free it."""
@@ -166,9 +162,9 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
     until = time.monotonic() + idle
     while True:
         left = until - time.monotonic()
-        if left <= 0 or _is_memory_short():
+        if left <= 0:
             os._exit(0)
-        ready = {handle for handle, _ in poll.poll(min(left, _LOOK_SECONDS) * 1000 + 1)}
+        ready = {handle for handle, _ in poll.poll(left * 1000 + 1)}
         if control.fileno() in ready:
             os._exit(0)
         if listener.fileno() in ready:
@@ -210,16 +206,6 @@ def _fork(caller: becoming.Caller) -> int:
     except OSError as error:
         becoming.say(caller.connection, "cold the preloader cannot fork (%s)" % error.strerror)
         return -1
-
-
-def _is_memory_short() -> bool:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            sizes = dict(line.split(":", 1) for line in file)
-        free, total = (int(sizes[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
-    except (OSError, KeyError, ValueError):
-        return False
-    return free * _SHORT_PART < total
 
 
 _EXE = "/proc/self/exe"
