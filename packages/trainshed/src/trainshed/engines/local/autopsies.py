@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import uuid
 from collections import Counter
@@ -27,7 +28,7 @@ from trainshed.engines.local.layout import Layout
 from trainshed.eventloop.background import Crew
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
-from trainshed.replica.system import durable
+from trainshed.replica.system import durable, trees
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,9 @@ REPORT = "autopsy.json"
 """In what is kept: when that was, what it is, how much. Made anew if it is not there."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
-    *("storage_socket", "rest_socket", "grpc_socket"),
-    *("identity", "certificate", "roots", "masked", "cluster_port"),
+    *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
+    *("cluster_port", "devices", "python_template", "preloader"),
+    *("stall_after", "watch_metrics", "reducers"),
 )
 """What of a launch document is of no use, or nobody's business, when its program is gone."""
 
@@ -176,7 +178,7 @@ class Autopsies:
     async def _weigh(self, key: Key, directory: Path, report: dict[str, Any]) -> None:
         # The files are what was promised; their size is only needed for the limit.
         with contextlib.suppress(OSError):
-            report["size"] = await asyncio.to_thread(size, directory)
+            report["size"] = await asyncio.to_thread(_size, directory)
             durable.write(str(directory / REPORT), json.dumps(report), sync=False)
         if (autopsy := self._kept.get(key)) is not None:
             self._kept[key] = replace(autopsy, size=max(0, report["size"]))
@@ -244,15 +246,8 @@ def _without_secrets(document: protocol.Message) -> protocol.Message:
     }
 
 
-def size(directory: Path) -> int:
-    """Return the bytes on disk below a directory; what cannot be read counts as 0."""
-    total = 0
-    # No recursion: a program may have nested directories as deeply as it liked.
-    ahead = [str(directory)]
-    while ahead:
-        with contextlib.suppress(OSError), os.scandir(ahead.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    ahead.append(entry.path)
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
+def _size(directory: Path) -> int:
+    """Return the bytes on disk below a directory. Raises OSError."""
+    tree = trees.TreeSize(str(directory))
+    tree.go_on(math.inf)
+    return tree.found

@@ -388,15 +388,8 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "level": level,
         "hosts": str(hosts),
         "logs": "",
-        "python_template": "",
         # It gets its own control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
-        "stall_after": 0.0,
-        "watch_metrics": False,
-        "reducers": 0,
-        "preloader": "",
-        # The devices may be another replica's by now.
-        "devices": [],
         "environ": _without_company(plan),
         # Mounts from the attempt's own directory went with the attempt.
         "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
