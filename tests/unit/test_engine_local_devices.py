@@ -118,8 +118,8 @@ class Nvml(ModuleType):
         """The driver need not number its files as the bus is ordered."""
         return 3 - index
 
-    def _name(self, handle: object) -> bytes:
-        return b"NVIDIA H200"
+    def _name(self, handle: object) -> str:
+        return "NVIDIA H200"
 
     def _memory(self, handle: object) -> SimpleNamespace:
         return SimpleNamespace(total=139 * GIB)

@@ -133,8 +133,8 @@ def _ask(nvml: Any) -> Iterator[Device]:
         for handle, part in parts or [(whole, None)]:
             yield Device(
                 index,
-                _text(nvml.nvmlDeviceGetUUID(handle)),
-                _text(nvml.nvmlDeviceGetName(handle)),
+                nvml.nvmlDeviceGetUUID(handle),
+                nvml.nvmlDeviceGetName(handle),
                 int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
                 minor,
                 part,
@@ -152,11 +152,6 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
                         handle,
                         Part(place, gpu, int(nvml.nvmlDeviceGetComputeInstanceId(handle))),
                     )
-
-
-def _text(value: str | bytes) -> str:
-    """Return an answer of the binding as text; older releases answer in bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def accelerator_type(product: str, memory_bytes: int) -> str:

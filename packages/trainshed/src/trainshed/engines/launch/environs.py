@@ -38,38 +38,6 @@ from trainshed_reduction import variables as reduction
 
 SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_PASSED_ON = frozenset(
-    {
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "REQUESTS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "PIP_INDEX_URL",
-        "PIP_EXTRA_INDEX_URL",
-        "PIP_FIND_LINKS",
-        "PIP_NO_INDEX",
-        "PIP_TRUSTED_HOST",
-        "PIP_CERT",
-        "PIP_CONFIG_FILE",
-        "UV_INDEX_URL",
-        "UV_EXTRA_INDEX_URL",
-        "UV_DEFAULT_INDEX",
-        "UV_INDEX",
-        "UV_FIND_LINKS",
-        "UV_NO_INDEX",
-        "TZ",
-    }
-)
-"""All that a program gets of the service's own environment: how to reach the outside, never a secret of
-ours."""
-
-
 _PLACES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -80,6 +48,30 @@ _PLACES = (
     "PIP_FIND_LINKS",
     "UV_FIND_LINKS",
 )
+"""Variables of the service's own environment that have paths in them."""
+_PASSED_ON = frozenset(
+    {
+        *_PLACES,
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_NO_INDEX",
+        "PIP_TRUSTED_HOST",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_NO_INDEX",
+        "TZ",
+    }
+)
+"""All that a program gets of the service's own environment: how to reach the outside, never a secret of
+ours."""
 
 
 def places(ours: Mapping[str, str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ A slot is a state machine of four states; `TABLE` says what follows in each from
 import asyncio
 import contextlib
 import enum
+import json
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -96,6 +97,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
 }
 
 _RETRIES = 3
+_ENDED = protocol.encode({"e": "refused", "cause": "the replica has ended in this moment"})
 _PATIENCE = 10.0
 """Seconds that a shim may take to write lines of others into its log."""
 _MOST_WRITTEN = 32 << 10
@@ -295,21 +297,18 @@ class SlotHandle:
         there. Raises EngineUnavailable if the replica has ended, or its shim does not answer."""
         if not self.is_live:
             raise EngineUnavailable("the replica is over")
-        loop = asyncio.get_running_loop()
         try:
-            with clients.connect(str(self.directory)) as connection:
+            connection = clients.connect(str(self.directory))
+            reader, writer = await asyncio.open_connection(sock=connection)
+            with contextlib.closing(writer):
                 async with asyncio.timeout(_PATIENCE):
-                    for order in _orders(lines):
-                        await loop.sock_sendall(connection, protocol.encode(order))
-                    written, answers = 0, protocol.Lines()
+                    writer.writelines(map(protocol.encode, _orders(lines)))
+                    written = 0
                     while written < len(lines):
-                        data = await loop.sock_recv(connection, 4096)
-                        if not data:
-                            raise EngineUnavailable("the replica has ended in this moment")
-                        for message in answers.feed(data):
-                            if message["e"] == "refused":
-                                raise EngineUnavailable(message["cause"])
-                            written += message["n"] if message["e"] == "written" else 0
+                        message = json.loads(await reader.readline() or _ENDED)
+                        if message["e"] == "refused":
+                            raise EngineUnavailable(message["cause"])
+                        written += message["n"] if message["e"] == "written" else 0
         except OSError as failure:  # TimeoutError is an OSError as well.
             raise EngineUnavailable(f"its shim does not listen just now ({failure!r})") from failure
 

@@ -79,8 +79,7 @@ class _Server:
     def body(self, length: int) -> Iterator[bytes]:
         """Yield the parts of its answer's body. Raises OSError, ConnectionCut."""
         try:
-            for part in self.incoming.body(length):
-                yield part
+            yield from self.incoming.body(length)
         except messages.NotHttp as error:
             raise ConnectionError(str(error)) from None
 

@@ -102,11 +102,9 @@ class Incoming:
             while self._held or self._more(False):
                 yield self._cut(len(self._held))
         elif length == CHUNKED:
-            for part in self._chunks():
-                yield part
+            yield from self._chunks()
         else:
-            for part in self._exactly(length):
-                yield part
+            yield from self._exactly(length)
 
     def _exactly(self, length: int) -> Iterator[bytes]:
         while length:
@@ -128,8 +126,7 @@ class Incoming:
             yield line
             if not size:
                 break
-            for part in self._exactly(size + 2):
-                yield part
+            yield from self._exactly(size + 2)
         while line.strip():
             line = self._line()
             yield line

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from trainshed.replica.observe import growing_files, masking
-from trainshed.replica.system import durable, loop
+from trainshed.replica.system import loop
 
 SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
@@ -150,7 +150,6 @@ class Segments:
             self._file.close()
             self._file = fresh
             self._size = 0
-            durable.sync_directory(self._directory)
 
     @property
     def unsynced(self) -> bool:

@@ -101,19 +101,10 @@ class Entries:
 def _read(path: str) -> tuple[int, list[dict[str, Any]]]:
     """Return the inode of a journal, and its entries."""
     try:
-        handle = os.open(path, os.O_RDONLY)
+        with open(path, "rb", buffering=0) as file:
+            inode, data = os.fstat(file.fileno()).st_ino, file.readall()
     except FileNotFoundError:
         return 0, []
-    try:
-        inode = os.fstat(handle).st_ino
-        data = b""
-        while True:
-            chunk = os.read(handle, 65536)
-            if not chunk:
-                break
-            data += chunk
-    finally:
-        os.close(handle)
     entries: list[dict[str, Any]] = []
     for line in data[: data.rfind(b"\n") + 1].split(b"\n"):
         if line:

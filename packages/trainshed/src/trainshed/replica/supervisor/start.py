@@ -26,7 +26,7 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files
 from trainshed.replica.sandbox import levels, mounts, users
 from trainshed.replica.supervisor import clients, journal, main_process, program, shim
-from trainshed.replica.system import durable, kernel, processes, unix_sockets
+from trainshed.replica.system import kernel, processes, unix_sockets
 
 
 class Enclosed(NamedTuple):
@@ -154,8 +154,6 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
         record, waits = running.run(), running
     except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
-        if running is None or not running.found_disk_full:
-            _keep_trace()
         record = journal.lost_record(_cause(error), by_service=True)
         waits = None
     if running is not None and running.found_disk_full and _is_undone(claim):
@@ -205,15 +203,6 @@ def _cause(error: Exception) -> str:
             "mount it for writing" % error.strerror
         )
     return "%s: %s" % (type(error).__name__, error)
-
-
-def _keep_trace() -> None:
-    import traceback  # Only here: every module imported earlier makes each fork slower.
-
-    try:
-        durable.write("shim.err", traceback.format_exc(), sync=False)
-    except OSError:
-        return  # The disk is full: the record holds a short form.
 
 
 def _write_down(claim: journal.Claim, record: protocol.Message, running: shim.Shim | None) -> None:
