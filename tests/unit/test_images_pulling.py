@@ -1,7 +1,6 @@
 """When an image is fetched from its registry, and what counts where that fails (spec/runtimes#images)."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class Counter:
     def __init__(self) -> None:
         self.now = 0
         self.said: list[str] = []
-        self.pulling = PullPolicy(lambda: nullcontext(Path()), lambda: self.now)
+        self.pulling = PullPolicy(Path(), lambda: self.now)
 
     def get(
         self, shop: Shop, reference: str, *, can_do_without: bool = False

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -300,12 +301,18 @@ class ImageTool:
         return _config(images[0]) if images else None
 
     def pull(self, reference: str, scratch: Path, tell: Progress, stop: Stop) -> None:
-        """Pull an image from its registry. `scratch`: an empty directory for a half-pulled image. `tell`:
-        called with each line that the tool prints, and now and then without one. `stop` ends the pull."""
-        environ = {"TMPDIR": str(scratch)} if self._takes_scratch else {}
-        self._commands.follow(
-            *("pull", "--", reference), tell=tell, doing="pulling", stop=stop, environ=environ
-        )
+        """Pull an image from its registry. `scratch`: where a half-pulled image lies; made if needed.
+        `tell`: called with each line that the tool prints, and now and then without one. `stop` ends the
+        pull. Raises OSError, too."""
+        with contextlib.ExitStack() as leaving:
+            environ: dict[str, str] = {}
+            if self._takes_scratch:
+                scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+                place = tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True)
+                environ["TMPDIR"] = leaving.enter_context(place)
+            self._commands.follow(
+                *("pull", "--", reference), tell=tell, doing="pulling", stop=stop, environ=environ
+            )
 
     def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
         """Export its root file system, all layers in one, as a tar stream. `tell` and `stop`: as for `pull`.

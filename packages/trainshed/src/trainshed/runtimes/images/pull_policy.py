@@ -2,7 +2,6 @@
 are used, except that the registry is asked first about the tag `latest`."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
@@ -66,10 +65,8 @@ _ADVICE = (
 class PullPolicy:
     """Pulls images."""
 
-    def __init__(
-        self, scratch: Callable[[], AbstractContextManager[Path]], now: Callable[[], int]
-    ) -> None:
-        #: Makes a directory for a half-pulled image.
+    def __init__(self, scratch: Path, now: Callable[[], int]) -> None:
+        #: The directory of half-pulled images.
         self._scratch = scratch
         #: Returns nanoseconds.
         self._now = now
@@ -107,8 +104,7 @@ class PullPolicy:
         tell(f"Pulling {reference} with {tool.name}.")
         began = self._now()
         try:
-            with self._scratch() as scratch:
-                tool.pull(reference, scratch, tell, stop)
+            tool.pull(reference, self._scratch, tell, stop)
         except ToolFailed as failure:
             if stop.is_asked:
                 raise

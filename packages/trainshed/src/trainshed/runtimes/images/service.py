@@ -2,16 +2,15 @@
 them once, and describes them."""
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
 import os
 import platform
 import secrets
-from collections.abc import Callable, Generator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,13 +23,15 @@ from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.images.references import is_pinned
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
-from trainshed.runtimes.shelf import Shelf, try_lock, waiting_for
+from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import remove_tree
 
 _WORKERS = 4
 _ROOT, _CONFIG = "root", "image.json"
+_LEFT = 86_400.0
+"""Seconds after which a half-pulled image is nobody's any more: no pull takes so long."""
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -71,60 +72,6 @@ class KnownImages:
         return self._root / hashlib.sha256(reference.encode()).hexdigest()[:32]
 
 
-class ScratchDirectories:
-    """Directories below `root` for half-pulled images. Safe for several threads and processes, because each
-    user of one holds a lock on it."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    @contextmanager
-    def place(self) -> Generator[Path]:
-        """Make an empty directory, which is removed with its content when the context is left. Raises
-        OSError."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._alone():
-            place = self._root / secrets.token_hex(8)
-            place.mkdir(mode=0o700)
-            holding = _open_locked(place)
-        try:
-            yield place
-        finally:
-            remove_tree(place)
-            if holding is not None:
-                os.close(holding)
-
-    def sweep(self) -> None:
-        """Remove the directories that nobody holds. Blocks; raises OSError."""
-        if not self._root.is_dir():
-            return
-        with self._alone():
-            for left in self._root.iterdir():
-                if left.is_dir() and (holding := _open_locked(left)) is not None:
-                    remove_tree(left)
-                    os.close(holding)
-
-    @contextmanager
-    def _alone(self) -> Generator[None]:
-        """Exclude others while a directory is made but not held yet, and while held ones are told from
-        others."""
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-
-def _open_locked(place: Path) -> int | None:
-    """Open and lock a directory; None if another process has it locked."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    if try_lock(descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
 class Images:
     """The container images of this machine. `root`: the shelf on which they are unpacked, closed to other
     users because an image may hold programs that become root. `tool`: one of `tools.CHOICES`."""
@@ -146,8 +93,8 @@ class Images:
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(tool, environ, now)
-        self._scratch = ScratchDirectories(self._root / ".pulls")
-        self._pulling = PullPolicy(self._scratch.place, now)
+        self._pulls = self._root / ".pulls"
+        self._pulling = PullPolicy(self._pulls, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # A pull of gigabytes ends when no job waits for it.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
@@ -156,7 +103,13 @@ class Images:
         """Look for a tool, and remove what killed pulls left, in the background."""
         with contextlib.suppress(RuntimeError):  # The service is being closed.
             heed(self._workers.submit(self._tools.search), "looking for container tools")
-            heed(self._workers.submit(self._scratch.sweep), "clearing up after image pulls")
+            heed(self._workers.submit(self._sweep), "clearing up after image pulls")
+
+    def _sweep(self) -> None:
+        """Remove what killed pulls left."""
+        for left in self._pulls.glob("*"):
+            if time.time() - left.stat().st_mtime > _LEFT:
+                remove_tree(left)
 
     def close(self) -> None:
         """Kill running operations and start no more. Stop the callers of `prepare` first. Blocks until the
