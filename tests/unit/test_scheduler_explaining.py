@@ -209,6 +209,16 @@ def test_of_two_jobs_with_equal_shares_the_older_one_counts_first() -> None:
     assert [position(world.snapshot, JobUid(uid)) for uid in (2, 5, 9, 3)] == [1, 2, 3, 4]
 
 
+def test_for_whom_something_is_reserved_counts_first() -> None:
+    world = World([node("a", 8)])
+    world.run(gang(1, 4), "a")
+    world.wait(gang(2, 8, person="ana"), since=NOW - PATIENT)
+    world.wait(gang(3, 1, person="ana"), gang(4, 1, person="bo"), gang(5, 1, project="q"))
+    assert position(world.snapshot, JobUid(5)) == 1
+    world.plan(NOW)
+    assert [position(world.snapshot, JobUid(uid)) for uid in (2, 5, 4, 3)] == [1, 2, 3, 4]
+
+
 # Reports
 
 

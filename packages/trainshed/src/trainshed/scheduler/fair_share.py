@@ -152,25 +152,38 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     """Return its position among all that wait, in the order of a plan: 1 = next, 0 = it does not wait.
 
     Estimated without a plan: as if every job of a project on one level had their average size, and as if all
-    of them fitted.
+    of them fitted. Those of a level for whom something is reserved come first.
     """
     entry = snapshot.entries.get(uid)
     if entry is None or not entry.waits:
         return 0
-    queue = snapshot.queue
-    level = level_of(entry)
+    queue, level = snapshot.queue, level_of(entry)
     levels = queue.order[: bisect_left(queue.order, level)]
-    project_id = entry.gang.project_id
-    own = queue.levels[level].own(project_id)
+    before = sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
+    reserved = (snapshot.entries.get(reservation.uid) for reservation in snapshot.reservations)
+    first = [other for other in reserved if other and other.waits and level_of(other) == level]
+    if entry in first:
+        return before + first.index(entry) + 1
+    turn = _turn(snapshot, levels, entry)
+    return before + turn + sum(_turn(snapshot, levels, other) > turn for other in first)
+
+
+def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
+    """Return its position on its own level, if nothing were reserved. `levels`: those before."""
+    groups, project_id = snapshot.queue.levels[level_of(entry)], entry.gang.project_id
+    own = groups.own(project_id)
     turns = _turns(snapshot, own, project_id)
     at = bisect_left(turns, entry) if turns is own.waiting else turns.index(entry)
     turn = (_share_at(snapshot, _used(snapshot, levels, project_id), own, at), entry)
-    before = at + sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
-    for other in queue.levels[level]:
-        if other != project_id:
-            group = queue.levels[level].own(other)
-            before += _earlier(snapshot, _used(snapshot, levels, other), group, other, turn)
-    return before + 1
+    others = (other for other in groups if other != project_id)
+    return (
+        1
+        + at
+        + sum(
+            _earlier(snapshot, _used(snapshot, levels, other), groups.own(other), other, turn)
+            for other in others
+        )
+    )
 
 
 _MOST_TURNS: Final = 10_000
