@@ -124,6 +124,19 @@ def test_a_copy_without_end_is_broken_off(
     assert len(list((tmp_path / "copied").iterdir())) == (1 if size else 3)
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_without_end_takes_no_memory(
+    kind: bytes, packed: list[Any], trainshed: Invoke, tmp_path: Path
+) -> None:
+    """Also where a directory, which holds nothing, says that it holds much."""
+    directory, header = tarfile.TarInfo("made"), tarfile.TarInfo("header")
+    directory.type, directory.size = tarfile.DIRTYPE, 1 << 30
+    header.type, header.size = kind, 8 << 20
+    packed[0] = directory.tobuf() + header.tobuf() + bytes(header.size)
+    done = trainshed("jobs", "autopsy", "7", "--copy", str(tmp_path / "copied"))
+    assert "broke off (a header of it is longer than 1 MiB)" in done.output
+
+
 def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Invoke) -> None:
     service.refuse("POST", f"{JOB}:shell", 400, "It is over.")
     for command in ("shell", "autopsy"):

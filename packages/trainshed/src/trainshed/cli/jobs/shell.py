@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -37,6 +37,7 @@ _PATIENCE = 10.0
 """Seconds to wait for the service to open the shell, and in the end for its last output."""
 _MOST_BYTES = 16 << 30
 _MOST_FILES = 1_000_000
+_MOST_HEADER = 1 << 20
 """Of a copy. A service keeps less, and whatever a program left may say more of itself, without end."""
 _LEAVE = b"~."
 """Hangs up when typed at the beginning of a line."""
@@ -350,8 +351,8 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
     with ThreadPoolExecutor(1) as packing:
         status = packing.submit(pack)
         try:
-            with open(reader, "rb") as parts, tarfile.open(fileobj=parts, mode="r|") as archive:  # noqa: PTH123
-                count, left_out = _extract(archive, target)
+            with open(reader, "rb") as pipe:  # noqa: PTH123
+                count, left_out = _extract(_Parts(pipe), target)
         except (tarfile.TarError, OSError, LookupError, ArithmeticError) as failure:
             status.result()
             raise click.ClickException(
@@ -364,7 +365,23 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
     click.echo(f"{count} files and directories are in {target}.")
 
 
-def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[str, str]]]:
+class _Parts:
+    """An archive as it comes. A header is held in memory as a whole, and a program may have made it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._came = 0
+        #: Bytes up to which may be read.
+        self.most = _MOST_HEADER
+
+    def read(self, size: int) -> bytes:
+        self._came += size
+        if self._came > self.most:
+            raise tarfile.ReadError("a header of it is longer than 1 MiB")
+        return self._pipe.read(size)
+
+
+def _extract(parts: _Parts, target: Path) -> tuple[int, list[tuple[str, str]]]:
     """Extract an archive; return how many members were extracted, and (name, cause) of those left out. A
     program made these files, so members that would lead out of the directory are left out."""
     left_out: list[tuple[str, str]] = []
@@ -372,17 +389,21 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
     def safe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         nonlocal count, seen, size
         seen += 1
-        parts: Any = member.sparse or ((0, member.size),)
-        size += sum(abs(length) for _, length in parts)
+        held: Any = member.sparse or ((0, member.size),)
+        size += sum(abs(length) for _, length in held)
         if seen > _MOST_FILES or size > _MOST_BYTES:
             raise tarfile.TarError("it is more than 16 GiB or a million files")
+        parts.most = archive.offset + _MOST_HEADER
+        # Nothing is kept of what is done.
+        archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] no stub
+        member.pax_headers = archive.pax_headers = {}
         try:
             kept = tarfile.data_filter(member, path)
             for name in (kept.name, kept.linkname if kept.islnk() else ""):
                 # Python before 3.13.4 does not see where a chain of links leads that is long enough.
-                parts = Path(name).parts
-                ways = (Path(path, *parts[:end]) for end in range(1, len(parts) + 1))
-                if ".." in parts or any(way.is_symlink() for way in ways):
+                steps = Path(name).parts
+                ways = (Path(path, *steps[:end]) for end in range(1, len(steps) + 1))
+                if ".." in steps or any(way.is_symlink() for way in ways):
                     raise tarfile.FilterError("a link is on the way to it")
         except tarfile.FilterError as wrong:
             left_out.append((member.name, str(wrong)))
@@ -392,5 +413,6 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
 
     count = seen = size = 0
     target.mkdir(parents=True, exist_ok=True)
-    archive.extractall(target, filter=safe)
+    with tarfile.open(fileobj=cast("IO[bytes]", parts), mode="r|") as archive:
+        archive.extractall(target, filter=safe)
     return count, left_out
