@@ -312,8 +312,8 @@ PROGRAM: Final[frozenset[str]] = _READ_BY_PROGRAMS | _role(
     "aiplatform.executions.*",
     "aiplatform.tensorboard*",
     "logging.logEntries.create",
-    "aiplatform.studies.*",
-    "aiplatform.trials.*",
+    # Those that search by themselves ask for trials and report what these came to.
+    *("aiplatform.studies.create", "aiplatform.trials.create", "aiplatform.trials.update"),
     "trainshed.service.get",
     "trainshed.jobs.list",
     "trainshed.jobs.get",
