@@ -6,7 +6,7 @@ The test plays the controller: it moves jobs on with the real machine and commit
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,8 +186,10 @@ class House:
         *,
         token: str | None = "",
         headers: Iterable[tuple[str, str]] = (),
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """One request and its whole answer; `body` is JSON unless it is bytes; token None sends none."""
+        """One request and its whole answer; `body` is JSON unless it is bytes; token None sends none.
+        `meanwhile`: happens after the headers have come, and before the body."""
         sent: list[Any] = []
         scope = self._scope(method, path, token, headers)
         data = (
@@ -200,6 +202,7 @@ class House:
             if message is None:
                 await asyncio.Event().wait()
             assert message is not None
+            meanwhile()
             return message
 
         async def send(message: Any) -> None:

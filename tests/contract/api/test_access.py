@@ -12,9 +12,11 @@ import pytest
 from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.refusals import violations
 from tests.contract.api.shelling import Shelled
+from tests.people import known
 from tests.unit.specs_requests import custom_job, package
 from trainshed.access import strangers
 from trainshed.access.account_tokens import GRANT
+from trainshed.access.book import AccessBook
 from trainshed.api.calls.call import tell_of_stranger
 from trainshed.core.names import project_number
 from trainshed.store.audit import chained
@@ -269,9 +271,28 @@ async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_u
         waiting.cancel()
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (JOBS, custom_job(package())),
+        ("/trainshed/v1/secrets", {"name": "key", "value": "x"}),
+        ("/v1/projects/p1/serviceAccounts", {"accountId": "backdoor"}),
+        ("/trainshed/v1/tokens:own", {}),
+    ],
+)
+async def test_a_request_that_is_half_sent_as_its_token_is_revoked_does_nothing(
+    house: Shelled, path: str, body: dict[str, Any]
+) -> None:
+    token = known(house.tokens, "ana@corp.example")
+    answer = await house.call(
+        "POST", path, body, token=token, meanwhile=lambda: house.tokens.replace(AccessBook())
+    )
+    assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
+
+
 async def test_who_guesses_from_a_network_of_addresses_is_one(house: Shelled) -> None:
-    known = strangers.Strangers(partial(tell_of_stranger, house.services))
-    counts = [known.count(f"2001:db8:0:7:{number:x}::1") for number in range(3)]
-    others = [known.count(address) for address in ("2001:db8:0:8::1", "::ffff:10.0.0.1")]
+    strange = strangers.Strangers(partial(tell_of_stranger, house.services))
+    counts = [strange.count(f"2001:db8:0:7:{number:x}::1") for number in range(3)]
+    others = [strange.count(address) for address in ("2001:db8:0:8::1", "::ffff:10.0.0.1")]
     assert (counts, others) == ([1, 2, 3], [1, 1])
-    assert known.count("::ffff:10.0.0.2") == 1
+    assert strange.count("::ffff:10.0.0.2") == 1

@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.people import known
+from trainshed.access.book import AccessBook
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.records import Study, StudyUid, Trial, TrialState
@@ -83,9 +85,12 @@ async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix:
     assert {trial["clientId"] for trial in response["trials"]} == {"c1"}
 
 
+@pytest.mark.parametrize("status", [200, 401])
 async def test_wait_answers_as_soon_as_the_operation_is_done(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    status: int, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """401: to somebody whose token was revoked meanwhile."""
+    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     waits, wait_beyond = asyncio.Event(), house.notices.wait_beyond
 
     async def told(uid: JobUid, count: int, patience: float) -> bool:
@@ -94,11 +99,14 @@ async def test_wait_answers_as_soon_as_the_operation_is_done(
 
     monkeypatch.setattr(house.notices, "wait_beyond", told)
     await begun(house, ASKED)
-    waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait?timeout=60s"))
+    path = f"/v1/{ASKED.name}:wait?timeout=60s"
+    waiting = asyncio.create_task(house.call("POST", path, token=token))
     await asyncio.wait_for(waits.wait(), 60)
+    if status == 401:
+        house.tokens.replace(AccessBook())
     await suggested(house)
     answer = await asyncio.wait_for(waiting, 60)
-    assert answer.json["done"] is True
+    assert (answer.status, "done" in answer.json) == (status, status == 200)
 
 
 async def test_wait_answers_what_there_is_when_the_time_is_up_or_the_service_stops(

@@ -1,8 +1,10 @@
 """Service accounts, their keys, and every way to a token that Google's clients use; and the forgeries that
 must not be one."""
 
+import asyncio
 import base64
 import json
+import re
 import tracemalloc
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -149,6 +151,24 @@ async def test_what_is_taken_away_ends_at_once(house: House) -> None:
     assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
 
 
+async def test_no_job_is_taken_for_an_account_that_is_disabled_or_deleted(house: House) -> None:
+    own = custom_job(serviceAccount=EMAIL)
+    for verb, path, words in (
+        (
+            "POST",
+            f"{ACCOUNT}:disable",
+            f"is disabled, .* gcloud iam service-accounts enable {EMAIL}",
+        ),
+        ("DELETE", ACCOUNT, "was deleted, .* gcloud iam service-accounts create"),
+    ):
+        await house.call(verb, path, {})
+        refused = (await house.call("POST", JOBS, own)).error
+        assert refused["status"] == "FAILED_PRECONDITION"
+        assert re.search(words, refused["message"])
+    await house.call("POST", ACCOUNTS, {"accountId": "trainer"})
+    assert (await house.call("POST", JOBS, own)).status == 200
+
+
 @pytest.mark.parametrize("deleted", [ACCOUNT, "/v1/projects/p1"])
 async def test_jobs_tell_what_became_of_the_account_that_they_run_as(
     house: House, deleted: str
@@ -166,6 +186,35 @@ async def test_jobs_tell_what_became_of_the_account_that_they_run_as(
         assert ("is refused" in last) is (what != "enabled again")
     others = await house.store.reader.timeline(JobUid(1001))
     assert not any(EMAIL in entry.message for entry in others)
+
+
+async def test_changes_at_one_time_undo_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account stays disabled that is described, a project deleted; a key of a deleted one is none."""
+    texts = {"serviceAccount": {"description": "nightly"}}
+    await asyncio.gather(
+        house.call("POST", f"{ACCOUNT}:disable", {}), house.call("PATCH", ACCOUNT, texts)
+    )
+    account = await house.result("GET", ACCOUNT)
+    assert (account["disabled"], account["description"]) == (True, "nightly")
+    await house.result("POST", "/v1/projects", {"projectId": "vision"})
+    await asyncio.gather(
+        house.call("DELETE", "/v1/projects/vision"),
+        house.call("PUT", "/v1/projects/vision", {"name": "Vision"}),
+    )
+    vision = await house.result("GET", "/v1/projects/vision")
+    assert vision["lifecycleState"] == "DELETE_REQUESTED"
+    made, loop = account_tokens.new_key(), asyncio.get_running_loop()
+
+    def made_late() -> tuple[str, str]:
+        deleted = asyncio.run_coroutine_threadsafe(house.call("DELETE", ACCOUNT), loop).result(60)
+        assert deleted.status == 200
+        return made
+
+    monkeypatch.setattr(account_tokens, "new_key", made_late)
+    assert (await house.call("POST", f"{ACCOUNT}/keys", {})).status == 404
+    assert not house.tokens.book.keys
 
 
 @pytest.mark.parametrize("path", [ACCOUNT, "/v1/projects/p1"])
@@ -252,6 +301,7 @@ async def test_what_an_account_signs_is_meant_for_this_service(house: House) -> 
     own = (AUDIENCE, "https://oauth2.googleapis.com/token", "http://trainshed.example/token")
     own = (*own, "https://127.0.0.1:8080/google.cloud.ml.v1", ["https://else.example/", AUDIENCE])
     other = ("https://else.example/", "https://googleapis.com.else.example/", "trainshed.example")
+    other = (*other, "https://192.0.2.7/token", "https://[2001:db8::7]/", "https://8.8.8.8:443/")
     other = (*other, "https://else.example/?//trainshed.example/", "https://@localhost/", 7)
     for audience in (*own, *other):
         token = signed(file, aud=audience)

@@ -37,7 +37,7 @@ class ConsoleHouse(House):
         self.sessions = Sessions(
             self.directory / "sessions.json",
             self.signing_in.authenticate,
-            self.tokens.known,
+            self.tokens,
             self.now,
         )
         console = ConsoleApplication(

@@ -1,5 +1,6 @@
 """Who gets in, by what, for how long, and what nobody gets (docs/adr/0070)."""
 
+import asyncio
 import json
 import re
 
@@ -11,7 +12,9 @@ from tests.unit.specs_requests import container, custom_job
 from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.access.tokens import digest_of
+from trainshed.api.calls.links import Links, Passes
 from trainshed.console.routes import ACTIONS
+from trainshed.core.names import JobUid
 
 JOB = custom_job(container(command=["true"])) | {"displayName": "first"}
 
@@ -49,6 +52,35 @@ async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: Console
     await browser.sign_in(token=house.token)
     assert (await other.get("/")).status == 303
     assert (await browser.get("/")).status == 200
+
+
+async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHouse) -> None:
+    """Pages of jobs and TensorBoard, which have marks of their own; those of other browsers go on."""
+    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    first, second = Browser(house), Browser(house)
+    links = Links(Passes(b"key"), ADDRESS, house.now)
+    marks: list[str] = []
+    lapses: list[asyncio.Task[None]] = []
+    for browser in (first, second):
+        await browser.sign_in(token=token)
+        visitor = house.sessions.find(browser.session)
+        assert visitor is not None and visitor.shown is not None
+        marks.append(links.mark(JobUid(7), "web", visitor.shown))
+        lapses.append(asyncio.create_task(house.keeper.lapse(visitor)))
+
+    def let_in() -> list[bool]:
+        shown = (links.lets(JobUid(7), "web", mark) for mark in marks)
+        return [house.tokens.known(of) is not None for of in shown if of]
+
+    assert let_in() == [True, True]
+    await first.post("/logout")
+    await asyncio.wait_for(lapses[0], 60)
+    assert (let_in(), lapses[1].done()) == ([False, True], False)
+    house.new_console()
+    assert let_in() == [False, True], "a service that begins anew knows them"
+    house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
+    await asyncio.wait_for(lapses[1], 60)
+    assert let_in() == [False, False]
 
 
 async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:

@@ -124,14 +124,22 @@ def check(bearer: Bearer, book: AccessBook) -> None:
 
 def check_program(claims: JobClaims, book: AccessBook) -> None:
     """Raise Unauthenticated if the service account as which a program runs is disabled, or was deleted."""
-    account, out = book.accounts.get(claims.email), book.signed_out.get(claims.email)
-    deleted = out.deleted if out is not None else None
-    is_former = deleted is not None and (account is None or claims.made <= deleted // 10**6)
-    if is_former or (account is not None and account.disabled):
+    if lost := what_became(claims.email, claims.made, book):
         raise Unauthenticated(
-            f"The service account {claims.email}, as which this job runs, was deleted, or is disabled: have "
-            "it enabled, or run the job as another."
+            f"The service account {claims.email}, as which this job runs, {lost}: have it enabled, or run "
+            "the job as another."
         )
+
+
+def what_became(email: str, made: int | None, book: AccessBook) -> str:
+    """Return why a job may not run as a service account; "" if it may. `made`: when the job was made, in
+    milliseconds since the epoch; None = now."""
+    account, out = book.accounts.get(email), book.signed_out.get(email)
+    if account is not None and account.disabled:
+        return "is disabled"
+    deleted = out.deleted if out is not None else None
+    is_former = account is None or (made is not None and made <= (deleted or 0) // 10**6)
+    return "was deleted" if deleted is not None and is_former else ""
 
 
 def _self_signed(
@@ -150,19 +158,21 @@ def _self_signed(
         )
     if not (claims.get("aud") or claims.get("scope")):
         raise Unauthenticated("The token names neither an audience (`aud`) nor a `scope`.")
-    _check_audience(claims.get("aud"), hosts)
+    _check_audience(claims.get("aud"), hosts, key.host)
     return Bearer(key.email, key.id, expires=claims["exp"])
 
 
-def _check_audience(audience: object, hosts: Hosts) -> None:
-    """Raise Unauthenticated if a token has audiences, URLs, and none of them is one of `hosts`."""
+def _check_audience(audience: object, hosts: Hosts, called: str | None) -> None:
+    """Raise Unauthenticated if a token has audiences, URLs, and none of them is one of `hosts`. `called`: by
+    whoever made the key."""
     listed = cast("list[object]", audience) if isinstance(audience, list) else [audience]
     urls = [str(url) for url in listed]
     netlocs = (url.partition("://")[2].partition("/")[0] for url in urls)
-    if audience and not any(map(hosts.knows, netlocs)):
+    if audience and not any(hosts.owns(netloc, called) for netloc in netlocs):
         raise Unauthenticated(
             f"The token is meant for {', '.join(urls)[:200]!r}, and this service is not known by that name: "
-            "sign one for the address that is called, or as Google's libraries do by themselves."
+            "sign one for the address that is called, or as Google's libraries do by themselves; if it is "
+            "its own, have it in the setting allowed_hosts."
         )
 
 

@@ -69,6 +69,8 @@ class AccountKey(Struct, frozen=True):
     #: PEM.
     public: str
     created: Nanos
+    #: The host by which its maker called the service; None = it is not known.
+    host: str | None = None
 
 
 class SignedOut(Struct, frozen=True):

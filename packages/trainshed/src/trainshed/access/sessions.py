@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from trainshed.access.principals import Principal, Shown
+from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -29,14 +30,6 @@ LINK_LIFETIME: Final = 15 * 60 * 10**9
 _MOST: Final = 1_000
 """Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
 _FORMAT: Final = 1
-
-
-class Session(Struct, frozen=True):
-    """A browser that somebody has signed in with."""
-
-    principal: Principal
-    #: SHA-256 of its password, in hexadecimal digits.
-    digest: str
 
 
 class _Row(Struct, frozen=True):
@@ -72,14 +65,16 @@ class Sessions:
         self,
         path: Path,
         authenticate: Callable[[str], Awaitable[Principal]],
-        known: Callable[[Shown], Principal | None],
+        authority: TokenAuthority,
         now: Callable[[], int],
     ) -> None:
         """A file that is not there, or cannot be read, means that nobody is signed in. `authenticate`: as
-        `serve.signing_in` does. `known`: returns who has shown something, as of now."""
+        `serve.signing_in` does. `authority`: is told of them."""
         self._path = path
         self._authenticate = authenticate
-        self._known = known
+        self._authority = authority
+        self._known = authority.known
+        authority.sessions = self._shown_for
         self._now = now
         self._rows = _read(path)
         self._links: dict[str, _Row] = {}
@@ -136,18 +131,23 @@ class Sessions:
             )
         return offer.token
 
-    def find(self, value: str) -> Session | None:
-        """Returns the session of a password; None if there is none, or it has ended."""
-        row = self._rows.get(_hex(value))
-        principal = self._known(row.shown) if row and row.expires > self._now() else None
-        return Session(principal, _hex(value)) if principal is not None else None
+    def find(self, value: str) -> Principal | None:
+        """Return who is signed in by a password, who shows the session: what that opens ends with it. None
+        if it has ended, or there is none."""
+        digest = _hex(value)
+        return self._known(digest) if digest in self._rows else None
 
-    async def end(self, session: Session, *, everywhere: bool = False) -> None:
+    def _shown_for(self, digest: str) -> Shown | None:
+        row = self._rows.get(digest)
+        return row.shown if row and row.expires > self._now() else None
+
+    async def end(self, principal: Principal, *, everywhere: bool = False) -> None:
         """Sign the browser out; `everywhere`: all browsers in which this person is signed in."""
         for digest, row in list(self._rows.items()):
             holder = self._known(row.shown) if everywhere else None
-            if digest == session.digest or (holder and holder.email == session.principal.email):
+            if digest == principal.shown or (holder and holder.email == principal.email):
                 del self._rows[digest]
+        self._authority.moved()
         await self._write()
 
     async def _begin(self, shown: Shown) -> str:

@@ -10,9 +10,11 @@ import secrets
 from collections.abc import Callable, Collection
 from typing import Final
 
+from msgspec.structs import replace
+
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import OWNER_EMAIL
-from trainshed.access.book import AccessBook
+from trainshed.access.book import AccessBook, Token
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.access.permissions import OWNER, PROGRAM, ROLES
 from trainshed.access.principals import Bearer, Principal, Rights, Shown
@@ -47,11 +49,16 @@ class TokenAuthority:
         self.issuers: Collection[str] = ()
         #: Called with the digest of each token of the book that is shown.
         self.used: Callable[[str], object] = lambda _: None
+        #: Returns what was shown for a browser's session, by its digest; None if there is no such session.
+        self.sessions: Callable[[str], Shown | None] = lambda _: None
+        #: Called when somebody may have other rights than before.
+        self.moved: Callable[[], object] = lambda: None
         self.replace(book)
 
     def replace(self, book: AccessBook) -> None:
         """From now on decide by another book."""
         self.book = book
+        self.moved()
 
     def refuse(self, is_over: Callable[[JobClaims], bool]) -> None:
         """From now on, refuse the tokens of programs that have ended. `is_over` is asked about each one, and
@@ -96,7 +103,9 @@ class TokenAuthority:
     def known(self, shown: Shown) -> Principal | None:
         """Returns for whom speaks what was shown once, as of now; None if it is not good any more."""
         if isinstance(shown, str):
-            return self.holder(shown)
+            before = self.sessions(shown)
+            holder = self.known(before) if before is not None else None
+            return replace(holder, shown=shown) if holder else self.holder(shown)
         if shown.expires <= self._now() // 10**9:
             return None
         try:
@@ -115,16 +124,29 @@ class TokenAuthority:
             return False
         return True
 
+    def renew(self, principal: Principal) -> None:
+        """Raise Unauthenticated if `vouches` says no: a request may last, and what it does is not done any
+        more by who has lost the right meanwhile."""
+        if not self.vouches(principal):
+            raise Unauthenticated(
+                "The token was revoked, or its rights have changed, since this request began: send it again "
+                "if you still may."
+            )
+
+    def voucher(self, principal: Principal) -> Token | Bearer | None:
+        """Return what vouches for somebody, in a browser what they signed in with; None for programs and the
+        owner, and what does not any more."""
+        shown = principal.shown
+        if isinstance(shown, str):
+            shown = self.sessions(shown) or shown
+        return self.book.tokens.get(shown) if isinstance(shown, str) else shown
+
     def ends(self, principal: Principal) -> Nanos | None:
         """Return when what somebody has shown ends by itself; None = it does not."""
-        match principal.shown:
-            case None:
-                return None
-            case str(digest):
-                token = self.book.tokens.get(digest)
-                return token.expires if token is not None else None
-            case bearer:
-                return Nanos(bearer.expires * 10**9)
+        voucher = self.voucher(principal)
+        if isinstance(voucher, Bearer):
+            return Nanos(voucher.expires * 10**9)
+        return voucher.expires if voucher is not None else None
 
     def asserted(self, assertion: str) -> Bearer:
         """Return for which account an assertion speaks. Raises Unauthenticated."""

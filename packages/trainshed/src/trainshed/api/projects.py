@@ -81,18 +81,17 @@ async def update_project(call: Call, request: Any) -> Message:
     if unknown := sorted(paths - {"display_name", "labels"}):
         text = f"Only display_name and labels can be changed, not {', '.join(unknown)}."
         raise InvalidRequest((Violation("update_mask", text),))
-    known = call.services.access.book.projects.get(name) or Project(name, call.services.now())
-    changed = replace(
-        known,
-        display_name=request.project.display_name
-        if "display_name" in paths
-        else known.display_name,
-        labels=dict(request.project.labels) if "labels" in paths else known.labels,
-    )
-    await call.services.access.change(
-        lambda book: book.with_project(changed), name, f"projects/{name}"
-    )
+    texts = {"display_name": request.project.display_name, "labels": dict(request.project.labels)}
+    await _update(call.services, name, {path: texts[path] for path in paths})
     return _done("up.", _view(call.services.access.book, name))
+
+
+async def _update(services: Services, name: str, texts: Mapping[str, Any]) -> None:
+    def change(book: AccessBook) -> AccessBook:
+        known = book.projects.get(name) or Project(name, services.now())
+        return book.with_project(replace(known, **texts))
+
+    await services.access.change(change, name, f"projects/{name}")
 
 
 async def delete_project(call: Call, request: Any) -> Message:
@@ -232,12 +231,8 @@ async def update_by_v1(call: HandCall) -> dict[str, Any]:
     name = _allowed(call, _UPDATE)
     ids = ids_by_number((*call.principal.rights.projects, call.services.settings.project))
     name = ids.get(name, name)
-    known = call.services.access.book.projects.get(name) or Project(name, call.services.now())
-    display_name = str(call.body.get("name") or "")
-    changed = replace(known, display_name=display_name, labels=_labels(call))
-    await call.services.access.change(
-        lambda book: book.with_project(changed), name, f"projects/{name}"
-    )
+    texts = {"display_name": str(call.body.get("name") or ""), "labels": _labels(call)}
+    await _update(call.services, name, texts)
     return _view_of_v1(call.services.access.book, name)
 
 

@@ -208,7 +208,7 @@ class ApiApplication:
         call = HandCall(principal, self._services, method[0], names, body, root)
         project = names.get("project", "").removeprefix("-")
         who = self._services, principal, method[0]
-        answer = await audited(handler(call), *who, project=project, resource=request.path)
+        answer = await audited(partial(handler, call), *who, project=project, resource=request.path)
         return json_answer(wire_json.encode_text(answer))
 
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:

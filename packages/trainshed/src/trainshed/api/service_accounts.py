@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +38,7 @@ from trainshed.core.errors import (
     Unavailable,
     Violation,
 )
+from trainshed.httpd.hosts import name_of
 from trainshed.store.audit import concerns
 
 _IAM: Final = "google.iam.admin.v1.IAM"
@@ -94,23 +95,22 @@ async def get(call: HandCall) -> dict[str, Any]:
 
 async def update(call: HandCall) -> dict[str, Any]:
     """Change an account's display name and description. Raises InvalidRequest, NotFound."""
-    changed = _described(call, _account(call), [])
-    await _change(call, lambda book: book.with_account(changed))
-    return _view(changed)
+    await _change(call, lambda book, now: book.with_account(_described(call, now, [])))
+    return _view(_account(call))
 
 
 async def switch(disabled: bool, call: HandCall) -> dict[str, Any]:
     """Refuse an account's tokens from now on, or take them again. Raises NotFound."""
-    account = replace(_account(call), disabled=disabled)
-    await _change(call, lambda book: book.with_account(account))
-    await tell_jobs(call.services, (account.email,), "disabled" if disabled else "enabled again")
+    email, what = _account(call).email, "disabled" if disabled else "enabled again"
+    await _change(call, lambda book, now: book.with_account(replace(now, disabled=disabled)))
+    await tell_jobs(call.services, (email,), what)
     return {}
 
 
 async def delete(call: HandCall) -> dict[str, Any]:
     """Delete an account with its keys, tokens and roles. Raises NotFound."""
     email, now = _account(call).email, call.services.now()
-    await _change(call, lambda book: book.without_account(email, now))
+    await _change(call, lambda book, _: book.without_account(email, now))
     await tell_jobs(call.services, (email,), "deleted")
     return {}
 
@@ -125,9 +125,10 @@ async def create_key(call: HandCall) -> dict[str, Any]:
         raise InvalidRequest((Violation("privateKeyType", text),))
     public, private = await asyncio.to_thread(account_tokens.new_key)
     id_ = sha256(public.encode()).hexdigest()[:40]
-    key = AccountKey(id_, account.email, public, call.services.now())
+    host = name_of(urlsplit(call.root).netloc)
+    key = AccountKey(id_, account.email, public, call.services.now(), host)
 
-    def add(book: AccessBook) -> AccessBook:
+    def add(book: AccessBook, account: ServiceAccount) -> AccessBook:
         if sum(known.email == account.email for known in book.keys.values()) >= _MOST_KEYS:
             raise FailedPrecondition(
                 f"{account.email} has {_MOST_KEYS} keys already: delete one first (gcloud iam "
@@ -165,7 +166,7 @@ async def get_key(call: HandCall) -> dict[str, Any]:
 
 async def delete_key(call: HandCall) -> dict[str, Any]:
     """Delete a key: what it has signed is refused from now on. Raises NotFound."""
-    await _change(call, lambda book: book.without_key(_key(call).id), key=call.names["key"])
+    await _change(call, lambda book, _: book.without_key(_key(call).id), key=call.names["key"])
     return {}
 
 
@@ -187,9 +188,8 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
         raise FailedPrecondition(
             f"The service account {account.email} is disabled: enable it first."
         )
-    book, shown = call.services.access.book, call.principal.shown
-    token = book.tokens.get(shown) if isinstance(shown, str) else shown
-    groups = book.policy.named(token.groups) if token is not None else ()
+    token = call.services.access.voucher(call.principal)
+    groups = call.services.access.book.policy.named(token.groups) if token is not None else ()
     bearer = Bearer(account.email, by=call.principal.email, by_groups=groups)
     concerns(account.project, _name(account.project, account.email))
     now = call.services.now() // 10**9
@@ -270,6 +270,7 @@ async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
     if project == _ALL_PROJECTS:
         account = call.services.access.book.accounts.get(call.names.get("account", ""))
         project = account.project if account is not None else ""
+    concerns(project, call.names.get("account", ""))
     try:
         authorize(call.principal, call.method, (project,))
     except PermissionDenied:
@@ -287,10 +288,15 @@ METHODS: Final[HandMethods] = {
 }
 
 
-async def _change(call: HandCall, to: Callable[[AccessBook], AccessBook], **detail: object) -> None:
+async def _change(
+    call: HandCall, to: Callable[[AccessBook, ServiceAccount], AccessBook], **detail: object
+) -> None:
+    """Store what `to` makes of the book and of the account as it is in it. Raises NotFound."""
     account = _account(call)
     name = _name(account.project, account.email)
-    await call.services.access.change(to, account.project, name, detail)
+    await call.services.access.change(
+        lambda book: to(book, _account(call)), account.project, name, detail
+    )
 
 
 def _name(project: str, email: str) -> str:

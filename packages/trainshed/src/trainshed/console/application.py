@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from trainshed.access.principals import Shown
-from trainshed.access.sessions import Session, Sessions
+from trainshed.access.principals import Principal, Shown
+from trainshed.access.sessions import Sessions
 from trainshed.console import live
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
@@ -143,43 +143,43 @@ class ConsoleApplication:
         at_the_door = self._door.get((call.method, call.path))
         if at_the_door is not None:
             return await at_the_door(call)
-        session = self._session(call)
-        if session is None:
+        principal = self._visitor(call)
+        if principal is None:
             return self._to_login(call)
         if call.method == "POST" and call.path == "/logout":
-            return await self._log_out(call, session)
+            return await self._log_out(call, principal)
         if call.path == "/login/command-line":
-            return await self._to_command_line(call, session)
-        return await self._answer(call, session)
+            return await self._to_command_line(call, principal)
+        return await self._answer(call, principal)
 
-    async def _answer(self, call: Request, session: Session) -> Response:
+    async def _answer(self, call: Request, principal: Principal) -> Response:
         if call.path.startswith("/events/"):
-            return self._events(call, session)
+            return self._events(call, principal)
         if call.method not in ("GET", "HEAD"):
-            return await self._act(call, session)
+            return await self._act(call, principal)
         if matched := self._streams.match("GET", call.raw_path):
             made, variables = matched
-            answer = await made(self._visit(call, session, variables))
+            answer = await made(self._visit(call, principal, variables))
             return self._guarded(answer)
         matched = self._pages.match("GET", call.raw_path)
         if matched is None:
             raise Refused(StatusCode.NOT_FOUND, f"There is no page {call.path[:200]}.")
         page, variables = matched
-        visit = self._visit(call, session, variables)
+        visit = self._visit(call, principal, variables)
         return self._shown(visit, await page(visit))
 
-    async def _act(self, call: Request, session: Session) -> Response:
+    async def _act(self, call: Request, principal: Principal) -> Response:
         matched = self._actions.match(call.method, call.raw_path)
         if matched is None:
             raise Refused(StatusCode.NOT_FOUND, f"Nothing is done at {call.path[:200]}.")
         action, variables = matched
-        visit = self._visit(call, session, variables, await _form(call, _MOST))
+        visit = self._visit(call, principal, variables, await _form(call, _MOST))
         answer = await action(visit)
         if isinstance(answer, View):
             return self._shown(visit, answer)
         return self._guarded(answer)
 
-    def _events(self, call: Request, session: Session) -> Response:
+    def _events(self, call: Request, principal: Principal) -> Response:
         """Return the event stream of a page, whose address is `/events` followed by the page's."""
         path = call.raw_path.removeprefix("/events")
         matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
@@ -187,7 +187,7 @@ class ConsoleApplication:
             raise Refused(StatusCode.NOT_FOUND, f"There is no page {path[:200]}.")
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
-        visit = self._visit(inner, session, variables)
+        visit = self._visit(inner, principal, variables)
         parts = live.stream(page, visit)
         more = ADDED.get(page)
         if more is not None and visit.query("lines"):
@@ -197,19 +197,19 @@ class ConsoleApplication:
     def _visit(
         self,
         call: Request,
-        session: Session,
+        principal: Principal,
         variables: Mapping[str, str],
         form: Mapping[str, str] | None = None,
     ) -> Visit:
         return Visit(
             call,
-            session,
+            principal,
             self._backend,
             self._buckets,
             self._facts,
             self._closing,
             self._now,
-            lambda: (now := self._session(call)) is not None and now.principal == session.principal,
+            lambda: self._visitor(call) == principal,
             variables,
             form or {},
         )
@@ -231,21 +231,21 @@ class ConsoleApplication:
     def refuse(self, call: Request, error: Exception) -> Response:
         """Return a page that says what is wrong, or JSON if the request accepts JSON. Unexpected errors are
         logged."""
-        session = self._session(call)
+        principal = self._visitor(call)
         if isinstance(error, Refused):
-            return self._trouble(call, session, error.code, str(error))
+            return self._trouble(call, principal, error.code, str(error))
         if isinstance(error, Unauthenticated | Unavailable):
             is_away = isinstance(error, Unavailable)
             code = StatusCode.UNAVAILABLE if is_away else StatusCode.UNAUTHENTICATED
-            return self._trouble(call, session, code, f"{str(error).rstrip('.')}.")
+            return self._trouble(call, principal, code, f"{str(error).rstrip('.')}.")
         if isinstance(error, BodyTooLarge):
-            return self._trouble(call, session, StatusCode.INVALID_ARGUMENT, str(error))
+            return self._trouble(call, principal, StatusCode.INVALID_ARGUMENT, str(error))
         _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
         text = "Something went wrong in the service. Its log says more."
-        return self._trouble(call, session, StatusCode.INTERNAL, text)
+        return self._trouble(call, principal, StatusCode.INTERNAL, text)
 
     def _trouble(
-        self, call: Request, session: Session | None, code: StatusCode, text: str
+        self, call: Request, principal: Principal | None, code: StatusCode, text: str
     ) -> Response:
         if "application/json" in call.headers.get("accept", ""):
             body = encode_text({"error": {"status": code.name, "message": text}})
@@ -253,7 +253,7 @@ class ConsoleApplication:
         values: dict[str, Any] = {
             "facts": self._facts,
             # Who is signed in goes on from here by the navigation.
-            "visit": session and self._visit(call, session, {}),
+            "visit": principal and self._visit(call, principal, {}),
             "view": View("", "trouble.html", {}),
             "code": code,
             "message": text,
@@ -308,7 +308,7 @@ class ConsoleApplication:
         if "application/json" not in call.headers.get("accept", ""):
             raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in needs JavaScript.")
         form = await _form(call, _SMALL)
-        before, following = self._session(call), _local(form.get("next", ""))
+        before, following = self._visitor(call), _local(form.get("next", ""))
         code = form.get("code", "")
         try:
             if code:
@@ -326,25 +326,25 @@ class ConsoleApplication:
             await self._sessions.end(before)
         return self._json({"session": value, "next": following})
 
-    async def _log_out(self, call: Request, session: Session) -> Response:
+    async def _log_out(self, call: Request, principal: Principal) -> Response:
         """`POST /logout`: sign the browser out, and with `out=everywhere` the person: all their browsers and
         tokens."""
         everywhere = (await _form(call, _SMALL)).get("out") == "everywhere"
-        await self._sessions.end(session, everywhere=everywhere)
         if everywhere:
-            email = quote(session.principal.email, safe="")
+            email = quote(principal.email, safe="")
             try:
-                await self._visit(call, session, {}).do("DELETE", f"tokens/{email}")
+                await self._visit(call, principal, {}).do("DELETE", f"tokens/{email}")
             except Refused as refused:
                 if refused.code is not StatusCode.NOT_FOUND:
                     raise
+        await self._sessions.end(principal, everywhere=everywhere)
         return self._guarded(_see(f"/login?out={'everywhere' if everywhere else 'here'}"))
 
     async def _signed_in(self, call: Request) -> Response:
         """`GET /signed-in`: 204 with a session's credentials. Without, the page that signs in is asked for
         them, and others get the plain fault. By the answer a browser learns that it is to send the
         credentials to all paths."""
-        if self._session(call) is not None:
+        if self._visitor(call) is not None:
             return self._guarded(Response(b"", 204, [_FRESH]))
         if _ASKS_TO_SIGN_IN not in call.headers:
             raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
@@ -358,7 +358,7 @@ class ConsoleApplication:
             raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
         return self._json({"uri": self.link(await self._sessions.shown_by(token.strip()))})
 
-    async def _to_command_line(self, call: Request, session: Session) -> Response:
+    async def _to_command_line(self, call: Request, principal: Principal) -> Response:
         """`GET|POST /login/command-line?challenge=C[&port=P]`: ask whether a command line may act for the
         visitor, and if so give the code of a token to the port of this machine where it listens, or to the
         visitor, who copies it."""
@@ -367,10 +367,10 @@ class ConsoleApplication:
             raise Refused(StatusCode.INVALID_ARGUMENT, "This page is opened by trainshed login.")
         code = ""
         if call.method == "POST":
-            made = await self._visit(call, session, {}).do("POST", "tokens:own")
+            made = await self._visit(call, principal, {}).do("POST", "tokens:own")
             assert isinstance(made, IssuedToken), "a token is answered"
             code = self._sessions.offer(made.token, challenge)
-        values = {"email": session.principal.email, "code": code, "port": port}
+        values = {"email": principal.email, "code": code, "port": port}
         return self._html(render("command_line.html", values))
 
     async def _redeem(self, call: Request) -> Response:
@@ -392,7 +392,7 @@ class ConsoleApplication:
             return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
         raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
 
-    def _session(self, call: Request) -> Session | None:
+    def _visitor(self, call: Request) -> Principal | None:
         scheme, _, credentials = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic" or self._safer_address(call) is not None:
             return None

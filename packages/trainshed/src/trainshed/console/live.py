@@ -64,7 +64,8 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
         try:
             view = await page(visit)
         except Refused as refused:
-            yield event("gone", {"message": str(refused), "signedOut": False})
+            is_out = not visit.is_valid()
+            yield event("gone", {"message": str(refused), "signedOut": is_out})
             return
         parts = rendered_parts(visit, view)
         took = loop.time() - began

@@ -13,7 +13,6 @@ from trainshed.access.authorization import needed
 from trainshed.access.issuers import SignedIn
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.access.sessions import Session
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
 from trainshed.wire.status import Refused, StatusCode
@@ -127,7 +126,7 @@ class Visit(Struct, frozen=True):
     """A request of a person who is signed in, with what pages need to answer it."""
 
     request: Request
-    session: Session
+    principal: Principal
     backend: Backend
     buckets: Buckets
     facts: Facts
@@ -146,10 +145,6 @@ class Visit(Struct, frozen=True):
     def now(self) -> int:
         """Nanoseconds since the epoch."""
         return self.clock()
-
-    @property
-    def principal(self) -> Principal:
-        return self.session.principal
 
     @property
     def project(self) -> str:

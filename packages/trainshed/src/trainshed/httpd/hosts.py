@@ -43,6 +43,15 @@ class Hosts(Struct, frozen=True):
             _is_named(name, pattern) for pattern in (*self.names, *_ALWAYS)
         )
 
+    def owns(self, host: str, called: str | None) -> bool:
+        """Whether what is meant for a host is meant for this service: an address may be anybody's, unless it
+        is of the machine itself, in the settings, or that by which the service was `called` once; None = it
+        is not known which that was."""
+        name = name_of(host)
+        if not _is_address(name) or called is None:
+            return self.knows(host)
+        return ipaddress.ip_address(name).is_loopback or name in (*self.names, called)
+
     def lets(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may change something at the host that it called."""
         page = urlsplit(origin)

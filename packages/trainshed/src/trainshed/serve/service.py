@@ -189,7 +189,7 @@ class Service:
             Sessions(
                 settings.data / "sessions.json",
                 bootstrap.signing_in.authenticate,
-                bootstrap.tokens.known,
+                bootstrap.tokens,
                 clock.now,
             ),
             InsideCaller(self._app.services),

@@ -46,8 +46,8 @@ class AccessKeeper:
         self._store = store
         self._authority = authority
         self.authenticate, self.recognise = authority.authenticate, authority.recognise
-        self.known, self.mint = authority.known, authority.mint
-        self.asserted = authority.asserted
+        self.known, self.mint, self.voucher = authority.known, authority.mint, authority.voucher
+        self.asserted, self.renew = authority.asserted, authority.renew
         self.audited = store.audited
         self._owner = owner
         self._file = data / FILE
@@ -63,7 +63,7 @@ class AccessKeeper:
         #: Called in a thread with the addresses of service accounts, before they are deleted: whatever else
         #: knows them by address forgets them. May raise Unavailable.
         self.forget: Callable[[Collection[str]], object] = lambda _: None
-        authority.used = self._note_use
+        authority.used, authority.moved = self._note_use, self._wake
 
     @property
     def book(self) -> AccessBook:
@@ -99,8 +99,6 @@ class AccessKeeper:
             for key in removed:
                 self._stored.pop(key, None)
             self._authority.replace(book)
-            self._changed.set()
-            self._changed = asyncio.Event()
             try:
                 await asyncio.to_thread(self._write_file, dict(self._stored))
             except OSError as error:
@@ -114,6 +112,10 @@ class AccessKeeper:
         """Write what the bucket process reads. It need not survive a power cut: each start writes it."""
         content = msgspec.json.encode(AccessFile.of(self._owner, stored))
         durable.write(str(self._file), content, sync=False)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def lapse(self, principal: Principal) -> None:
         """Return when somebody has other rights than before, or what they have shown is not good any more:

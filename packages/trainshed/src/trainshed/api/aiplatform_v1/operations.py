@@ -42,6 +42,7 @@ async def wait(call: Call, request: Any) -> Message:
     if request.HasField("timeout"):
         patience = request.timeout.seconds + request.timeout.nanos / 10**9
     record = await wait_for(call.services, request.name, min(patience, _LONGEST_WAIT))
+    call.services.access.renew(call.principal)
     return await operation_view(call.services, record)
 
 

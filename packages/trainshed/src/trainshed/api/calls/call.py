@@ -7,7 +7,7 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -15,14 +15,22 @@ from google.protobuf.message import Message
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from trainshed.access.account_tokens import what_became
 from trainshed.access.authorization import authorize
+from trainshed.access.book import AccessBook
 from trainshed.access.permissions import is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
-from trainshed.core.errors import InvalidRequest, PermissionDenied, Unavailable, Violation
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    PermissionDenied,
+    Unavailable,
+    Violation,
+)
 from trainshed.core.names import ids_by_number
 from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
 from trainshed.wire import json as wire_json
@@ -120,7 +128,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
         if method in _CREATING:
             call = replace(call, public=wire_json.to_public(request))
             texts = list(_texts(call.public))
-            refuse_more(principal, texts)
+            refuse_more(principal, call.services.access.book, texts)
             record_secrets(texts)
         call.services.sent(method, request)
         return await handler(call, request)
@@ -129,7 +137,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
         name_by_id(request, (*principal.rights.projects, call.services.settings.project))
         projects = tuple(projects_of(request))
         return await audited(
-            answer(call, request, projects),
+            partial(answer, call, request, projects),
             call.services,
             principal,
             method,
@@ -201,11 +209,12 @@ def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
 
 
-def refuse_more(principal: Principal, texts: Sequence[tuple[str, str]]) -> None:
-    """Refuse a job with more rights than whoever creates it: another account, and of programs also secrets.
-    `texts`: those of the request.
+def refuse_more(principal: Principal, book: AccessBook, texts: Sequence[tuple[str, str]]) -> None:
+    """Refuse a job with more rights than whoever creates it: another account, and of programs also secrets;
+    and a job that runs as an account which is disabled or deleted. `texts`: those of the request.
 
-    Raises PermissionDenied, which names everything that the job would have and its creator lacks.
+    Raises PermissionDenied, which names everything that the job would have and its creator lacks, and
+    FailedPrecondition.
     """
     accounts = {text for name, text in texts if name in _ACCOUNT} - {"", principal.email}
     if principal.program is None:
@@ -218,6 +227,15 @@ def refuse_more(principal: Principal, texts: Sequence[tuple[str, str]]) -> None:
             raise PermissionDenied(
                 f"{principal.email} may create jobs that have no more than it has itself, and this one asks "
                 f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
+            )
+    for account in sorted(accounts):
+        if lost := what_became(account, None, book):
+            remedy = "gcloud iam service-accounts " + (
+                f"enable {account}" if account in book.accounts else "create makes it anew"
+            )
+            raise FailedPrecondition(
+                f"The service account {account}, as which the job is to run, {lost}, so all that its "
+                f"programs call would be refused: {remedy}, or submit the job as another account."
             )
 
 
@@ -343,7 +361,7 @@ T = TypeVar("T")
 
 
 async def audited(
-    answer: Awaitable[T],
+    answer: Callable[[], Awaitable[T]],
     services: Services,
     principal: Principal,
     method: str,
@@ -353,15 +371,18 @@ async def audited(
 ) -> T:
     """Return the answer, with the call recorded with its first write; or after it, if it has written nothing
     or lacks a right. `project` and `resource`: what it is about, as far as the request says so. What programs
-    of jobs do is told by the timelines of their jobs."""
+    of jobs do is told by the timelines of their jobs. Raises Unauthenticated if who calls has lost the right
+    meanwhile, as while the body was sent."""
+    services.access.renew(principal)
     if principal.program is not None or not is_recorded(method):
-        return await answer
-    by = principal.shown.by if isinstance(principal.shown, Bearer) else ""
+        return await answer()
+    voucher = services.access.voucher(principal)
+    by = voucher.by if isinstance(voucher, Bearer) else ""
     acting_as = principal.email if by else ""
     record = AuditRecord(by or principal.email, method, resource, acting_as)
     with recording(call := RecordedCall(services.now(), record, project)):
         try:
-            answered = await answer
+            answered = await answer()
         except PermissionDenied:
             if call.project.isdigit():
                 book = services.access.book

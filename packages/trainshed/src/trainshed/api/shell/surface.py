@@ -150,7 +150,7 @@ class ShellSurface:
             live_replica(job, replica, (), principal)
 
         project, name = job.name.project_id, str(job.name)
-        await audited(checked(), self._services, principal, OPEN, project=project, resource=name)
+        await audited(checked, self._services, principal, OPEN, project=project, resource=name)
         ticket = Ticket(uid, replica, f"somebody with a link of {principal.email}", principal)
         return ticket, f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
 

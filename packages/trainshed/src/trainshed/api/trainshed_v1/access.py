@@ -38,8 +38,7 @@ async def who_am_i(call: JsonCall) -> records.Identity:
         )
         return records.Identity(email=principal.email, grants=own)
     book = call.services.access.book
-    shown = principal.shown
-    token = book.tokens.get(shown) if isinstance(shown, str) else shown
+    token = call.services.access.voucher(principal)
     groups, issuer = (token.groups, token.issuer) if token is not None else ((), "")
     grants = sorted(book.policy.grants_of(principal.email, groups))
     return records.Identity(
@@ -102,9 +101,8 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens:own`: make a token for the command line of somebody who has signed in at an
     issuer. It has the same rights, and ends when that sign-in does; with too many, the oldest ends. Raises
     FailedPrecondition for others."""
-    shown, tokens = call.principal.shown, call.services.access.book.tokens
-    signed_in = tokens.get(shown) if isinstance(shown, str) else None
-    if signed_in is None or not signed_in.issuer or signed_in.note == _OWN_NOTE:
+    signed_in = call.services.access.voucher(call.principal)
+    if not isinstance(signed_in, Token) or not signed_in.issuer or signed_in.note == _OWN_NOTE:
         raise FailedPrecondition(
             "Only who has signed in at an issuer gets a token here: you have one already, which `trainshed "
             "login URL --token TOKEN` takes."
@@ -115,6 +113,8 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
     )
 
     def add(book: AccessBook) -> AccessBook:
+        if signed_in.digest not in book.tokens:
+            raise FailedPrecondition("This sign-in was ended meanwhile: sign in again.")
         of_person = [known for known in book.tokens.values() if known.email == stored.email]
         own = [known for known in of_person if known.issuer and known.note == _OWN_NOTE]
         own.sort(key=lambda known: -known.created)

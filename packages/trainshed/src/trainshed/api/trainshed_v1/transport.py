@@ -234,7 +234,7 @@ async def _answer(method: Method, call: JsonCall) -> Record:
 
     project, resource = _about(call, method.name)
     who = call.services, call.principal
-    return await audited(answer(), *who, method.name, project=project, resource=resource)
+    return await audited(answer, *who, method.name, project=project, resource=resource)
 
 
 def _about(call: JsonCall, method: str) -> tuple[str, str]:
