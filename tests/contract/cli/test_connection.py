@@ -26,7 +26,7 @@ def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path:
     assert result.exit_code == 1
     assert result.stderr == (
         f"Error: No Trainshed service is running with its data in {tmp_path}. Start one: trainshed up"
-        f" --data {tmp_path}\n"
+        f" --data {tmp_path}\nTo use one elsewhere: trainshed login URL\n"
     )
 
 

@@ -148,7 +148,8 @@ def local(data: Path, token: str | None = None) -> Endpoint:
         )
     except FileNotFoundError:
         raise Unreachable(
-            f"No Trainshed service is running with its data in {data}. {_start_at(data)}"
+            f"No Trainshed service is running with its data in {data}. {_start_at(data)}\n"
+            "To use one elsewhere: trainshed login URL"
         ) from None
     except NotADirectoryError:
         raise Unreachable(
