@@ -3,10 +3,9 @@
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from trainshed.console.pages.job import describe, head
+from trainshed.console.pages.job import describe, tab_view
 from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import View, Visit
-from trainshed.core.names import JobUid
 from trainshed.core.requested import requested
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
@@ -60,14 +59,7 @@ async def outputs(visit: Visit) -> View:
         prefix = visit.query("prefix")
         prefix = prefix if prefix.startswith(top) else top
         values |= await _level(visit, name, prefix, visit.query("page"))
-    return View(
-        f"Outputs of {job.display_name or job.job_id}",
-        "job_outputs.html",
-        {"job": job, **values},
-        parts={"head": head(visit, job, "outputs")},
-        subject=JobUid(int(job.uid)),
-        place="jobs",
-    )
+    return tab_view(visit, job, "outputs", values, lives=False)
 
 
 async def download(visit: Visit) -> Response:

@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from trainshed.console.pages.job import FINAL, describe, head
+from trainshed.console.pages.job import FINAL, describe, tab_view
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
-from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode, Violation
 from trainshed.wire.trainshed_v1.drills import DrillList, ResumeReport
@@ -31,28 +30,16 @@ async def page(visit: Visit) -> View:
     if any(drill.fire_time for drill in ordered.drills):
         report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
     is_over = job.state in FINAL
-    return View(
-        f"Drills of {job.display_name or job.job_id}",
-        "job_drills.html",
-        {"job": job, "is_over": is_over, "kinds": KINDS},
-        parts={
-            "head": head(visit, job, "drills"),
-            "drills": Part(
-                "_job_drills.html",
-                {
-                    "drills": ordered.drills[::-1],
-                    "names": {word: name for word, name, _ in KINDS},
-                    "found": {finding.drill.number: finding for finding in report.drills},
-                    "result": report.result,
-                    "outcomes": _OUTCOMES,
-                    "is_over": is_over,
-                },
-            ),
-        },
-        subject=JobUid(int(job.uid)),
-        lives=not is_over,
-        place="jobs",
-    )
+    drills = {
+        "drills": ordered.drills[::-1],
+        "names": {word: name for word, name, _ in KINDS},
+        "found": {finding.drill.number: finding for finding in report.drills},
+        "result": report.result,
+        "outcomes": _OUTCOMES,
+        "is_over": is_over,
+    }
+    values = {"is_over": is_over, "kinds": KINDS}
+    return tab_view(visit, job, "drills", values, {"drills": Part("_job_drills.html", drills)})
 
 
 async def order(visit: Visit) -> Response:

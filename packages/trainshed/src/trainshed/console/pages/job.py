@@ -6,6 +6,7 @@ from bisect import bisect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import fmean, median
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -47,6 +48,8 @@ _GIVEN: Final = (
 """Fields of a job's resource that clients give; all others are set by the service."""
 
 
+_TITLES: Final = {"logs": "Log", "spec": "Specification"}
+"""What the titles of pages call their tabs."""
 _POINTS: Final = 400
 """Most points of a line."""
 _CHARTS: Final = 8
@@ -78,6 +81,27 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "started": epoch(job.start_time),
             "lasted": lasted(job),
         },
+    )
+
+
+def tab_view(
+    visit: Visit,
+    job: JobDescription,
+    tab: str,
+    values: Mapping[str, Any],
+    parts: Mapping[str, Part] = MappingProxyType({}),
+    *,
+    lives: bool = True,
+) -> View:
+    """Return the page of one of a job's tabs. `lives`: it changes until the job is over."""
+    return View(
+        f"{_TITLES.get(tab, tab.capitalize())} of {job.display_name or job.job_id}",
+        f"job_{tab}.html",
+        {"job": job, **values},
+        parts={"head": head(visit, job, tab), **parts},
+        subject=JobUid(int(job.uid)),
+        lives=lives and job.state not in FINAL,
+        place="jobs",
     )
 
 
@@ -273,18 +297,8 @@ async def usage(visit: Visit) -> View:
     """`/jobs/J/usage`: charts of the resources that the job's replicas use."""
     job = await describe(visit)
     used = await visit.get(Usage, of_job(job.uid, "/usage"), points="400")
-    return View(
-        f"Usage of {job.display_name or job.job_id}",
-        "job_usage.html",
-        {"job": job},
-        parts={
-            "head": head(visit, job, "usage"),
-            "charts": Part("_job_usage.html", {"used": used, "data": usage_data(used)}),
-        },
-        subject=JobUid(int(job.uid)),
-        lives=job.state not in FINAL,
-        place="jobs",
-    )
+    charts = Part("_job_usage.html", {"used": used, "data": usage_data(used)})
+    return tab_view(visit, job, "usage", {}, {"charts": charts})
 
 
 def usage_data(used: Usage) -> str:
@@ -323,20 +337,14 @@ async def spec(visit: Visit) -> View:
             (name, snippet(form, Api(job.api), job.project, region, submitted))
             for name, form in forms
         ]
-    return View(
-        f"Specification of {job.display_name or job.job_id}",
-        "job_spec.html",
-        {
-            "job": job,
-            "text": text,
-            "others": others,
-            "ran": ran,
-            "command": shlex.join(ran.command) if ran else "",
-            "cluster": json.dumps(ran.cluster_spec, indent=2) if ran and ran.cluster_spec else "",
-        },
-        parts={"head": head(visit, job, "spec")},
-        place="jobs",
-    )
+    values = {
+        "text": text,
+        "others": others,
+        "ran": ran,
+        "command": shlex.join(ran.command) if ran else "",
+        "cluster": json.dumps(ran.cluster_spec, indent=2) if ran and ran.cluster_spec else "",
+    }
+    return tab_view(visit, job, "spec", values, lives=False)
 
 
 async def open_page(visit: Visit) -> Response:

@@ -15,11 +15,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trainshed.console.following import Places, follow
-from trainshed.console.pages.job import FINAL, describe, head
+from trainshed.console.pages.job import describe, tab_view
 from trainshed.console.pages.jobs import AGES, since
 from trainshed.console.rendering import clean, coloured, epoch, nanos
 from trainshed.console.visits import View, Visit, of_job
-from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
+from trainshed.core.names import SERVICE, SERVICE_TASK, ReplicaId
 from trainshed.httpd.messages import Response, Streamed, sized
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
@@ -40,21 +40,13 @@ async def page(visit: Visit) -> View:
     """`/jobs/J/logs`: the page without lines, which a script loads."""
     job = await describe(visit)
     page = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
-    return View(
-        f"Log of {job.display_name or job.job_id}",
-        "job_logs.html",
-        {
-            "job": job,
-            "tasks": page.tasks,
-            "severities": SEVERITIES,
-            "is_over": page.over,
-            "deleted": page.deleted,
-        },
-        parts={"head": head(visit, job, "logs")},
-        subject=JobUid(int(job.uid)),
-        lives=job.state not in FINAL,
-        place="jobs",
-    )
+    values = {
+        "tasks": page.tasks,
+        "severities": SEVERITIES,
+        "is_over": page.over,
+        "deleted": page.deleted,
+    }
+    return tab_view(visit, job, "logs", values)
 
 
 async def read(visit: Visit, **changes: str) -> LogPage:

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct, field
 
-from trainshed.console.pages.job import FINAL, describe, head
+from trainshed.console.pages.job import describe, tab_view
 from trainshed.console.rendering import number_text
 from trainshed.console.visits import Part, View, Visit
-from trainshed.core.names import JobUid
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
 
@@ -386,18 +385,8 @@ async def trials(visit: Visit) -> View:
     job = await describe(visit)
     if job.tuning is UNSET or not job.tuning:
         raise Refused(StatusCode.NOT_FOUND, f"{job.name} is no tuning job.")
-    return View(
-        f"Trials of {job.display_name or job.job_id}",
-        "job_trials.html",
-        {"job": job},
-        parts={
-            "head": head(visit, job, "trials"),
-            **parts(_search(job, job.tuning, visit.query("trial"), visit.query("sort"))),
-        },
-        subject=JobUid(int(job.uid)),
-        lives=job.state not in FINAL,
-        place="jobs",
-    )
+    search = _search(job, job.tuning, visit.query("trial"), visit.query("sort"))
+    return tab_view(visit, job, "trials", {}, parts(search))
 
 
 def _search(job: JobDescription, tuning: Tuning, chosen: str, order: str) -> Search:
