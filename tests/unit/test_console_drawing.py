@@ -1,8 +1,10 @@
-"""What charts of the console are drawn from: bars of attempts, parallel coordinates, fronts."""
+"""What charts are drawn from: bars of attempts, parallel coordinates, fronts; and where a job leads."""
 
 from trainshed.console.pages.searches import Metric, Search, parallel
 from trainshed.console.pages.timelines import WIDTH, chart
-from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
+from trainshed.console.rendering import render
+from trainshed.core.requested import Requested
+from trainshed.wire.trainshed_v1.jobs import JobDescription, Pipeline, Trial
 from trainshed.wire.trainshed_v1.timeline import (
     Attempt,
     Incarnation,
@@ -69,3 +71,13 @@ def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
     assert lines[-1].is_best
     # A rate that spans decades is drawn by decades: a hundredth is half way.
     assert lines[1].points == "40.0,130.0 960.0,130.0"
+
+
+def test_a_pipeline_leads_to_its_dataset_and_its_model() -> None:
+    place = "projects/p1/locations/us-central1"
+    made = Pipeline(model=f"{place}/models/7@1")
+    data = {"inputDataConfig": {"datasetId": "9"}}
+    job = JobDescription(f"{place}/trainingPipelines/2", project="p1", pipeline=made, resource=data)
+    html = render("_job_facts.html", {"job": job, "asked": Requested(()), "part_id": "facts"})
+    for path in ("/datasets/9", "/models/7"):
+        assert f'href="{path}?project=p1&amp;region=us-central1"' in html

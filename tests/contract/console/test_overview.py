@@ -49,7 +49,7 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
     assert "Nodes quarantined 1 node-3 its GPU is &lt;b&gt;lost&lt;/b&gt;" in page
     assert "1 running 2 waiting 0 failed in a day" in page
     assert page.index("waits-1") < page.index("waits-0"), "what starts next comes first"
-    assert "no node is free trains must end" in page
+    assert "No node is free Trains must end" in page
     assert "GPUs by person owner@trainshed.local 2" in page
     assert "GPU-hours of the week" in page and "2.0 , 0.0 used" in page
     assert "Nodes ready 2" in page and "Version 0.0.1" in page

@@ -66,6 +66,12 @@ async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browse
     assert "team=vision" in page
 
 
+async def test_what_was_typed_goes_on_as_json(house: ConsoleHouse, browser: Browser) -> None:
+    answer = await browser.post("/submit/json", **FORM)
+    assert edited(answer)["labels"] == {"team": "vision"}
+    assert fault((await browser.post("/submit/json", **{**FORM, "env": "A"})).body.decode(), "env")
+
+
 async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browser: Browser) -> None:
     wrong = {**FORM, "machine": "n1-standard-5", "labels": "Team", "replicas": "none"}
     page = (await browser.post("/submit/check", **wrong)).body.decode()

@@ -112,7 +112,7 @@ async def _form(
 
 
 async def json_page(visit: Visit) -> View:
-    """`/submit/json[?from=JOB]`: a copy of an existing job, or an example."""
+    """`/submit/json[?from=JOB]`: a copy of an existing job, or what the form describes."""
     project, region = visit.place
     if visit.query("from"):
         job = await describe(visit, visit.query("from"))
@@ -120,7 +120,7 @@ async def json_page(visit: Visit) -> View:
         body = copy_of(api, job.resource or {}, visit.now, job.uid)
         project, region = place[1], place[3] if api is Api.VERTEX else region
     else:
-        body = draft_of(default_form(visit)).body
+        body = draft_of(visit.form or default_form(visit)).body
     text = json.dumps(body, indent=2, ensure_ascii=False)
     return await _json_form(visit, {"job": text, "project": project, "region": region})
 
@@ -128,11 +128,14 @@ async def json_page(visit: Visit) -> View:
 async def check_json(visit: Visit) -> View:
     """`POST /submit/json/check`: what is wrong with the job; else what would run where, and the commands by
     which other clients submit it."""
-    return await _json_form(visit, visit.form, "_submit_json_result.html")
+    return await _json_form(visit, visit.form, "_submit_plan.html")
 
 
 async def create_of_json(visit: Visit) -> Response | View:
-    """`POST /submit/json`: create the job, or show what is wrong."""
+    """`POST /submit/json`: create the job, or show what is wrong; the form's job is shown as JSON first."""
+    if "job" not in visit.form:
+        faults = draft_of(visit.form).faults
+        return await (_form(visit, visit.form, status=400) if faults else json_page(visit))
     return await _create(visit, _read(visit.form.get("job", "")).body, _json_form)
 
 
