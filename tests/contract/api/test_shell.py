@@ -8,9 +8,11 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START
 from tests.contract.api.shelling import ADDRESS, Shelled
+from tests.contract.api.test_tuning_jobs import created
 from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
+from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.book import AccessBook
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
@@ -20,7 +22,9 @@ from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Passes, 
 from trainshed.api.resources.jobs import OPEN
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.study.records import StudyUid, Trial, TrialState
 from trainshed.core.terminals import Autopsy
+from trainshed.core.tuning.records import RunningTrial
 
 HOUSE = Shelled
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
@@ -279,6 +283,25 @@ async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
     uris = (await house.result("GET", f"/v1/{name}"))["trainingOutput"]["webAccessUris"]
     assert sorted(uris) == ["master-replica-0", "worker-replica-0"]
     assert await described_links(house) == uris
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: bool) -> None:
+    """facts/resources: trial 1 runs, trial 2 has not begun."""
+    spec = tuning_job()["trialJobSpec"] | {"enableWebAccess": asked_for}
+    name = await created(house, trialJobSpec=spec)
+    study, running = StudyUid(int(name.rpartition("/")[2])), TrialState.ACTIVE
+    trials = (
+        Trial(study, 1, running, (), START, job=JobUid(71), started=START),
+        Trial(study, 2, running, (), START, job=JobUid(72)),
+    )
+    at_work = (RunningTrial(1, JobUid(71)), RunningTrial(2, JobUid(72)))
+    await house.become(name, {"trials": trials}, running=at_work, next_trial=3)
+    first, second = (await house.result("GET", f"/v1/{name}"))["trials"]
+    assert "webAccessUris" not in second
+    links = first.get("webAccessUris", {})
+    assert list(links) == ["workerpool0-0"] * asked_for
+    assert not asked_for or links["workerpool0-0"].startswith(f"{ADDRESS}/shell/#job=71&")
 
 
 async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) -> None:
