@@ -1,5 +1,6 @@
 """What a program in a container image is started with (spec/program, facts/program#arguments), and whose
-programs have root directories of their own (docs/adr/0019)."""
+programs have root directories of their own (docs/adr/0019). What an image reference says by itself
+(spec/program, spec/runtimes#images)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +18,11 @@ from tests.unit.specs_requests import (
     started,
     vertex,
 )
+from trainshed.core.catalog.images import is_reference
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import OWN_ROOT_LABEL, ImageRoot, LaunchPlan
 from trainshed.core.specs.ml import parse_job
+from trainshed.runtimes.images.references import is_pinned, tag_of
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 from trainshed_cluster.remote.agent import with_own_image
 
@@ -158,3 +161,43 @@ def test_a_label_asks_for_a_root_of_ones_own_which_an_image_has_anyway(
     subject = started(vertex(custom_job(package())), OWN_ROOT_LABEL, label)
     assert launch_plan(subject, PreparedRuntime("/layer/template")).software.own_root == own
     assert not launch_plan(subject, PreparedRuntime("", image=IMAGE)).software.own_root
+
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("reference", "tag"),
+    [
+        ("trainer", "latest"),
+        ("trainer:2", "2"),
+        ("host:5000/team/trainer", "latest"),
+        ("host:5000/team/trainer:V1.0_x", "V1.0_x"),
+        (f"gcr.io/p/trainer@{DIGEST}", ""),
+        (f"gcr.io/p/trainer:1@{DIGEST}", ""),
+    ],
+)
+def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -> None:
+    """spec/runtimes#builds: a digest never changes, a tag may."""
+    assert tag_of(reference) == tag
+    assert is_pinned(reference) == (not tag)
+    assert is_reference(reference)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *(
+            "gcr.io/Project/trainer",
+            "Project/trainer",
+            "gcr.io/p//trainer",
+            "gs://b/trainer",
+            "-x",
+            "",
+        ),
+        *("trainer:a b", "trainer:", "trainer@sha256:abc", "ho_st.io:x/trainer"),
+    ],
+)
+def test_what_is_no_reference_is_told(reference: str) -> None:
+    """spec/submit#refusals: an invalid request is refused at once."""
+    assert not is_reference(reference)

@@ -1,9 +1,15 @@
-"""What reducers and workers have to say, on the timeline of their job (spec/reduction#reports)."""
+"""What reducers and workers have to say, on the timeline of their job (spec/reduction#reports). An attempt's
+environments on the job's timeline (spec/operations#why-it-waits: it says at every moment why a job waits)."""
 
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.events import PauseOver
+from trainshed.core.lifecycle.events import (
+    JobAdmitted,
+    PauseOver,
+    PreparationAdvanced,
+    RuntimePrepared,
+)
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.notes import GATHER
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
@@ -70,3 +76,23 @@ def test_files_that_went_to_no_bucket_are_told_together(life: Life) -> None:
     entry = life.told[-1]
     assert entry.kind == "storage_warning"
     assert entry.message == "workerpool0-0 and 1 other: it is refused"
+
+
+PLACES = JobAdmitted(((PRIMARY, "a"),))
+
+
+def _said(life: Life) -> list[tuple[str, str]]:
+    return [(entry.kind, entry.message) for entry in life.told]
+
+
+def test_what_is_built_is_told_until_it_is_there_and_how_long_it_took() -> None:
+    life = Life(job(1)).see(PLACES)
+    before = life.job
+    life.see(PreparationAdvanced(1, "Downloading torch (180MiB)", 12 * SECOND))
+    assert life.job == before
+    assert _said(life)[-1] == ("building", "After 12 s: Downloading torch (180MiB)")
+    life.see(RuntimePrepared(1, 28_140_000_000))
+    assert _said(life)[-1] == (
+        "launching",
+        "The runtime is ready after 28 s; starting all replicas.",
+    )

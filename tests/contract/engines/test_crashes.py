@@ -1,5 +1,7 @@
 """Service, zygote and shims killed at any moment (spec/invariants#one-incarnation,
-spec/invariants#durability, spec/invariants#shims)."""
+spec/invariants#durability, spec/invariants#shims). One replica of a gang: stopped, hit by a fault, restarted
+in place or on another node (spec/failures#lost-replicas, spec/operations#drills). Shims that stop answering:
+noticed by lease, and never two live processes of one replica (spec/invariants#one-incarnation)."""
 
 import asyncio
 import errno
@@ -9,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House
+from tests.contract.engines.conftest import PRIMARY, SECOND, House
+from tests.contract.engines.test_stock import stocked
+from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.lifecycle.replica_events import ReplicaLost
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings, reconciler, spawner
+from trainshed.engines.local.layout import Layout
+from trainshed.engines.port import EngineUnavailable
 
 SLEEPS = "import time; print('up'); time.sleep(60)"
 
@@ -130,3 +136,62 @@ async def test_a_shim_killed_while_the_service_was_down(house: House) -> None:
     assert await house.end(uid) == ReplicaLost(
         1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
     )
+
+
+async def test_a_stop_that_cannot_be_written_down_ends_what_runs(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs may be what fills the disk. The caller tries again, until nothing can start any more."""
+    refusals = iter([OSError(errno.ENOSPC, "no space left")])
+    mark_stopped = Layout.mark_stopped
+
+    def refusing(self: Layout, job_uid: JobUid, attempt: int) -> None:
+        for refusal in refusals:
+            raise refusal
+        mark_stopped(self, job_uid, attempt)
+
+    monkeypatch.setattr(Layout, "mark_stopped", refusing)
+    uid = await house.run("sleep", "60")
+    await house.started(uid)
+    with pytest.raises(EngineUnavailable, match="make room"):
+        await house.engine.stop(uid, 1, SECOND)
+    assert (await house.exit(uid)).exit.signal == signal.SIGTERM
+    await house.engine.stop(uid, 1, SECOND)
+
+
+LEASE = 4.0
+GONE = "its shim did not answer for 4 s; it was killed, and its program with it"
+
+
+async def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(
+    house: House, mark: str
+) -> None:
+    await house.restart(lease=LEASE)
+    uid = await house.run("sh", "-c", f"echo up; sleep 60; : {mark}")
+    other = await house.run("sleep", "60")
+    await house.line(uid, lambda text: text == "up")
+    begin = asyncio.get_running_loop().time()
+    os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
+    assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, GONE)
+    assert asyncio.get_running_loop().time() - begin >= LEASE
+    assert not commands(mark)
+    await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
+    assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+    assert not house.ends(other)
+
+
+async def test_a_start_that_nobody_takes_up_within_its_lease_is_lost_for_good(house: House) -> None:
+    """What wakes up with it after that finds that it is over."""
+    await house.restart(lease=LEASE)
+    idle = [shim for shim, _ in await stocked(house)][:1]
+    for shim in idle:
+        os.kill(shim, signal.SIGSTOP)
+    uid = await house.run("echo", "first")
+    end = await house.end(uid)
+    assert isinstance(end, ReplicaLost) and end.cause == "no shim came up for it within 4 s"
+    for shim in idle:
+        os.kill(shim, signal.SIGCONT)
+    await asyncio.to_thread(wait_until_gone, idle)
+    await house.engine.launch([house.plan(uid, "echo", "second", incarnation=2)])
+    assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+    assert house.texts(uid) == ["second"]

@@ -1,14 +1,24 @@
-"""What a program finds in its slot: names, addresses, files, environment (spec/program)."""
+"""What a program finds in its slot: names, addresses, files, environment (spec/program). The Python that Pods
+with an image of a job's are brought: it runs by nothing of the machine's but the kernel. A copied data
+directory names processes that are the house's: the copy's service leaves them alone."""
 
 import os
 import resource
+import shutil
 import signal
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.contract.engines.conftest import PRIMARY, House
 from trainshed.core.launch import Software
+from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.replica.protocol import process_start
+from trainshed_cluster.kubernetes import carried_python
 
 FINDS = """
 import os
@@ -103,3 +113,61 @@ async def test_programs_may_open_as_many_files_as_the_service_was_allowed_to(hou
                 os.kill(zygote, signal.SIGKILL)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+LOADS_ALL = """
+import ctypes, os, sys
+extensions = os.path.join(sys.prefix, 'lib', f'python3.{sys.version_info.minor}', 'lib-dynload')
+for name in os.listdir(extensions):
+    ctypes.CDLL(os.path.join(extensions, name))
+ctypes.CDLL('libpthread.so.0')
+import asyncio, sqlite3, ssl
+print(sys.executable)
+for line in open('/proc/self/maps'):
+    if '.so' in line and sys.prefix not in line:
+        print('not ours:', line)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Pods are Linux's")
+def test_it_brings_all_that_it_loads(tmp_path: Path) -> None:
+    made, source = tmp_path / "python", Path(carried_python.__file__).read_text()
+    subprocess.run([sys.executable, "-I", "-S", "-c", source, str(made)], check=True)
+    libraries, python = made / "lib", made / "bin" / "python3"
+    command = [libraries / carried_python.LOADER, "--library-path", libraries, python, "-I", "-S"]
+    done = execute(*command, "-c", LOADS_ALL, env={})
+    assert (done.stdout, done.stderr) == (f"{python}\n", "")
+
+
+SLEEPS = "import time; print('up', flush=True); time.sleep(60)"
+
+
+def copy(source: Path, target: Path) -> None:
+    def sockets(directory: str, names: list[str]) -> list[str]:
+        return [name for name in names if stat.S_ISSOCK(Path(directory, name).lstat().st_mode)]
+
+    shutil.copytree(source, target, symlinks=True, ignore=sockets)
+
+
+@pytest.mark.parametrize("started_twice", [False, True])
+async def test_a_copy_of_live_slots_kills_nobody(
+    house: House, tmp_path: Path, started_twice: bool
+) -> None:
+    uid = await house.python(SLEEPS)
+    await house.line(uid, lambda text: text == "up")
+    ids = house.shim(uid)
+    shim, since = ids["shim"], ids["shim_since"]
+    copy(house.data, tmp_path / "copy")
+    twin = House(tmp_path / "copy", house.level)
+    await twin.open()
+    if started_twice:
+        await twin.restart()
+    lost = await twin.end(uid)
+    assert isinstance(lost, ReplicaLost) and "another service's" in lost.cause
+    # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
+    # ours.
+    plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
+    await twin.engine.launch([plan])
+    await twin.end(uid, incarnation=2)
+    assert process_start(shim) == since
+    await twin.close()

@@ -1,9 +1,14 @@
-"""The time of an agent and that of its service: which is over first (spec/invariants#one-incarnation)."""
+"""The time of an agent and that of its service: which is over first (spec/invariants#one-incarnation).
+Moments of a node whose clock is wrong, as the service has them (docs/adr/0165)."""
 
 from pathlib import Path
 
 import pytest
 
+from trainshed.core.job import ExitRecord
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
+from trainshed.core.names import ReplicaId
+from trainshed_cluster.remote.clocks import Reading, told_skew
 from trainshed_cluster.remote.lease import (
     LAST_GRACE,
     PROMISE,
@@ -99,3 +104,44 @@ def test_a_damaged_promise_is_told(tmp_path: Path) -> None:
     (tmp_path / PROMISE).write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
         promises(tmp_path, 90)
+
+
+SECOND = 10**9
+NOW = 1_700_000_000 * SECOND
+R = ReplicaId(0, 0)
+
+
+@pytest.mark.parametrize("skew", [-7200, 0, 7200])
+def test_moments_are_told_by_the_services_clock(skew: int) -> None:
+    theirs = NOW + skew * SECOND
+    reading = Reading(theirs, NOW)
+    started = ReplicaStarted(1, R, 1, theirs - 5 * SECOND)
+    assert reading.of(started).at == NOW - 5 * SECOND
+    noted = ReplicaNoted(1, R, 1, 1, theirs, "disk_full", "INFO", "text")
+    assert reading.of(noted).at == NOW
+    record = ExitRecord(
+        exit_code=0, signal=None, oom=False, started=theirs - 9 * SECOND, ended=theirs - SECOND
+    )
+    exit_record = reading.of(ReplicaExited(1, R, 1, record)).exit
+    assert (exit_record.started, exit_record.ended) == (NOW - 9 * SECOND, NOW - SECOND)
+
+
+def test_a_moment_that_is_reported_twice_is_the_same_however_long_the_message_took() -> None:
+    for skew in (-7200, 0, 7200):
+        began = NOW + skew * SECOND
+        readings = [
+            Reading(began + 9 * SECOND - late, NOW + 9 * SECOND) for late in (0, SECOND, 4 * SECOND)
+        ]
+        assert len({reading.ours_at(began) for reading in readings}) == 1
+
+
+def test_what_is_not_known_stays_as_it_was() -> None:
+    assert Reading(0, NOW).ours_at(17) == 17, "its clock is not known"
+    assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never began"
+    assert Reading(NOW - 60 * SECOND, NOW).ours_at(NOW) == NOW, "set back since"
+
+
+def test_only_a_clock_that_is_off_is_told() -> None:
+    assert told_skew(-7200.4) == "its clock is 7200 s behind the service's"
+    assert told_skew(60) == "its clock is 60 s ahead of the service's"
+    assert told_skew(9) == told_skew(-9) == ""

@@ -1,16 +1,21 @@
 """Connections between workers and reducers: what they are like (spec/reduction#flow-control), what messages
-call who is at their end, and what a worker says of a reducer that it cannot connect to."""
+call who is at their end, and what a worker says of a reducer that it cannot connect to. What a worker reports
+of reducers that fall silent."""
 
 import functools
+import json
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.lanes import Dial, Lane
+from trainshed_reduction.client.losses import tell_silence
 from trainshed_reduction.client.operations import ReductionFailed
+from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.sockets import set_options
 from trainshed_reduction.wire import GROUP, Accept, Hello
@@ -107,3 +112,17 @@ def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatc
         lane.heard(time.monotonic(), "waiting 2 s for rank 1")
         assert lane.complaint() == "reducer 10.0.0.2:2222: waiting 2 s for rank 1"
         lane.close()
+
+
+def test_a_silent_reducer_is_reported_once(tmp_path: Path) -> None:
+    """spec/reduction#losses: the timeline says why a job stands still."""
+    report = tmp_path / "report"
+    first = ("10.0.0.2", 2222)
+    for thread in range(2):
+        tell_silence(Reports(str(report)), Lane(first, thread))
+    (note,) = json.loads(report.read_text())["notes"]
+    assert note == {
+        "id": "silent 10.0.0.2:2222",
+        "severity": "WARNING",
+        "text": "reducer 10.0.0.2:2222 has fallen silent: it is connected to again",
+    }
