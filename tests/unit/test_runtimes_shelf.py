@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes import shelf as module
+from trainshed.replica.system import durable
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.trees import remove_tree
 
@@ -83,13 +83,12 @@ def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> N
 def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "boot")
-    monkeypatch.setattr(module, "_sync", _never)
-    (tmp_path / "boot").write_text("first")
+    monkeypatch.setattr(durable, "sync_file_system", _never)
+    monkeypatch.setattr(durable, "boot", lambda: "first")
     root = tmp_path / "shelf"
     Shelf(root).put("lost", _fill)
     (root / ".marks" / "kept").touch()
-    (tmp_path / "boot").write_text("second")
+    monkeypatch.setattr(durable, "boot", lambda: "second")
     after = Shelf(root)
     assert not after.has("lost")
     assert not after.has("kept")  # a mark alone is nothing
@@ -97,7 +96,7 @@ def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
     assert after.has("lost")
 
 
-def _never(path: Path) -> None:
+def _never(path: str) -> None:
     """A disk that was cut off before anything reached it."""
     raise FileNotFoundError(path)
 

@@ -12,11 +12,9 @@ keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends w
 nothing that a program runs from is removed, whether a service runs or not.
 """
 
-import ctypes
 import fcntl
 import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -27,14 +25,12 @@ from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import processes
+from trainshed.replica.system import durable, processes
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
 _BUILT = program.BUILT
 _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _CREATE = os.O_RDWR | os.O_CREAT
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 
 SETTLING = "shelf-settling"
 """Name of the threads that wait for the disk after a build."""
@@ -58,7 +54,7 @@ class Shelf:
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self._boot = _boot()
+        self._boot = durable.boot()
 
     def path(self, key: str) -> Path:
         """Return the path of that key's directory, which exists once it is built."""
@@ -114,7 +110,7 @@ class Shelf:
                 (draft / _BUILT).write_text(f"{self._boot}\n{final}")
                 protect(draft, writable)
                 if not self._boot:
-                    _sync(self._root)
+                    durable.sync_file_system(str(self._root))
                 draft.rename(final)
             except BaseException:
                 remove_tree(draft)
@@ -200,7 +196,7 @@ class Shelf:
         good until the next boot."""
         # The cache may be removed meanwhile; there is nothing left to finish then.
         with suppress(FileNotFoundError):
-            _sync(self._root)
+            durable.sync_file_system(str(self._root))
             self._mark(key).touch()
 
     @contextmanager
@@ -266,25 +262,3 @@ def _directories(root: Path) -> list[Path]:
         e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)
     )
     return sorted(Path(entry.path) for entry in directories)
-
-
-def _boot() -> str:
-    """Return what identifies this boot of the machine; "" if the system does not tell."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _sync(path: Path) -> None:
-    """Write everything so far on the file system of `path` to the disk. Blocks."""
-    if sys.platform != "linux":
-        os.sync()
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # One call for ten thousand files; Python itself only has the call for all file systems.
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-            raise OSError(ctypes.get_errno(), "syncfs failed", str(path))
-    finally:
-        os.close(descriptor)

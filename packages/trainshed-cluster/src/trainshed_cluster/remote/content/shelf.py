@@ -8,7 +8,6 @@ only.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -21,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainshed.core.units import Bytes
+from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.manifest import BUILT, Unit
 
 STATE = ".node"
 """Directory in the cache that holds records and locks."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MARKS = ".marks"
 """Beside finished directories: which of them are known to be on disk (`trainshed.runtimes.shelf`)."""
 
@@ -45,7 +44,7 @@ class NodeShelf:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.state = root / STATE
-        self._boot = _boot()
+        self._boot = durable.boot()
 
     def record(self, path: str) -> Record | None:
         """Return a unit's record; None if it was not fetched."""
@@ -62,9 +61,8 @@ class NodeShelf:
             # An interpreter that was installed in the usual way.
             return (place / "bin").is_dir() and any(place.glob("lib/python3*/os.py"))
         try:
-            return (place.parent / _MARKS / place.name).exists() or (
-                bool(self._boot) and (place / BUILT).read_text() == self._boot
-            )
+            boot, _, _ = (place / BUILT).read_text().partition("\n")
+            return (place.parent / _MARKS / place.name).exists() or self._boot == boot != ""
         except OSError:
             return False
 
@@ -129,7 +127,7 @@ class NodeShelf:
         draft.chmod(bits | stat.S_IWUSR)
         (draft / BUILT).touch(0o444)
         draft.chmod(bits)
-        sync(draft)
+        durable.sync_file_system(str(draft))
         # The record comes first: a unit without one would count as put there by others.
         self._write(Record(unit.path, unit.digest, size))
         draft.rename(unit.path)
@@ -209,16 +207,6 @@ def remove(root: Path) -> None:
     shutil.rmtree(root)
 
 
-def sync(place: Path) -> None:
-    """Sync the file system of `place` to disk. Raises OSError."""
-    handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(handle):
-            raise OSError(ctypes.get_errno(), "syncfs failed", str(place))
-    finally:
-        os.close(handle)
-
-
 def _lock_shared(path: str) -> int | None:
     """Lock a unit against removal; return the handle, or None if it is being removed, or gone."""
     place = Path(path, BUILT)
@@ -259,11 +247,3 @@ def _try(handle: int) -> bool:
 
 def _name(path: str) -> str:
     return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:32]
-
-
-def _boot() -> str:
-    """Return the identity of the machine's current boot; "" if the system does not tell it."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
