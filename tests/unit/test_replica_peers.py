@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from trainshed.replica.endpoint import peers
 from trainshed.replica.endpoint.peers import Peers
 from trainshed.replica.system import kernel
 
@@ -19,10 +20,17 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+@pytest.mark.parametrize("netlink", [None, -1], ids=["sock_diag", "proc"])
 def test_a_connection_is_known_by_its_user(
-    listener: socket.socket, family: socket.AddressFamily
+    listener: socket.socket,
+    family: socket.AddressFamily,
+    netlink: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also one by an IPv4 address that is written as an IPv6 one."""
+    """Also one by an IPv4 address that is written as an IPv6 one, and where the kernel has no sock_diag, as
+    that of some sandboxes."""
+    if netlink is not None:
+        monkeypatch.setattr(peers, "_SOCK_DIAG", netlink)
     port = listener.getsockname()[1]
     host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
     me = os.geteuid()

@@ -1,9 +1,10 @@
 """Tells who connects to a replica's endpoint: a process of the replica, or one of the others that share the
 machine's loopback.
 
-The kernel knows the user of the client's end of a connection (sock_diag(7)), and by its inode the processes
-that hold it. If a replica has its own users, the user decides; otherwise the process has to descend from its
-shim. A client that cannot be found, because it has died meanwhile, does not belong to it.
+The kernel knows the user of the client's end of a connection (sock_diag(7), else /proc/net/tcp), and by its
+inode the processes that hold it. If a replica has its own users, the user decides; otherwise the process has
+to descend from its shim. A client that cannot be found, because it has died meanwhile, does not belong to
+it.
 """
 
 import os
@@ -47,10 +48,12 @@ class Peers:
             own, other = connection.getpeername(), connection.getsockname()
         except OSError:
             return False  # The client has hung up.
-        user, inode = self._asked(own, other) or (-1, 0)
+        user, inode = self._asked(own, other) or _listed(own, other)
+        if not inode:
+            return False
         if self._users is not None:
             return user in self._users
-        return inode > 0 and self._holds(inode)
+        return self._holds(inode)
 
     def _asked(self, own: Address, other: Address) -> tuple[int, int] | None:
         """Return (user, inode) of the socket with these addresses from the kernel; None if it does not
@@ -113,6 +116,23 @@ def _tuple(own: Address, other: Address) -> bytes:
         _ANY_COOKIE,
         _ANY_COOKIE,
     )
+
+
+def _listed(own: Address, other: Address) -> tuple[int, int]:
+    """Return (user, inode) of the socket with these addresses from /proc/net/tcp; (0, 0) = there is none."""
+    for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
+        ends = [
+            "%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(h)), p) for h, p in (own, other)
+        ]
+        for line in processes.read("/proc/self/net/" + name).decode("ascii").splitlines():
+            fields = line.split()
+            if fields[1:3] == ends:
+                return int(fields[7]), int(fields[9])
+    return 0, 0
+
+
+def _hexadecimal(address: bytes) -> str:
+    return "".join("%08X" % word for word in struct.unpack("=%dI" % (len(address) // 4), address))
 
 
 def _has_open(process: int, link: str) -> bool:
