@@ -1,6 +1,6 @@
 """What charts are drawn from: bars of attempts, parallel coordinates, fronts; and where a job leads."""
 
-from trainshed.console.pages.searches import Metric, Search, parallel
+from trainshed.console.pages.searches import Metric, Search, importance, parallel
 from trainshed.console.pages.timelines import WIDTH, chart
 from trainshed.console.rendering import render
 from trainshed.core.requested import Requested
@@ -81,3 +81,17 @@ def test_a_pipeline_leads_to_its_dataset_and_its_model() -> None:
     html = render("_job_facts.html", {"job": job, "asked": Requested(()), "part_id": "facts"})
     for path in ("/datasets/9", "/models/7"):
         assert f'href="{path}?project=p1&amp;region=us-central1"' in html
+
+
+def test_a_parameter_takes_no_merit_of_one_that_is_tried_with_it() -> None:
+    trials = [
+        Trial(
+            number=n,
+            parameters={"rate": n % 12, "batch": 64 if n % 12 > 5 or n % 5 == 0 else 16},
+            value=n % 12,
+        )
+        for n in range(60)
+    ]
+    shares = importance(trials)
+    assert list(shares) == ["rate", "batch"]
+    assert shares["rate"] > 0.9 and shares["batch"] < 0.05, "by itself it has 0.49"

@@ -5,6 +5,7 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
+from statistics import fmean
 from typing import Any, Final
 
 from msgspec import UNSET, Struct, field
@@ -189,32 +190,48 @@ _GROUPS: Final = 6
 
 
 def importance(shown: Sequence[Trial]) -> dict[str, float]:
-    """Return how much of the order of the objective each parameter explains by itself, from 0 to 1: trials
-    are grouped by its value, numbers in at most six groups, and their ranks vary so much between the groups
-    more than chance makes them. {} for fewer than ten trials, or if all are alike."""
+    """Return how much of the order of the objective each parameter explains, from 0 to 1, the most important
+    first: that one by itself, each next one of what is left. By itself a parameter would take the merit of
+    others, because a search tries the same values together. {} for fewer than ten trials, or if all are
+    alike."""
     count = len(shown)
     if count < _FEWEST or len({trial.value for trial in shown}) == 1:
         return {}
-    by_value = sorted(shown, key=lambda trial: float(trial.value or 0.0))
-    rank = {trial.number: place for place, trial in enumerate(by_value)}
-    middle = (count - 1) / 2
-    total = sum((place - middle) ** 2 for place in rank.values())
-    shares: dict[str, float] = {}
-    for name in parameters_of(shown):
-        groups: dict[object, list[int]] = {}
-        grouped = _groups([trial.parameters.get(name) for trial in shown])
-        for trial, group in zip(shown, grouped, strict=True):
-            groups.setdefault(group, []).append(rank[trial.number])
-        if not 1 < len(groups) < count:
-            continue
-        between = sum(len(of) * (sum(of) / len(of) - middle) ** 2 for of in groups.values())
-        by_chance = (len(groups) - 1) * (total - between) / (count - len(groups))
-        shares[name] = max(0.0, (between - by_chance) / total)
+    places = sorted(range(count), key=lambda row: float(shown[row].value or 0.0))
+    left = [place - (count - 1) / 2 for place in sorted(range(count), key=places.__getitem__)]
+    total = sum(rank**2 for rank in left)
+    grouped = {
+        name: _groups([t.parameters.get(name) for t in shown]) for name in parameters_of(shown)
+    }
+    shares = {name: 0.0 for name, groups in grouped.items() if 1 < len(set(groups)) < count}
+    for _ in shares:
+        fits = {
+            name: _explained(left, grouped[name]) for name, share in shares.items() if not share
+        }
+        name = max(fits, key=lambda name: fits[name][0])
+        explained, means = fits[name]
+        if explained < total / 1000:
+            break
+        shares[name] = explained / total
+        left = [rank - mean for rank, mean in zip(left, means, strict=True)]
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
+def _explained(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float, list[float]]:
+    """Return how much of the squares of ranks their groups explain more than chance makes groups do, and the
+    mean of the group of each."""
+    members: dict[object, list[float]] = {}
+    for rank, group in zip(ranks, groups, strict=True):
+        members.setdefault(group, []).append(rank)
+    middles = {group: fmean(of) for group, of in members.items()}
+    means = [middles[group] for group in groups]
+    between = sum(mean**2 for mean in means)
+    within = sum(rank**2 for rank in ranks) - between
+    return between - (len(members) - 1) * within / (len(ranks) - len(members)), means
+
+
 def _groups(values: Sequence[Any]) -> list[object]:
-    """Return the group that each value belongs to."""
+    """Return the group that each value belongs to: itself, or one of at most six for numbers."""
     if not all(map(_finite, values)):
         return [str(value) for value in values]
     ordered = sorted(values)
