@@ -108,6 +108,17 @@ async def test_an_id_token_of_another_sign_in_is_refused(
     assert answer.status == 401 and "not the answer to this sign-in" in text_of(answer)
 
 
+async def test_a_code_is_shown_to_no_other_issuer(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    """To whom one sends browsers that it should have signed in itself, and which says so (RFC 9207)."""
+    location = await sent(Browser(house))
+    query = {"state": state_of(location), "code": issuer.signs_in(location)}
+    for sender, status in (("https://honest.example", 401), (issuer.address, 303)):
+        answer = await Browser(house).get(f"/login/back?{urlencode({**query, 'iss': sender})}")
+        assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
+
+
 async def test_a_code_is_good_once_and_a_refusal_is_told(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:

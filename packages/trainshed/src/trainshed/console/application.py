@@ -296,7 +296,8 @@ class ConsoleApplication:
         if "code" not in call.query:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
             raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
-        made = await self._signing_in.finish(call.query.get("state", ""), call.query["code"])
+        state, sender = call.query.get("state", ""), call.query.get("iss", "")
+        made = await self._signing_in.finish(state, call.query["code"], sender)
         code = self._sessions.link_code(made.shown)
         query = urlencode({"code": code, "next": made.following, "mark": made.mark})
         return self._guarded(_see(f"/login?{query}"))

@@ -58,8 +58,9 @@ class SigningIn(Protocol):
         Unavailable."""
         ...
 
-    async def finish(self, state: str, code: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
+    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
+        """Sign in somebody whom an issuer sends back. `sender`: what the answer says that it is; "" =
+        nothing. Raises Unauthenticated, Unavailable."""
         ...
 
 

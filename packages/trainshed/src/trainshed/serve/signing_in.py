@@ -164,12 +164,15 @@ class SigningIn:
             f"{facts.authorization}{'&' if '?' in facts.authorization else '?'}{urlencode(query)}"
         )
 
-    async def finish(self, state: str, code: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
+    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
+        """Sign in somebody whom an issuer sends back. `sender`: which, by what the answer says (RFC 9207), ""
+        = nothing; the code of one is shown to no other. Raises Unauthenticated, Unavailable."""
         begun = self._read_state(state)
         issuer = self._issuers.get(str(begun["iss"]))
         if issuer is None:
             raise Unauthenticated("This sign-in was begun with other settings: begin again.")
+        if sender not in ("", issuer.issuer):
+            raise Unauthenticated(f"{issuer.name} led to another issuer, {sender[:200]!r}.")
         facts = await self._read(issuer)
         id_ = str(begun["jti"])
         form = {
