@@ -45,7 +45,7 @@ def group_digest(name: str) -> bytes:
 
 
 def signed(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
-    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `said`: the payloads sent
+    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: the payloads sent
     before it on the connection; the proof covers them too, so it is good for this answer alone."""
     body = nonce() + wire.pack_message(message)
     return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body

@@ -26,7 +26,7 @@ class Settings(NamedTuple):
     min_bytes: int = SMALLEST_BYTES
     #: Bytes of a chunk, at most.
     chunk_bytes: int = 256 << 10
-    #: Bytes that may be under way; 0 = chosen by bandwidth and lanes (`client.flow`).
+    #: Bytes that may be under way; 0 = chosen by bandwidth and lanes (`client.running_group`).
     credit_bytes: int = 0
     #: Seconds to wait for reducers and ranks when a group is made.
     start_seconds: float = 60.0
@@ -63,7 +63,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
     for field, default in Settings._field_defaults.items():
         value = environ.get(_FIELDS[field])
         if value:
-            fields[field] = value if isinstance(default, str) else type(default)(float(value))
+            fields[field] = type(default)(float(value))
     return Settings(reducers, token, **fields)
 
 

@@ -12,9 +12,9 @@ def set_options(connection: socket.socket, seconds: float) -> None:
     """Set the options of a lane's TCP connection, on either side: small frames go at once, and the system
     notices a host that has vanished silently, or that accepts no data for `seconds`. Raises OSError.
 
-    Reno replaces cubic where that is the default. How much is under way is limited elsewhere (`client.flow`),
-    so a connection rarely uses its window up. Cubic ends a slow start at the first delay (HyStart) and then
-    takes seconds to widen such a window, anew after each pause. With a round trip of 20 ms and pauses of a
+    Reno replaces cubic where that is the default. `client.running_group` limits how much is under way, so a
+    connection rarely uses its window up. Cubic ends a slow start at the first delay (HyStart) and then takes
+    seconds to widen such a window, anew after each pause. With a round trip of 20 ms and pauses of a
     second, sums took three times as long as with reno, and 1.2 times where 1 % of the segments are lost.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

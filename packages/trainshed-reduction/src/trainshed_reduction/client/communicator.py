@@ -83,7 +83,7 @@ class Communicator:
             self._thread.join()
 
     def describe(self) -> str:
-        """Return one line: how many reducers, which mode, and what that can gain. After `start`."""
+        """Return one line: how many reducers, and what they can gain. After `start`."""
         assert self._formation is not None
         return self._formation.describe()
 

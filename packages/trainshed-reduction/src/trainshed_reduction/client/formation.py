@@ -61,7 +61,7 @@ class Formation:
             lane.index = index
 
     def describe(self) -> str:
-        """Return one line: how many reducers, which mode, and what that can gain. After `form`."""
+        """Return one line: how many reducers, and what they can gain. After `form`."""
         return describe(self._settings, self._membership.hello.world, len(self.lanes))
 
     def close(self) -> None:

@@ -96,8 +96,7 @@ class _Lane:
 
 
 class Ledger:
-    """The operations of a group, their chunks and results. An operation's size and the number of lanes at the
-    beginning decide the size of its chunks for good."""
+    """The operations of a group, their chunks and results."""
 
     def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
         """`lanes`: how many there are. `largest`: most bytes of a chunk, the same on all ranks."""

@@ -50,9 +50,6 @@ class StoreBoard:
         self._store = store
         self._is_gone = False
 
-    def post(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
-
     def read(self, key: str, seconds: float) -> Optional[bytes]:
         """Wait for a key's value; None if nobody has written it in time, or if the store is gone with its
         rank."""
@@ -88,7 +85,7 @@ class StoreBoard:
         """Return what rank 0 makes of all ranks' answers, the same on all ranks. `judge`: gets them by rank,
         None for those that did not come within `seconds`; its result must not be empty. `rounds`: how many
         times `seconds` rank 0 may need. If rank 0 is silent, all ranks learn that, rank 0 included."""
-        self.post("{}/{}".format(question, rank), own)
+        self._store.set("{}/{}".format(question, rank), own)
         if rank == 0:
             until = time.monotonic() + seconds
             answers = [

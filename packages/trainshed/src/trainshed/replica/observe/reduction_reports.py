@@ -15,7 +15,7 @@ from trainshed.replica.observe import file_watcher, masking, notes
 from trainshed.replica.system import loop
 
 MOST_NOTES = 20
-"""Of one incarnation, beside one for each reducer, which it may have to say is lost."""
+"""Of one incarnation, beside one for each reducer, which it may have to say has fallen silent."""
 _PREFIX = "trainshed reduction: "
 """Of lines in the log, as the package itself would write them."""
 UNUSED = "unused"
