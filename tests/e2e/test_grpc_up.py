@@ -38,9 +38,9 @@ def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
         plain, secure = (service.extra[name].rsplit(":", 1) for name in ("grpc", "grpc_tls"))
         assert plain[0] == "127.0.0.1"
         # Another address of this machine, which only a listener on all of them has.
-        socket.create_connection(("127.0.0.2", int(secure[1])), 5).close()
+        socket.create_connection(("127.0.0.2", int(secure[1])), 60).close()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", int(plain[1])), 5).close()
+            socket.create_connection(("127.0.0.2", int(plain[1])), 60).close()
         assert ask(service, service.extra["grpc_tls"], roots=service.extra["ca"]) == b""
         assert ask(service, service.extra["grpc"]) == b""
         assert (data / "programs-grpc.sock").stat().st_mode & 0o777 == 0o600
