@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import levels, socket_calls, users, view
+from trainshed.replica.sandbox import call_filter, levels, socket_calls, users, view
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 from trainshed.runtimes import archives, corrections
@@ -383,12 +383,9 @@ def _be_asked(keeper: socket.socket) -> None:
     """Let the keeper answer calls of bind, as a shim does for its program; skipped if the kernel cannot do
     that."""
     try:
-        handle = socket_calls.listen(connect=False)
+        socket_calls.hand_over(keeper, call_filter.install(connect=False))
     except OSError:
         return
-    if handle >= 0:
-        unix_sockets.send(keeper, b"asked\n", handle)
-        os.close(handle)
 
 
 def _limit(confinement: Confinement, others: int) -> None:

@@ -59,7 +59,7 @@ def be_asked(shim: socket.socket, network: protocol.Network) -> bool | None:
     if not (network.cluster_port or connects):
         return None
     try:
-        hand_over(shim, listen(connect=connects))
+        hand_over(shim, call_filter.install(connect=connects))
     except OSError:
         return None
     return connects
@@ -70,12 +70,6 @@ def hand_over(shim: socket.socket, handle: int) -> None:
     if handle >= 0:
         unix_sockets.send(shim, b"asked\n", handle)
         os.close(handle)
-
-
-def listen(*, connect: bool) -> int:
-    """Have the kernel ask about bind calls of this process and all its descendants, with `connect` also about
-    those. Returns the handle on which it asks; -1 on unsupported machines. Raises OSError."""
-    return call_filter.install(connect=connect)
 
 
 def redirected(own: str, port: int) -> dict[Address, Address]:
@@ -96,7 +90,7 @@ class SocketCalls:
         redirected: Mapping[Address, Address],
         kept: Container[int] = (),
     ) -> None:
-        #: The handle that `listen` returned, owned from here on.
+        #: The handle that `call_filter.install` returned, owned from here on.
         self._handle = handle
         #: The replica's address.
         self._own = own

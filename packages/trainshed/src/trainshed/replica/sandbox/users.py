@@ -28,8 +28,9 @@ _MOUNT_ATTR_IDMAP = 0x00100000
 _CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
 
 
-class Namespace:
-    """A user namespace whose users are set later, so that it can be made before its replica is known.
+class Users:
+    """A user namespace, seen from outside: who becomes the program enters it last of all (`enter`). Which
+    users it has is set later, so that it can be made before its replica is known.
 
     It is kept alive by open handles of itself and its maps; no process has to stay in it.
     """
@@ -53,39 +54,24 @@ class Namespace:
             if child:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-        self.handles = tuple(opened)
+        #: The machine's user that is its user 0.
+        self.first = 0
+        self._maps = opened[:-1]
+        #: Of the namespace, until it is entered.
         self.handle = opened[-1]
 
-    def settle(self, first: int, count: int) -> None:
+    def settle(self, first: int, count: int) -> "Users":
         """Its users and groups 0, 1, ... are the machine's `first`, `first` + 1, ... from here on. Raises
         OSError."""
-        for handle in self.handles[:-1]:
+        self.first = first
+        for handle in self._maps:
             os.write(handle, b"0 %d %d" % (first, count))
             os.close(handle)
+        return self
 
     def close(self) -> None:
         """Of a copy in a process that has no use for it."""
-        kernel.close_all(self.handles)
-
-
-def _refusal(error: OSError) -> OSError:
-    """Why there is no user namespace."""
-    what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
-    if error.errno == errno.ENOSPC:
-        return kernel.NamespaceRefused(error.errno, what)
-    return OSError(error.errno, "%s (%s)" % (what, error.strerror))
-
-
-class Users:
-    """The namespace, seen from outside: who becomes the program enters it last of all (`enter`)."""
-
-    def __init__(self, first: int, count: int, made: "Namespace | None" = None) -> None:
-        """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it.
-        Raises OSError."""
-        self.first = first
-        namespace = made or Namespace()
-        namespace.settle(first, count)
-        self._handle = namespace.handle
+        kernel.close_all([*self._maps, self.handle])
 
     def show(self, source: str, target: str) -> None:
         """Bind `source` on `target` so that what root owns there belongs to root of the namespace. What other
@@ -105,7 +91,7 @@ class Users:
                 directory=tree,
                 flags=_AT_EMPTY_PATH,
                 added=_MOUNT_ATTR_IDMAP,
-                owners=self._handle,
+                owners=self.handle,
             )
             kernel.syscall(
                 _MOVE_MOUNT,
@@ -123,10 +109,13 @@ class Users:
         """Have `path` itself belong to root of the namespace, on the disk as well."""
         os.chown(path, self.first, self.first)
 
-    @property
-    def handle(self) -> int:
-        """Of the namespace, until it is entered."""
-        return self._handle
+
+def _refusal(error: OSError) -> OSError:
+    """Why there is no user namespace."""
+    what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
+    if error.errno == errno.ENOSPC:
+        return kernel.NamespaceRefused(error.errno, what)
+    return OSError(error.errno, "%s (%s)" % (what, error.strerror))
 
 
 def enter(handle: int) -> None:

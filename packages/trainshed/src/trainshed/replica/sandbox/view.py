@@ -38,7 +38,7 @@ class View:
         root: str = "",
         binds: Sequence[tuple[str, str]] = (),
         lent: Sequence[tuple[str, Sequence[str], str]] = (),
-        namespace: users.Namespace | None = None,
+        namespace: users.Users | None = None,
         devices: int | None = None,
     ) -> None:
         """`devices`: handle of the machine's /dev, closed by `enter`, if this process has left the machine's
@@ -106,7 +106,7 @@ class View:
         if self._isolation.hostname:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
-            self.owners = users.Users(*self._isolation.users, made=self._namespace)
+            self.owners = (self._namespace or users.Users()).settle(*self._isolation.users)
         # Before the machine's /dev goes with its root.
         self._add_devices(self._devices)
         if self._own_root:
@@ -250,7 +250,7 @@ class View:
         if self.owners is None or user == 0:
             return self.owners
         if self._file_owner is None:
-            self._file_owner = users.Users(self.owners.first + user, 1)
+            self._file_owner = users.Users().settle(self.owners.first + user, 1)
         return self._file_owner
 
     # --- an image's file system ---

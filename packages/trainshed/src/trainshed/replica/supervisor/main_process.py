@@ -39,7 +39,7 @@ class MainProcess:
     def __init__(
         self,
         level: str,
-        namespace: users.Namespace | None,
+        namespace: users.Users | None,
         become: Callable[[program.Program], None],
     ) -> None:
         """`level`: of its isolation. `namespace`: of the program's own users, if it was made in advance.
@@ -97,7 +97,7 @@ class _Beginning:
         control: socket.socket,
         outputs: tuple[int, int],
         level: str,
-        namespace: users.Namespace | None,
+        namespace: users.Users | None,
     ) -> None:
         """Waits for the order."""
         self._control = control
@@ -252,7 +252,7 @@ def _view(
     isolation: protocol.Isolation,
     slot: str,
     files: str,
-    namespace: users.Namespace | None,
+    namespace: users.Users | None,
     devices: int | None,
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]

@@ -132,8 +132,10 @@ class Program:
         output: int,
         errors: int,
         groups: cgroups.ControlGroups,
+        streams: int = -1,
     ) -> None:
-        """`directory`: its working directory, which has to exist when it starts."""
+        """`directory`: its working directory, which has to exist when it starts. `streams`: the handle that
+        is its standard input as well, of a process that leads a session already; -1 = it has none."""
         #: The program and its arguments.
         self.argv = argv
         self.environ = environ
@@ -143,28 +145,12 @@ class Program:
         self.errors = errors
         #: (user, group) that it runs as; None = this process's.
         self.user: "tuple[int, int] | None" = None
-        self._groups = groups
-        self._input = -1
-
-    def beside(self, argv: "list[str]", environ: "dict[str, str]", streams: int) -> "Program":
-        """Return another program for the same directory and control groups, run as the same user. `streams`:
-        the handle that becomes its standard input, output and error. The process that becomes it must lead a
-        session already."""
-        other = Program(
-            argv=argv,
-            environ=environ,
-            directory=self.directory,
-            output=streams,
-            errors=streams,
-            groups=self._groups,
-        )
-        other.user = self.user
-        other._input = streams
-        return other
+        self.groups = groups
+        self._input = streams
 
     def become(self) -> "NoReturn":
         """Turn this process into the program. Raises NotRun, OSError (control groups)."""
-        self._groups.enter()
+        self.groups.enter()
         if self._input < 0:
             os.setsid()
             self._input = os.open(os.devnull, os.O_RDONLY)

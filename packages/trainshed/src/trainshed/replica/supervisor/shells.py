@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import main_process, program
-from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
+from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 MOST = 8
 """Number of shells that may be open in one replica at a time."""
@@ -37,22 +37,30 @@ _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
-    """The shells of one replica. `main`: its program; `inside`: handles that `enter` needs, which is called
-    in each forked child before all else, with where the shim is asked about socket calls; `take_calls`: is
-    called with each handle on which it is."""
+    """The shells of one replica, whose main process has `made` its view, and sent these `handles` with the
+    word of it (`main_process`). `take_calls`: is called with each handle on which the shim is asked about
+    socket calls."""
 
     def __init__(
         self,
+        plan: protocol.LaunchDocument,
         main: program.Program,
+        made: protocol.Message,
+        handles: list[int],
+        *,
         events: loop.Loop,
-        inside: list[int],
-        enter: Callable[[socket.socket], None],
         take_calls: Callable[[int], None],
     ) -> None:
+        if made["home"] is not None:
+            main.environ.setdefault("HOME", made["home"])
+        if made["user"] is not None:
+            user, group = made["user"]
+            main.user = user, group
+        self._plan = plan
         self._main = main
         self._loop = events
-        self._inside = inside
-        self._enter = enter
+        self._inside = handles
+        self._owner = handles[-1] if made["owned"] else None
         self._take_calls = take_calls
         self._connections: dict[int, socket.socket] = {}
 
@@ -126,7 +134,8 @@ class Shells:
             kernel.help_parent(os.getppid())
             kept = {0, 1, 2, connection.fileno(), shim.fileno(), *self._inside}
             kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-            self._enter(shim)
+            namespaces = [handle for handle in self._inside if handle != self._owner]
+            main_process.enter(self._plan, self._main.groups, namespaces, self._owner, shim)
             carry_out = _pass_port if order["o"] == "port" else become
             carry_out(order, connection, self._main)
         except program.NotRun as refusal:
@@ -145,7 +154,17 @@ def become(order: protocol.Message, connection: socket.socket, main: program.Pro
     except OSError as error:
         refuse(connection, "no terminal can be made in it: %s" % error)
         return
-    main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
+    shell = program.Program(
+        argv=_argv(order, main.environ),
+        environ=_environ(order, main.environ),
+        directory=main.directory,
+        output=handle,
+        errors=handle,
+        groups=main.groups,
+        streams=handle,
+    )
+    shell.user = main.user
+    shell.become()
 
 
 def _pass_port(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
@@ -164,32 +183,6 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
         except OSError:
             continue
     refuse(connection, "nothing listens at %s in it yet" % port)
-
-
-def inside(
-    plan: protocol.LaunchDocument,
-    main: program.Program,
-    groups: cgroups.ControlGroups,
-    made: protocol.Message,
-    handles: list[int],
-    *,
-    events: loop.Loop,
-    take_calls: Callable[[int], None],
-) -> Shells:
-    """Return the shells inside the view that the main process of `main` has `made`, which came with these
-    `handles` (`main_process`)."""
-    if made["home"] is not None:
-        main.environ.setdefault("HOME", made["home"])
-    if made["user"] is not None:
-        user, group = made["user"]
-        main.user = user, group
-    namespaces = handles[:-1] if made["owned"] else handles
-    owner = handles[-1] if made["owned"] else None
-
-    def enter(shim: socket.socket) -> None:
-        main_process.enter(plan, groups, namespaces, owner, shim)
-
-    return Shells(main, events, handles, enter, take_calls)
 
 
 def _streams(

@@ -209,10 +209,9 @@ class Shim:
         # The program runs by now, and does not wait for the rest.
         for handle, stream in self._outputs:
             self._transcript.open(handle, stream)
-        self._shells = shells.inside(
+        self._shells = shells.Shells(
             self._plan,
             self._program,
-            self._groups,
             made,
             self._handed,
             events=self._loop,

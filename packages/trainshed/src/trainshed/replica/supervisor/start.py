@@ -47,7 +47,7 @@ def enclose(
     own processes in /proc. Only the process that is the shim returns. `become`: turns the main process into
     its program."""
     warden: socket.socket | None = None
-    namespace: users.Namespace | None = None
+    namespace: users.Users | None = None
     refused: OSError | None = None
     try:
         if level == protocol.LEVEL_SESSION:
@@ -82,9 +82,9 @@ def enclose(
     return Enclosed(identity, main, warden)
 
 
-def _namespace() -> users.Namespace | None:
+def _namespace() -> users.Users | None:
     try:
-        return users.Namespace()
+        return users.Users()
     except OSError:
         return None
 
