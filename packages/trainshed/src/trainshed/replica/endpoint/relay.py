@@ -119,38 +119,27 @@ class Endpoint:
 
     def _start(self) -> None:
         self._ignore()
-        try:
-            alive_read, alive_write = os.pipe()
-        except OSError:
-            self._loop.after(_NO_ROOM_PAUSE, self._listen)
-            return
         parent = os.getpid()
         try:
             child = os.fork()
         except OSError:
-            kernel.close_all([alive_read, alive_write])
             self._loop.after(_NO_ROOM_PAUSE, self._listen)
             return
         if child == 0:
             try:
                 kernel.help_parent(parent)
-                keep = {0, 1, 2, alive_write, *(listener.fileno() for listener in self._listeners)}
+                keep = {0, 1, 2, *(listener.fileno() for listener in self._listeners)}
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
                 self._relay().run()
             finally:
                 os._exit(0)
-        os.close(alive_write)
         self.process = child
 
-        def hear() -> None:
-            # The relay has died.
-            self._loop.drop(alive_read)
-            os.close(alive_read)
-            processes.end_child(child)
+    def reaped(self, child: int) -> None:
+        """Listen again if that was the relay, which has died."""
+        if child == self.process:
             self.process = 0
             self._listen()
-
-        self._loop.add(alive_read, hear)
 
     def _relay(self) -> "Relay":
         """Return what the relay process runs."""

@@ -33,11 +33,6 @@ class Appender:
         """Whether some data is not in the file yet."""
         return bool(self._waiting)
 
-    @property
-    def waiting(self) -> int:
-        """Bytes that are not in the file yet."""
-        return len(self._waiting)
-
     def append(self, data: bytes) -> bool:
         """Append data, at once or as soon as there is room (`flush`); return whether everything is in the
         file. Raises OSError for errors other than a full disk."""

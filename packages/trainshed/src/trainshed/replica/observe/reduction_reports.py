@@ -75,8 +75,9 @@ class Reduction:
         """Store what is new; return false if it is to be looked for again."""
         try:
             data = self._watcher.read()
-            if data:
-                self._take(Report(data))
+            for note in notes_in(data) if data else ():
+                self._note(note)
+            self._is_there |= bool(data)
         except file_watcher.Changing:
             return False
         except file_watcher.Unreadable as unreadable:
@@ -84,11 +85,6 @@ class Reduction:
         except NoReport:
             self._cannot_be_read("it is no JSON object")
         return True
-
-    def _take(self, report: "Report") -> None:
-        self._is_there = True
-        for note in report.notes:
-            self._note(note)
 
     def _cannot_be_read(self, why: str) -> None:
         text = "What this program reports about its reduction cannot be read: %s." % why
@@ -130,19 +126,16 @@ class Note:
         self.text = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "\u2026"
 
 
-class Report:
-    """A report."""
-
-    def __init__(self, data: bytes) -> None:
-        """Raises NoReport."""
-        try:
-            parsed = json.loads(data.decode("utf-8"))
-        except (ValueError, RecursionError):
-            raise NoReport from None
-        if not isinstance(parsed, dict):
-            raise NoReport
-        fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
-        self.notes = _notes(fields.get("notes"))
+def notes_in(data: bytes) -> list[Note]:
+    """Return the notes of a report. Raises NoReport."""
+    try:
+        parsed = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise NoReport from None
+    if not isinstance(parsed, dict):
+        raise NoReport
+    fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
+    return _notes(fields.get("notes"))
 
 
 def _notes(reported: Any) -> list[Note]:

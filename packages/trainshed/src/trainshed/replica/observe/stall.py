@@ -16,6 +16,7 @@ from its wait before it is printed.
 import signal
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from trainshed.replica import protocol
 from trainshed.replica.system import loop, processes
@@ -40,13 +41,12 @@ def arrange(plan: protocol.LaunchDocument) -> None:
         plan.program.environ.setdefault(*_ENVIRONMENT)
 
 
-class Sample:
+class Sample(NamedTuple):
     """The counters at one moment: bytes of output, seconds of processor time, bytes read and written."""
 
-    def __init__(self, output: int, cpu: float, moved: int) -> None:
-        self.output = output
-        self.cpu = cpu
-        self.moved = moved
+    output: int
+    cpu: float
+    moved: int
 
 
 class Patience:

@@ -255,10 +255,14 @@ class Shim:
                 if self._status >= 0:
                     self._end_rest()
                 return
-            if child == self._main and self._status < 0:
+            if self._status >= 0:
+                continue
+            if child == self._main:
                 self._note_end(status)
-            elif self._shells is not None and self._status < 0:
-                self._shells.reaped(child, status)
+            elif self._sidecars is not None:
+                self._sidecars.reaped(child)
+                if self._shells is not None:
+                    self._shells.reaped(child, status)
 
     def _note_end(self, status: int) -> None:
         """Note that the main process has ended."""

@@ -185,6 +185,11 @@ class Sidecars:
             self._metrics.tell_again()
         self._notes.tell_again()
 
+    def reaped(self, child: int) -> None:
+        """Take note that a child has ended, which may be one of the helpers."""
+        if self._storage is not None:
+            self._storage.reaped(child)
+
     def end_relay(self) -> None:
         """Take no more connections, because the program has ended."""
         if self._storage is not None:

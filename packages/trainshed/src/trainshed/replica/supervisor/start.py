@@ -18,7 +18,6 @@ both have it, each from the line (`protocol.ordered`): an idle main process exis
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -171,12 +170,6 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         warden.sendall(b".")
 
 
-_NO_SPACE_PAUSE = 0.5
-_NO_SPACE_PATIENCE = 15.0
-"""Seconds for which an attempt record is tried on a broken disk, or on a full one where no shim answers
-meanwhile; shorter than a service's lease."""
-
-
 def _refusal(error: journal.Refused | OSError) -> protocol.Message:
     """Return the message for a slot that could not be claimed, so that nothing ran."""
     if isinstance(error, journal.Refused):
@@ -207,20 +200,14 @@ def _cause(error: Exception) -> str:
 
 def _write_down(claim: journal.Claim, record: protocol.Message, running: shim.Shim | None) -> None:
     """Make the record durable. On a full disk `running` waits for space without limit, and answers services
-    meanwhile. A broken disk is retried for `_NO_SPACE_PATIENCE`, and so is a full one without a shim; after
-    that the record is given up."""
-    deadline = time.monotonic() + _NO_SPACE_PATIENCE
-    while True:
-        try:
-            if running is not None:
-                running.insist(lambda: _fits(claim, record))
-            else:
-                claim.finish(record)
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                return  # Connected services hear it all the same; later ones find the shim lost.
-        time.sleep(_NO_SPACE_PAUSE)
+    meanwhile. On a broken one the record is given up."""
+    try:
+        if running is not None:
+            running.insist(lambda: _fits(claim, record))
+        else:
+            claim.finish(record)
+    except OSError:
+        return  # Connected services hear it all the same; later ones find the shim lost.
 
 
 def _fits(claim: journal.Claim, record: protocol.Message) -> bool:
