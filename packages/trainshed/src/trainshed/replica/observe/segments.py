@@ -45,7 +45,11 @@ class Segments:
         self._directory = directory
         self.mask = mask
         self.traced = os.fsencode(f'File "{work}')
-        os.makedirs(directory, exist_ok=True)
+        names: list[str] = []
+        try:
+            os.makedirs(directory)
+        except FileExistsError:
+            names = sorted(n for n in os.listdir(directory) if n[: -len(_SUFFIX)].isdigit())
         #: Number of all lines.
         self.lines = 0
         #: Number of lines that are in the files.
@@ -54,7 +58,6 @@ class Segments:
         self._tail: list[str] = []
         self._unsynced = False
         self._size = 0
-        names = sorted(name for name in os.listdir(directory) if name[: -len(_SUFFIX)].isdigit())
         # If the last segment was opened and never written to, times continue from the one before.
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))

@@ -118,7 +118,8 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
     connection.close()
     if received is not None:
         line, handle = received
-        run_incarnation(line, socket.socket(fileno=handle), enclosed)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
+        run_incarnation(line, connection, enclosed)
 
 
 def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed) -> None:

@@ -11,6 +11,7 @@ from trainshed.replica.system import kernel
 
 _MOST_HANDLES = 16
 _HANDLE = struct.Struct("i")
+_NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def send(connection: socket.socket, line: bytes, *handles: int) -> None:
@@ -41,11 +42,8 @@ def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
 def receive_beside(connection: socket.socket, flags: int = 0) -> "tuple[bytes, list[int]]":
     """Wait for data, then return it as `receive_some` does; b"" = the sender is gone. Raises OSError."""
     space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
-    data, ancillary, _, _ = connection.recvmsg(65536, space, flags)
-    handles = _handles(ancillary)
-    for handle in handles:
-        os.set_inheritable(handle, False)
-    return data, handles
+    data, ancillary, _, _ = connection.recvmsg(65536, space, flags | _NOT_INHERITED)
+    return data, _handles(ancillary)
 
 
 def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
@@ -72,7 +70,7 @@ class Receiver:
         gone."""
         space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
         while True:
-            data, ancillary, _, _ = self._connection.recvmsg(65536, space)
+            data, ancillary, _, _ = self._connection.recvmsg(65536, space, _NOT_INHERITED)
             self._handles.extend(_handles(ancillary))
             if not data:
                 return []
@@ -83,8 +81,6 @@ class Receiver:
             handles, self._handles = self._handles[:count], self._handles[count:]
             self.rest = b"\n".join([*lines[count:], rest])
             if count:
-                for handle in handles:
-                    os.set_inheritable(handle, False)
                 return list(zip(lines, handles))  # noqa: B905 - `strict` is too young
 
     def receive_one(self) -> "tuple[bytes, int] | None":
