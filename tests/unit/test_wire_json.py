@@ -33,7 +33,9 @@ def public(kind: str, body: Any) -> Any:
             {"containerSpec": {"image_uri": "i"}, "disk_spec": {"boot_disk_size_gb": 100.0}},
             {"containerSpec": {"imageUri": "i"}, "diskSpec": {"bootDiskSizeGb": 100}},
         ),
-        # enums by name, number, number as text, integral float (spec/clients#numbers)
+        # enums by name in any case, number, number as text, integral float (spec/clients#numbers)
+        (ML + "TrainingInput", {"scaleTier": "custom"}, {"scaleTier": "CUSTOM"}),
+        (ML + "TrainingInput", {"scaleTier": "basic-gpu"}, {"scaleTier": "BASIC_GPU"}),
         (AI + "MachineSpec", {"acceleratorType": 2}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": "2"}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": 2.0}, {"acceleratorType": "NVIDIA_TESLA_P100"}),

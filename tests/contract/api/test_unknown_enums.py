@@ -38,15 +38,7 @@ async def test_a_scale_tier_that_is_none(house: House) -> None:
     assert shown["job.training_input.scale_tier"].endswith(f'"HUGE"; the values are {TIERS}.')
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("basic", "BASIC"),
-        ("PREMIUM", "PREMIUM_1"),
-        ("standard-1", "STANDARD_1"),
-        ("CUSTM", "CUSTOM"),
-    ],
-)
+@pytest.mark.parametrize(("given", "meant"), [("PREMIUM", "PREMIUM_1"), ("custm", "CUSTOM")])
 async def test_the_value_that_was_meant_comes_first(house: House, given: str, meant: str) -> None:
     (text,) = (await faults(house, ML_JOBS, ml_job(scaleTier=given))).values()
     assert text.endswith(f'"{given}"; did you mean {meant}? The values are {TIERS}.')

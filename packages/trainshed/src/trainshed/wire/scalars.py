@@ -134,14 +134,16 @@ def read_float(value: Any) -> float:
 
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
-    """Return a reader of enum names, or known numbers (the SDK sends numbers), also as strings or `1.0`. It
-    raises UnknownValue."""
+    """Return a reader of enum names, also in lower case and with hyphens as the hosted services take them, or
+    known numbers (the SDK sends numbers), also as strings or `1.0`. It raises UnknownValue."""
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 
     def read(value: Any) -> int:
-        if isinstance(value, str) and value in numbers:
-            return numbers[value]
+        if isinstance(value, str):
+            value = value.upper().replace("-", "_")
+            if value in numbers:
+                return numbers[value]
         try:
             number: int = read_number(value)
         except Unreadable:
@@ -159,7 +161,7 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
-    meant = value.upper().replace("-", "_") if isinstance(value, str) else ""
+    meant = value if isinstance(value, str) else ""
     words = set(meant.split("_"))
     # By letters alone NVIDIA_H100 would be nearer to NVIDIA_B200 than to NVIDIA_H100_80GB.
     near = [name for name in chosen if words <= set(name.split("_"))]
