@@ -186,6 +186,8 @@ _ROUTER: Final = Router(
 def parse_target(raw_path: bytes) -> Target:
     """Parse an encoded request path; `Endpoint.UNKNOWN` if it is not one of ours."""
     path = raw_path.decode("latin-1").lstrip("/")
+    if path.partition("/")[0] == "b":  # No bucket is called so: Node's client leaves the API out.
+        path = f"{_API[1:]}/{path}"
     matched = _ROUTER.match("", "/" + path)
     if matched is None:
         return Target(Endpoint.UNKNOWN)

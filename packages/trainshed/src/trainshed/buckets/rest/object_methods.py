@@ -105,11 +105,12 @@ async def item(call: Call) -> Response:
 
 
 async def action(call: Call) -> Response:
-    """``b/B/o/O/VERB``: compose, copyTo, rewriteTo, moveTo; every other verb is a 501."""
+    """``b/B/o/O/VERB``: compose, copyTo, rewriteTo, moveTo; all else is refused."""
     verb = call.target.action
     if call.request.method != "POST" or verb not in {"compose", "copyTo", "rewriteTo", "moveTo"}:
         raise NotSupported(
-            f"{call.request.method} {verb} of an object is not supported by this service."
+            f"{call.request.method} {verb} of an object is not supported by this service. Copies, moves and "
+            "compose are; who may read it is said by the bucket's IAM policy."
         )
     body = checked_object(await call.json())
     if verb == "compose":

@@ -19,7 +19,7 @@ from trainshed.buckets.rest.views import custom_metadata, editable_fields, objec
 from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.httpd.messages import Disconnected, Response
 
-_CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
 
 
 async def upload(call: Call) -> Response:
@@ -138,16 +138,16 @@ async def _continue(call: Call, upload_id: str) -> Response:
 
 async def _receive(call: Call, writer: UploadWriter) -> Response:
     """Append one chunk, and finish the upload if it is the last."""
-    first, total = _content_range(call)
+    first, total, is_last = _content_range(call)
     if first is None:
         async for _ in call.blocks():
             pass  # A status query has no content.
     else:
+        is_last = is_last and first <= writer.offset
         await _append(call, writer, first)
     if total is not None and writer.spec.total not in (None, total):
         raise InvalidRequest(f"{writer.spec.total} bytes were announced, not {total}. Start again.")
-    if total is None and first == 0 and "content-range" not in call.request.headers:
-        # The whole content comes in one request.
+    if total is None and is_last:
         total = writer.offset if writer.spec.total is None else writer.spec.total
     if total is not None and writer.offset > total:
         raise InvalidRequest(
@@ -190,23 +190,23 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
         raise
 
 
-def _content_range(call: Call) -> tuple[int | None, int | None]:
-    """Returns (first byte, total) of a chunk; None as first byte of a status query, None as total while
-    unknown."""
+def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
+    """Returns (first byte, total, whether the content ends with this request) of a chunk; None as first byte
+    of a status query, None as total while unknown."""
     header = call.request.headers.get("content-range")
     if header is None:
-        return 0, None
+        return 0, None, True
     match = _CONTENT_RANGE.fullmatch(header.strip())
     if match is None:
         raise InvalidRequest(
             f"Failed to parse Content-Range header '{header}'. "
             "Send 'bytes FIRST-LAST/TOTAL', with '*' for what is not known."
         )
-    first, _, total = (
+    first, last, total = (
         None if digits in (None, "*") else read_digits(digits, "Content-Range")
         for digits in match.groups()
     )
-    return first, total
+    return first, total, first is not None and last is None
 
 
 def _finished(call: Call, spec: UploadSpec, record: ObjectRecord) -> Response:
