@@ -131,7 +131,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
             refuse_more(principal, call.services.access.book, texts)
             record_secrets(texts)
         call.services.sent(method, request)
-        return await handler(call, request)
+        return _masked(await handler(call, request), request)
 
     async def within(call: Call, request: Any) -> Answer:
         name_by_id(request, (*principal.rights.projects, call.services.settings.project))
@@ -146,6 +146,26 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
         )
 
     return within
+
+
+def _masked(answer: Answer, request: Any) -> Answer:
+    """Return a list whose resources have those fields alone that the request's `read_mask` names. Raises
+    InvalidRequest."""
+    mask = getattr(request, "read_mask", None)
+    is_list = request.DESCRIPTOR.name.startswith("List")
+    if not is_list or mask is None or not mask.paths or "*" in mask.paths:
+        return answer
+    for listed, resources in cast("Message", answer).ListFields():
+        for resource in resources if listed.message_type else ():
+            if not mask.IsValidForDescriptor(resource.DESCRIPTOR):
+                wrong = (
+                    f"{','.join(mask.paths)!r} is not made of fields of {resource.DESCRIPTOR.name}."
+                )
+                raise InvalidRequest((Violation("read_mask", f"{wrong} Write name,displayName."),))
+            kept = type(resource)()
+            mask.MergeMessage(resource, kept)
+            resource.CopyFrom(kept)
+    return answer
 
 
 def name_by_id(request: Message, ids: Iterable[str]) -> None:
