@@ -20,6 +20,7 @@ DOCUMENTS = (
     "cloudresourcemanager.v1.json",
     "cloudresourcemanager.v3.json",
     "iam.v1.json",
+    "iamcredentials.v1.json",
     "secretmanager.v1.json",
     "serviceusage.v1.json",
 )

@@ -107,6 +107,8 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(hou
     assert await house.result("DELETE", ACCOUNT) == {}
     assert await house.result("GET", ACCOUNTS) == {"accounts": []}
     assert (await house.call("GET", ACCOUNT)).status == 404
+    anywhere = await house.call("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}")
+    assert f"no service account '{EMAIL}'; `gcloud iam" in anywhere.error["message"]
 
 
 async def test_wrong_input_is_named(house: House) -> None:

@@ -63,6 +63,8 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         ("POST", "/v2/projects/p1/sinks", "entries:list reads them"),
         ("GET", "/compute/v1/projects/p1/regions/us-central1", "Compute Engine is not served"),
         ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
+        ("POST", "/v1/projects/p1/serviceAccounts/a@b:setIamPolicy", "projects add-iam-policy"),
+        ("POST", "/v1/projects/-/serviceAccounts/a@b:generateIdToken", "call with its token"),
         (
             "GET",
             f"{LOCATION}/customJobs/1:getIamPolicy",

@@ -81,14 +81,6 @@ Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 _OWN: Final = Hosts()
 _OF_ALL_APIS: Final = "//www.googleapis.com"
 _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
-_BELOW_UI: Final = frozenset(
-    {
-        "google.longrunning.Operations",
-        "google.cloud.location.Locations",
-        "google.iam.v1.IAMPolicy",
-    }
-)
-"""Services that every REST client of Vertex calls below /ui/ before it tries /v1/."""
 _NINE_DIGITS: Final = frozenset({"logging_v2"})
 """APIs whose timestamps all have one width, because gcloud compares them as text (spec/clients#log-pages)."""
 _LARGE: Final = 1 << 18
@@ -305,7 +297,9 @@ class RestSurface:
         verb, path = request.method, request.raw_path
         if path.startswith("/ui/"):
             matched = routes.match(verb, "/v1/" + path[4:])
-            return matched if matched is not None and matched[0].service in _BELOW_UI else None
+            return (
+                matched if matched is not None and matched[0].service in routes.MIXED_IN else None
+            )
         return routes.match(verb, _plain(path))
 
     async def _call(
@@ -330,7 +324,7 @@ class RestSurface:
                 return wire_json.encode_text(response.public())
             response = response.message()
         beta = self._services.beta
-        if version is Version.V1BETA1 and route.service not in _BELOW_UI:
+        if version is Version.V1BETA1 and route.service not in routes.MIXED_IN:
             beta.remember(response)
 
         def render() -> bytes:

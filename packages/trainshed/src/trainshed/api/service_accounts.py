@@ -309,7 +309,9 @@ def _account(call: HandCall) -> ServiceAccount:
     for account in call.services.access.book.accounts.values():
         if account.project == project and name in (account.email, _unique_id(account)):
             return account
-    raise NotFound(f"There is no service account {name[:200]!r} in the project {project}.")
+    where = f" in the project {project}" if project else ""
+    create = f"`gcloud iam service-accounts create NAME --project={project or 'PROJECT'}` makes one"
+    raise NotFound(f"There is no service account {name[:200]!r}{where}; {create}.")
 
 
 def _key(call: HandCall) -> AccountKey:

@@ -66,14 +66,9 @@ _POLICIES: Final = (
     ("GetIamPolicy", "/v1/{resource=projects/*}:getIamPolicy"),
     ("SetIamPolicy", "/v1/{resource=projects/*}:setIamPolicy"),
 )
-# These services' own annotations name paths that this service does not have.
-_REPLACED: Final = frozenset(
-    {
-        "google.longrunning.Operations",
-        "google.cloud.location.Locations",
-        "google.iam.v1.IAMPolicy",
-    }
-)
+MIXED_IN: Final = frozenset(service.rpartition(".")[0] for service, *_ in _MIXINS)
+"""Services whose own annotations name paths that this service does not have, and which every REST client of
+Vertex calls below /ui/ before it tries /v1/."""
 
 
 class Rpc(Struct, frozen=True):
@@ -147,7 +142,7 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
     bindings = [
         Route(api, rpcs(api)[call.rpc.path], verb, Template.parse(path), body)
         for call in _calls()[api]
-        if call.service not in _REPLACED
+        if call.service not in MIXED_IN
         for verb, path, body in call.bindings
     ]
     if api == "aiplatform_v1":

@@ -39,67 +39,50 @@ _SECRETS: Final = (
     "set NAME`, submit the job with `trainshed run --secret VARIABLE=NAME` or with $(secret:NAME) in a value "
     "of env, and read it from os.environ"
 )
-_TOKENS: Final = (
-    "Who may do what follows from the token that a caller sends; "
-    "ask :testIamPermissions what yours may"
+_ROLES: Final = (
+    "Roles are given in projects and buckets (`gcloud projects add-iam-policy-binding PROJECT "
+    "--member=MEMBER --role=ROLE`); :testIamPermissions says what your token may"
 )
-_LINES: Final = "Lines that jobs write are kept as long as the jobs are; entries:list reads them"
-_PROJECTS: Final = "Projects need no care: each project id that is named is a project"
-
-_SHARED_BY_COLLECTIONS: Final = {
+_SHARED: Final = {
+    "Lines that jobs write are kept as long as the jobs are; entries:list reads them": "logging",
+    "Nothing is signed for an account here: call with its token (:generateAccessToken), and open a bucket to "
+    "allUsers where an address is to need none": "generateIdToken signBlob signJwt",
+    "Projects need no care: each project id that is named is a project": "cloudresourcemanager folders "
+    "organizations resourcemanager",
     _FILES: "annotations annotationSpecs dataItems dataLabelingJobs datasets entityTypes featureGroups "
     "featureOnlineStores featurestores specialistPools",
-    _NO_SERVING: "batchPredictionJobs deploymentResourcePools endpoints modelDeploymentMonitoringJobs "
-    "modelMonitors",
-    _LANGUAGE_MODELS: "cachedContents publishers ragCorpora tuningJobs",
-    _PROJECTS: "folders organizations",
-    _VECTORS: "indexEndpoints indexes",
+    _LANGUAGE_MODELS: "cachedContents countTokens generateContent publishers ragCorpora "
+    "streamGenerateContent tuningJobs",
+    _NO_SERVING: "batchPredictionJobs deploymentResourcePools directPredict directRawPredict endpoints "
+    "explain ml.projects.models modelDeploymentMonitoringJobs modelMonitors predict rawPredict "
+    "serverStreamingPredict streamRawPredict",
     _NOTEBOOKS: "notebookRuntimeTemplates notebookRuntimes",
+    _ROLES: "getIamPolicy iam serviceAccounts setIamPolicy",
+    _SECRETS: "secretmanager",
+    _TRACKING: "metadataStores",
+    _VECTORS: "indexEndpoints indexes",
 }
-_OF_COLLECTIONS: Final = {
-    **{name: text for text, names in _SHARED_BY_COLLECTIONS.items() for name in names.split()},
-    "metadataStores": _TRACKING,
+_INSTEAD: Final = {
+    **{name: text for text, names in _SHARED.items() for name in names.split()},
+    "batchImport": "Import each slice as an evaluation of its own",
+    "export": "A model is the files at its artifactUri, a dataset those that it names: copy them with "
+    "`gcloud storage cp -r`",
+    "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
     "nasJobs": "Search by a hyperparameterTuningJob whose parameters describe the model",
     "notebookExecutionJobs": "Run the notebook's code as a customJob",
     "persistentResources": "No machines are kept, and jobs start as fast without; a custom job can start "
     "Ray on its replicas (`ray start`)",
     "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
+    "purge": "List what passes the filter, and delete each",
+    "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",
     "reasoningEngines": "Agents are not hosted here; a custom job runs any program",
     "schedules": "Submit the job from a scheduler of your own, such as cron",
-    "serviceAccounts": _TOKENS,
     "services": "What is served here needs no enabling",
     "tensorboards": "What TensorBoards show is counted nowhere; the blobs of a series are objects below the "
     "tensorboard's blobStoragePathPrefix, which any storage client reads; event files of a job are shown by "
     "`trainshed tensorboard JOB`",
 }
-"""What to do instead of the methods below a collection, by its name in their paths."""
-_SHARED_BY_VERBS: Final = {
-    _LANGUAGE_MODELS: "countTokens generateContent streamGenerateContent",
-    _NO_SERVING: "directPredict directRawPredict explain predict rawPredict serverStreamingPredict "
-    "streamRawPredict",
-    _TOKENS: "getIamPolicy setIamPolicy",
-}
-_OF_VERBS: Final = {
-    **{name: text for text, names in _SHARED_BY_VERBS.items() for name in names.split()},
-    "batchImport": "Import each slice as an evaluation of its own",
-    "export": "A model is the files at its artifactUri, a dataset those that it names: copy them with "
-    "`gcloud storage cp -r`",
-    "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
-    "purge": "List what passes the filter, and delete each",
-    "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",
-}
-"""The same by the custom verb at the end of a path, which takes precedence."""
-_OF_APIS: Final = {
-    "ml.projects.models": _NO_SERVING,
-    "logging.": _LINES,
-    "google.logging.": _LINES,
-    "cloudresourcemanager.": _PROJECTS,
-    "google.cloud.resourcemanager.": _PROJECTS,
-    "iam.": _TOKENS,
-    "secretmanager.": _SECRETS,
-    "google.cloud.secretmanager.": _SECRETS,
-}
-"""The same by the beginning of a method's name."""
+"""What to do instead of a method, by its custom verb, else by a collection of its path, else by its API."""
 
 
 def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
@@ -116,12 +99,6 @@ def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
 
 def _instead(method: KnownMethod) -> str:
     path, _, verb = method.path.partition(":")
-    if verb in _OF_VERBS:
-        return _OF_VERBS[verb]
-    for segment in path.split("/"):
-        if segment in _OF_COLLECTIONS:
-            return _OF_COLLECTIONS[segment]
-    for start, instead in _OF_APIS.items():
-        if method.name.startswith(start):
-            return instead
-    return ""
+    api = method.name.split(".")
+    words = (verb, *path.split("/"), ".".join(api[:3]), *api)
+    return next((_INSTEAD[word] for word in words if word in _INSTEAD), "")
