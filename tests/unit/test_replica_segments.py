@@ -160,6 +160,13 @@ def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
     assert tail.endswith("ü" * 1000)
 
 
+def test_the_tail_leaves_out_where_tensorflow_1_made_an_operation(tmp_path: Path) -> None:
+    log = Segments(str(tmp_path))
+    log.write("e", ["NotFoundError: no data", "", "Original stack trace for 'Next':", "  File 1"])
+    log.write("e", ["    next()", "", "bye"])
+    assert log.seal() == (7, "NotFoundError: no data\n\n\nbye")
+
+
 @pytest.fixture
 def two_files(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for two files, the directory being one of them, and for 64 kB."""

@@ -24,6 +24,8 @@ TAIL_BYTES = 2048
 PROGRESS_SECONDS = 10.0
 """How often a line that is overwritten all the time is written down while it goes on."""
 _TAIL_LINES = 40
+_MADE_AT = "Original stack trace for '"
+"""What TensorFlow 1 puts before where an operation was made, dozens of lines behind the error."""
 _CUT = "…".encode()
 _LONGEST_ENTRIES = 1 << 20
 """Bytes; more than two entries can take, in whatever form their text is written."""
@@ -56,6 +58,7 @@ class Segments:
         self.readable = 0
         self._last_time = 0
         self._tail: list[str] = []
+        self._skips = False
         self._unsynced = False
         self._size = 0
         # If the last segment was opened and never written to, times continue from the one before.
@@ -124,9 +127,16 @@ class Segments:
         self._last_time = last_time
         self._size += len(data)
         self._unsynced = True
+        if self._skips or _MADE_AT.encode() in data:
+            texts = [text for text in texts if not self._skipped(text)]
         self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
         if self._file.append(data):
             self._written()
+
+    def _skipped(self, text: str) -> bool:
+        """Return whether a line is to be left out of the last output."""
+        self._skips = text.startswith(_MADE_AT) or (self._skips and text.startswith("  "))
+        return self._skips
 
     @property
     def waits(self) -> bool:
