@@ -85,8 +85,9 @@ def test_a_pipeline_leaves_its_model(trainshed_vertex):
     model = job.run(model_display_name="churn", machine_type="n1-standard-4")
     assert model.display_name == "churn"
 
-def test_trials_measure_as_planned(trainshed_vertex):
-    trainshed_vertex.plan({"job": "*", "metrics": {"accuracy": 0.5}})
+@pytest.mark.parametrize(("metrics", "value"), [({"accuracy": 0.5}, 0.5), ({}, 0)])
+def test_trials_measure_as_planned(trainshed_vertex, metrics, value):
+    trainshed_vertex.plan({"job": "*", "metrics": metrics})
     tuning = aiplatform.HyperparameterTuningJob(
         display_name="sweep",
         custom_job=custom_job("trial"),
@@ -96,7 +97,7 @@ def test_trials_measure_as_planned(trainshed_vertex):
         parallel_trial_count=2,
     )
     tuning.run()
-    assert [trial.final_measurement.metrics[0].value for trial in tuning.trials] == [0.5, 0.5]
+    assert [trial.final_measurement.metrics[0].value for trial in tuning.trials] == [value, value]
 """
 
 
@@ -110,7 +111,7 @@ def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert run.returncode == 0, run.stdout
-    assert "5 passed" in run.stdout
+    assert "6 passed" in run.stdout
 
 
 def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:

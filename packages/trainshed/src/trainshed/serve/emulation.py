@@ -46,7 +46,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(ge=0)] = 0
     #: What each replica prints on standard error at its end.
     prints: str = ""
-    #: What a trial measures, by the ids of metrics.
+    #: What a trial measures, by the ids of metrics; of others 0.
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     #: Whether the job is refused when it is submitted, because it would exceed a quota.
     over_quota: bool = False
@@ -123,14 +123,15 @@ class Emulation:
                 '[{"job": "train-*", "exit_code": 1}].'
             ) from None
 
-    def _instead(self, name: str, spec: JobSpec) -> JobSpec:
-        """Return what is run in place of a job's specification."""
+    def _instead(self, name: str, spec: JobSpec, metrics: tuple[str, ...]) -> JobSpec:
+        """Return what is run in place of a job's specification. `metrics`: the ids of those of a trial."""
         catalog = self._services.runtimes
         rule = next((rule for rule in self._rules() if fnmatchcase(name, rule.job)), None)
         if rule is not None:
             small = catalog.for_image(_SMALL)
             assert isinstance(small, RuntimeChoice), "it runs on every Python of the service"
-            return _emulated(rule, spec, small)
+            measured = dict.fromkeys(metrics, 0.0) | rule.metrics
+            return _emulated(replace(rule, metrics=measured), spec, small)
         refused = [
             Violation("", f"{answer.reason} Or give the job a rule in the emulator's plan.")
             for pool in spec.pools

@@ -309,9 +309,9 @@ class Services(Struct, frozen=True):
     outbox: Notifications | None = None
     #: The retention's report; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
-    #: Returns what is run in place of a new job's specification, given its display name (`trainshed
-    #: emulate`). Raises what refuses the job.
-    instead: Callable[[str, JobSpec], JobSpec] = lambda _, spec: spec
+    #: Returns what is run in place of a new job's specification, given its display name and the ids of
+    #: the metrics of a trial (`trainshed emulate`). Raises what refuses the job.
+    instead: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] = lambda _, spec, metrics: spec
     #: Is shown each request of the public APIs, after the full name of its method.
     sent: Callable[[str, Message], None] = lambda method, request: None
     #: What is counted of requests and jobs.

@@ -124,7 +124,8 @@ def new_job(
     if isinstance(spec, JobSpec):
         spec = _here(services, title, spec)
         return Job(uid, name, title, spec, kept, now, now, labels, parent=parent)
-    spec = replace(spec, trial=_here(services, title, spec.trial))
+    metrics = tuple(metric.id for metric in spec.study.metrics)
+    spec = replace(spec, trial=_here(services, title, spec.trial, metrics))
     first = spec.first_trial
     return TuningJob(
         uid, name, title, spec, kept, now, now, labels, parent=parent, next_trial=first
@@ -198,9 +199,12 @@ def _check_notify_label(work: Work, known: Sequence[str]) -> None:
         raise InvalidRequest((Violation(f"labels.{NOTIFY_LABEL}", wrong),))
 
 
-def _here(services: Services, display_name: str, spec: JobSpec) -> JobSpec:
-    """Return the specification as this installation runs it, with the warnings that only it can give."""
-    spec = services.instead(display_name, spec)
+def _here(
+    services: Services, display_name: str, spec: JobSpec, metrics: tuple[str, ...] = ()
+) -> JobSpec:
+    """Return the specification as this installation runs it, with the warnings that only it can give.
+    `metrics`: the ids of those that it measures, if it is a trial's."""
+    spec = services.instead(display_name, spec, metrics)
     warnings = (
         *_elsewhere(spec, services.buckets),
         *_not_mounted(spec, services.buckets),
