@@ -40,11 +40,10 @@ def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> No
 def test_how_far_a_job_is_stands_in_the_list_and_the_description(
     trainshed: Invoke, service: FakeService
 ) -> None:
-    glance = {"done": 0.5, "progress": "epoch 4 of 8", "remainingSeconds": 6840.0}
-    service.on("GET", JOBS, listed(job("7", glance=glance)))
+    progress = {"done": 0.5, "text": "epoch 4 of 8", "remainingSeconds": 6840.0}
+    service.on("GET", JOBS, listed(job("7", progress=progress)))
     words = "50 %, epoch 4 of 8, about 110 min left"
     assert words in trainshed("jobs", "list").stdout
-    progress = {"done": 0.5, "text": "epoch 4 of 8", "remainingSeconds": 6840.0}
     service.on("GET", f"{JOBS}/7", job(progress=progress))
     assert words in trainshed("jobs", "describe", "7").stdout
 

@@ -26,7 +26,7 @@ from trainshed.api.resources.jobs import (
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_project
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
-from trainshed.api.trainshed_v1.progress import glance, meets, progress_of, trend
+from trainshed.api.trainshed_v1.progress import activity, glance, meets, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import (
     attempts_view,
@@ -189,9 +189,10 @@ async def list_(call: JsonCall) -> records.JobList:
     page = await _within(call.services, page, bounds, size, question)
     shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
+        glances = [await glance(call.services, job, etag) for job, etag in page.jobs]
         shown = [
-            structs.replace(view, glance=await glance(call.services, job, etag))
-            for view, (job, etag) in zip(shown, page.jobs, strict=True)
+            structs.replace(view, glance=state, progress=progress or UNSET)
+            for view, (state, progress) in zip(shown, glances, strict=True)
         ]
     if call.flag("trend"):
         clock = asyncio.get_running_loop().time
@@ -275,8 +276,8 @@ async def describe(call: JsonCall) -> records.JobDescription:
     entries = await call.services.reader.timeline(work.uid)
     creator = str(work.creator) if work.creator is not None else ""
     view = structs.replace(view, creator=creator, log_deleted=log_deleted(entries))
-    if progress := await progress_of(call.services, work):
-        view = structs.replace(view, progress=progress)
+    _, progress = await activity(call.services, work)
+    view = structs.replace(view, progress=progress or UNSET)
     uri = await link_if_any(call.services, call.principal, work)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -16,70 +16,45 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, rank, split_name
-from trainshed.core.progress import Estimate
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
 
-NOT_KNOWN: Final = Estimate(None, "")
 _LONGEST: Final = 300
 """Most characters of a last line."""
 
 
-async def progress_of(services: Services, work: Work) -> records.Progress | None:
-    """Return the progress of a work; None if nothing is known."""
+async def glance(
+    services: Services, work: Work, etag: str
+) -> tuple[records.Glance, records.Progress | None]:
+    """Return what a work waits for and prints, and its progress. Reads nothing for an ended one."""
+    last_line, progress = await activity(services, work)
+    if work.state.is_final:
+        return records.Glance(), progress
+    waits = await waits_of(services, await seen(services, work, etag))
+    return records.Glance(waits=waits[0] if waits else "", last_line=last_line), progress
+
+
+async def activity(services: Services, work: Work) -> tuple[str, records.Progress | None]:
+    """Return the last line that a work prints, "" if it prints none now, and its progress; None if that is
+    not known."""
     if isinstance(work, TuningJob):
-        trials = _of_trials(work, "")
-        return records.Progress(done=trials.done, text=trials.progress, source="trials")
-    if isinstance(work, Pipeline):
-        return None
-    if work.state is not JobState.RUNNING:
-        return None
+        done, total = work.succeeded + work.infeasible, work.spec.max_trials
+        share = done / total if total else None
+        words = f"{done} of {total} trials"
+        return "", records.Progress(done=share, text=words, source="trials")
+    if isinstance(work, Pipeline) or work.state is not JobState.RUNNING:
+        return "", None
     known = await services.progress.look(services.logs, work)
+    last_line = known.last_line[:_LONGEST]
     estimate = known.taker.estimate(services.now() / 1e9)
     if estimate is None:
-        return None
-    return records.Progress(
+        return last_line, None
+    return last_line, records.Progress(
         done=estimate.done,
         text=estimate.text,
-        remaining_seconds=seconds(estimate.remaining),
+        remaining_seconds=estimate.remaining and round(estimate.remaining, 1),
         source="output",
-    )
-
-
-def seconds(value: float | None) -> float | None:
-    """Round to as many decimals as are shown."""
-    return None if value is None else round(value, 1)
-
-
-async def glance(services: Services, work: Work, etag: str) -> records.Glance:
-    """Return the glance of a work. Reads nothing for an ended one."""
-    if work.state.is_final:
-        return _of_trials(work, "") if isinstance(work, TuningJob) else records.Glance()
-    waits = await waits_of(services, await seen(services, work, etag))
-    wait = waits[0] if waits else ""
-    match work:
-        case Job():
-            return await _of_lines(services, work, wait)
-        case TuningJob():
-            return _of_trials(work, wait)
-        case Pipeline():
-            return records.Glance(waits=wait)
-        case _:
-            assert_never(work)
-
-
-async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
-    if job.state is not JobState.RUNNING:
-        return records.Glance(waits=waits)
-    known = await services.progress.look(services.logs, job)
-    estimate = known.taker.estimate(services.now() / 1e9) or NOT_KNOWN
-    return records.Glance(
-        waits=waits,
-        last_line=known.last_line[:_LONGEST],
-        done=estimate.done,
-        progress=estimate.text,
-        remaining_seconds=seconds(estimate.remaining),
     )
 
 
@@ -144,11 +119,4 @@ async def meets(services: Services, work: Work, bounds: Sequence[Bound]) -> bool
     # It may have logged a thousand.
     return await asyncio.to_thread(
         lambda: all(any(known.is_within(bound) for known in measured) for bound in bounds)
-    )
-
-
-def _of_trials(work: TuningJob, waits: str) -> records.Glance:
-    done, total = work.succeeded + work.infeasible, work.spec.max_trials
-    return records.Glance(
-        waits=waits, done=done / total if total else None, progress=f"{done} of {total} trials"
     )

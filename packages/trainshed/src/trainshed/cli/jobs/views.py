@@ -60,10 +60,7 @@ class JobView(records.JobDescription, frozen=True):
     @property
     def progress_words(self) -> str:
         """How far it is, and how long it will still run; "" = not known."""
-        if self.progress or not self.glance:
-            return progress_text(self.progress or records.Progress())
-        done, text, rest = self.glance.done, self.glance.progress, self.glance.remaining_seconds
-        return progress_text(records.Progress(done=done, text=text, remaining_seconds=rest))
+        return progress_text(self.progress or records.Progress())
 
     @property
     def model(self) -> str:

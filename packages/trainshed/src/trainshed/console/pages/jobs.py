@@ -143,10 +143,8 @@ def _value(job: JobSummary) -> float | None:
 
 def row(job: JobSummary) -> dict[str, object]:
     """Return what a row shows besides the job's own fields."""
-    glance = job.glance if job.glance else None
     error = job.error.message if job.error else ""
     return {
-        "glance": glance,
         "title": clean(job.display_name or job.job_id),
         "said": first_line(error),
         "began": epoch(job.create_time),

@@ -113,6 +113,8 @@ class JobSummary(Record, frozen=True):
     error: JobError | UnsetType | None = UNSET
     #: How it is doing now, if that was asked for.
     glance: "Glance | UnsetType" = UNSET
+    #: How far it has come; absent if that is not known, was not asked for, or while the job is watched.
+    progress: "Progress | UnsetType" = UNSET
     #: What it measures, if that was asked for.
     trend: "Trend | UnsetType" = UNSET
     #: The row of the failure table that decided the end; "" before.
@@ -123,18 +125,12 @@ class JobSummary(Record, frozen=True):
 
 
 class Glance(Record, frozen=True):
-    """How a job is doing now, in a line."""
+    """What a job waits for, or prints."""
 
     #: Why it has no capacity or what it waits for; "" = it waits for nothing.
     waits: str = ""
     #: The last line that its primary replica printed, cut off at 300 characters; "" if it is over.
     last_line: str = ""
-    #: How much is done, from 0 to 1; null if that is not known.
-    done: float | None = None
-    #: The same in words, such as "epoch 3 of 10" or "12 of 40 trials".
-    progress: str = ""
-    #: Seconds that it will still take; null if that is not known.
-    remaining_seconds: float | None = None
 
 
 class Trend(Record, frozen=True):
@@ -150,7 +146,7 @@ class Progress(Record, frozen=True):
 
     #: How much is done, from 0 to 1; null if that is not known.
     done: float | None = None
-    #: The same in words, such as "epoch 3 of 10"; "" = not known.
+    #: The same in words, such as "epoch 3 of 10" or "12 of 40 trials"; "" = not known.
     text: str = ""
     #: Seconds that it will still take; null if that is not known.
     remaining_seconds: float | None = None
@@ -357,8 +353,6 @@ class JobDescription(JobSummary, frozen=True):
     tuning: Tuning | UnsetType = UNSET
     #: Of a tuning job, ascending by number.
     trials: tuple[Trial, ...] | UnsetType = UNSET
-    #: How far it has come; absent if that is not known, or while the job is watched.
-    progress: Progress | UnsetType = UNSET
     #: Who submitted it; "" = not known, or while the job is watched.
     creator: str = ""
     #: Why and when its log was deleted, in words; "" = it was not, or while the job is watched.
