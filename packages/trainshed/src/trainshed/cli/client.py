@@ -8,6 +8,7 @@ import http
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -280,17 +281,13 @@ class Answer:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects, one per line, as they come. Raises Unreachable if the answer breaks off."""
-        try:
-            while line := self._response.readline():
-                if line.strip():
-                    value = json.loads(line)
-                    yield value if self._raw else cleaned(value)
-            # `readline` does not raise if the connection ends within the answer.
-            response = self._response
-            if response.chunk_left is not None if response.chunked else response.length:
-                raise http.client.IncompleteRead(b"")
-        except (OSError, http.client.HTTPException, ValueError) as failure:
-            raise self._client.broken(failure) from None
+        lines = chain.from_iterable(block.splitlines() for block in self.blocks())
+        for line in filter(bytes.strip, lines):
+            try:
+                value = json.loads(line)
+            except ValueError as failure:
+                raise self._client.broken(failure) from None
+            yield value if self._raw else cleaned(value)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the answer in blocks of whole lines as they come, unchanged. Raises Unreachable if it breaks
@@ -305,6 +302,7 @@ class Answer:
                     rest = data[end:]
                 else:
                     rest += data
+            # `read1` does not raise if the connection ends within the answer.
             if response.chunk_left is not None if response.chunked else response.length:
                 raise http.client.IncompleteRead(rest)
             if rest:
