@@ -18,8 +18,8 @@ LONG_LINE = "a" * 60_000
 
 
 @asynccontextmanager
-async def others_go_on(limit: float = 0.3) -> AsyncGenerator[None]:
-    """Fails if the event loop stood still for so many seconds of a processor's work: the clock would tell of
+async def others_go_on() -> AsyncGenerator[None]:
+    """Fails if the event loop stood still for 0.3 seconds of a processor's work: the clock would tell of
     the tests beside it as well."""
     worst = 0.0
 
@@ -35,7 +35,7 @@ async def others_go_on(limit: float = 0.3) -> AsyncGenerator[None]:
     yield
     await asyncio.sleep(0.02)
     ticking.cancel()
-    assert worst < limit
+    assert worst < 0.3
 
 
 async def listed(house: House, filter_: str, **more: Any) -> Answer:

@@ -85,51 +85,39 @@ def child(parent: Work, uid: int, number: int = 0) -> Job:
     return replace(job, name=name, parent=Parent(parent.uid, parent.name, number))
 
 
-def make_study(uid: int, display_name: str = "", location: str = "us-central1") -> Study:
+def make_study(uid: int) -> Study:
     return Study(
         StudyUid(uid),
-        StudyName("p", location, f"study{uid}"),
-        display_name or f"display {uid}",
+        StudyName("p", "us-central1", f"study{uid}"),
+        f"display {uid}",
         STUDY,
         '{"displayName": "x"}',
         T0 + uid,
     )
 
 
-def make_trial(
-    study: int, number: int = 0, state: TrialState = TrialState.ACTIVE, client: str = ""
-) -> Trial:
+def make_trial(study: int, number: int = 0) -> Trial:
     """One with a value of each type; `number` 0: the store gives it one."""
-    over = state is TrialState.SUCCEEDED
-    return Trial(
-        StudyUid(study),
-        number,
-        state,
-        (("rate", 3.0), ("layers", 3), ("kind", "b")),
-        T0,
-        started=T0 + 1,
-        ended=T0 + 2 if over else 0,
-        client=client,
-        final=measured(9, 0.5) if over else None,
-    )
+    values = (("rate", 3.0), ("layers", 3), ("kind", "b"))
+    return Trial(StudyUid(study), number, TrialState.ACTIVE, values, T0, started=T0 + 1)
 
 
 def measured(step: int, loss: float, elapsed: int = 0) -> Measurement:
     return Measurement((("loss", loss),), step, elapsed)
 
 
-def suggesting(number: int, study: int, client: str = "c", created: int = T0) -> Operation:
+def suggesting(number: int, study: int) -> Operation:
     """An operation that waits for suggestions."""
     name = f"{PLACE}/studies/study{study}"
     return Operation(
         f"{name}/operations/{number}",
         OperationKind.SUGGEST,
         name,
-        created,
-        created,
+        T0,
+        T0,
         OperationState.RUNNING,
         StudyUid(study),
-        client,
+        "c",
         count=2,
     )
 
@@ -141,14 +129,14 @@ def told(number: int, kind: OperationKind = OperationKind.UPDATE) -> Operation:
     )
 
 
-def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -> ModelVersion:
+def make_version(model_id: str, version: int, *aliases: str) -> ModelVersion:
     return ModelVersion(
         ModelName("p", "us-central1", model_id),
         version,
         f"{model_id} {version}",
         "{}",
         f"gs://b/{model_id}/{version}",
-        created or T0 + version,
+        T0 + version,
         T0 + version,
         aliases,
         (("team", "a"),),
@@ -156,10 +144,10 @@ def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -
     )
 
 
-def make_evaluation(number: int, version: int = 1) -> ModelEvaluation:
+def make_evaluation(number: int) -> ModelEvaluation:
     """Of the model `m`."""
     name = EvaluationName(ModelName("p", "us-central1", "m"), number)
-    return ModelEvaluation(name, version, '{"metrics":{"a":1}}', T0 + number)
+    return ModelEvaluation(name, 1, '{"metrics":{"a":1}}', T0 + number)
 
 
 def make_dataset(number: int, created: int = 0) -> Dataset:

@@ -132,9 +132,9 @@ def play(
     return trials
 
 
-def best(trials: Sequence[Seen], metric: str = "loss") -> float:
+def best(trials: Sequence[Seen]) -> float:
     """The least value measured."""
-    values = [trial.final.value(metric) for trial in trials if trial.final is not None]
+    values = [trial.final.value("loss") for trial in trials if trial.final is not None]
     return min(value for value in values if value is not None)
 
 

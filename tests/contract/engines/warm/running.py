@@ -96,16 +96,11 @@ async def outcome(house: House, uid: JobUid) -> Outcome:
 
 
 async def both_ways(
-    house: House,
-    runtime: Runtime,
-    *argv: str,
-    warm: WarmStart | None = None,
-    prefix: Prefix | None = None,
+    house: House, runtime: Runtime, *argv: str, prefix: Prefix | None = None
 ) -> tuple[Outcome, Outcome]:
     """Outcomes of a program that began cold, and of the same that began warm."""
-    wanted = warm or runtime.warm()
     cold_uid = await start(house, runtime, *argv, warm=None, prefix=prefix)
-    warm_uid = await start(house, runtime, *argv, warm=wanted, prefix=prefix)
+    warm_uid = await start(house, runtime, *argv, warm=runtime.warm(), prefix=prefix)
     assert await how_it_began(house, warm_uid) == WARM
     assert await how_it_began(house, cold_uid) == ""
     return await outcome(house, cold_uid), await outcome(house, warm_uid)
