@@ -83,34 +83,28 @@ class ZygoteHandle:
         other. Raises OSError: nothing was started, because the zygote is dead, or took nothing for `PATIENCE`
         seconds (TimeoutError)."""
         line = protocol.encode(message)
-        async with self._turn:
+        async with self._turn, asyncio.timeout(PATIENCE):
             sent = 0
             try:
-                while sent < len(line):
+                while not sent:
                     try:
-                        if sent:
-                            sent += self.connection.send(line[sent:])
-                        else:
-                            sent = unix_sockets.send_some(self.connection, line, handle)
+                        sent = unix_sockets.send_some(self.connection, line, handle)
                     except BlockingIOError:
                         await self._until_writable()
+                if rest := line[sent:]:
+                    await asyncio.get_running_loop().sock_sendall(self.connection, rest)
             except BaseException:
                 if sent:
                     self.kill()  # The stream is useless after half a line.
                 raise
 
     async def _until_writable(self) -> None:
-        loop, number, writable = (
-            asyncio.get_running_loop(),
-            self.connection.fileno(),
-            asyncio.Event(),
-        )
-        loop.add_writer(number, writable.set)
+        loop, writable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_writer(self.connection, writable.set)
         try:
-            async with asyncio.timeout(PATIENCE):
-                await writable.wait()
+            await writable.wait()
         finally:
-            loop.remove_writer(number)
+            loop.remove_writer(self.connection)
 
     def kill(self) -> None:
         """Kill it. Shims go on; requests that it has not read are lost."""

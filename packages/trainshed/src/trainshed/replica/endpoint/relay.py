@@ -74,11 +74,10 @@ class Endpoint:
         certificate: str = "",
         peers: peers.Peers | None = None,
         proxy: str = "",
-        trust: str = "",
         service: Service = NO_SERVICE,
     ) -> None:
-        """With a `certificate` the next port after `port` is served as well, over TLS. Raises OSError if a
-        port is taken."""
+        """With a `certificate` the next port after `port` is served as well, over TLS. `proxy`: the way to
+        the real hosts. Raises OSError if a port is taken."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -86,19 +85,23 @@ class Endpoint:
             except OSError:
                 self._listeners[0].close()
                 raise
-        #: Path of the bucket process's Unix socket.
-        self._target = target
-        #: Line that every connection to it begins with; b"" = none.
-        self._preamble = identity and identity + b"\n"
-        #: A PEM file with key and chain; "" = nothing is served over TLS.
-        self._certificate = certificate
-        #: Decides who may connect; None = everybody.
-        self._peers = peers
-        #: Proxy for connections to the real hosts (`google_hosts.GoogleHosts`), as `trust` is for those.
-        self._proxy = proxy
-        self._trust = trust
-        #: Answers for the service's APIs.
-        self._service = service
+
+        def way_out() -> "google_hosts.GoogleHosts":
+            from trainshed.replica.endpoint import google_hosts
+
+            return google_hosts.GoogleHosts(proxy)
+
+        #: What the relay process runs.
+        self._relay = Relay(
+            self._listeners[0],
+            target,
+            identity and identity + b"\n",
+            self._listeners[1] if certificate else None,
+            certificate,
+            peers=peers,
+            out=way_out,
+            service=service,
+        )
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
@@ -130,7 +133,7 @@ class Endpoint:
                 kernel.help_parent(parent)
                 keep = {0, 1, 2, *(listener.fileno() for listener in self._listeners)}
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
-                self._relay().run()
+                self._relay.run()
             finally:
                 os._exit(0)
         self.process = child
@@ -140,24 +143,6 @@ class Endpoint:
         if child == self.process:
             self.process = 0
             self._listen()
-
-    def _relay(self) -> "Relay":
-        """Return what the relay process runs."""
-        return Relay(
-            self._listeners[0],
-            self._target,
-            self._preamble,
-            self._listeners[1] if self._certificate else None,
-            self._certificate,
-            peers=self._peers,
-            out=self._way_out,
-            service=self._service,
-        )
-
-    def _way_out(self) -> "google_hosts.GoogleHosts":
-        from trainshed.replica.endpoint import google_hosts
-
-        return google_hosts.GoogleHosts(self._proxy, self._trust)
 
     def stop(self) -> None:
         """End the relay, if there is one, and free the port for the next incarnation."""
