@@ -88,6 +88,9 @@ def test_the_token_of_a_program_that_is_over_is_refused() -> None:
     authority.refuse(lambda claims: claims.attempt < 2)
     now, _ = jobs.mint(CLAIMS)
     before, _ = jobs.mint(replace(CLAIMS, attempt=1))
-    assert authority.authenticate(f"Bearer {now}").program == CLAIMS
+    principal = authority.authenticate(f"Bearer {now}")
+    assert principal.program == CLAIMS and authority.vouches(principal)
     with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which is over"):
         authority.authenticate(f"Bearer {before}")
+    authority.refuse(lambda _: True)
+    assert not authority.vouches(principal), "what it began before is not done any more"

@@ -164,9 +164,11 @@ async def test_no_job_is_taken_for_an_account_that_is_disabled_or_deleted(house:
         ("DELETE", ACCOUNT, "was deleted, .* gcloud iam service-accounts create"),
     ):
         await house.call(verb, path, {})
-        refused = (await house.call("POST", JOBS, own)).error
-        assert refused["status"] == "FAILED_PRECONDITION"
-        assert re.search(words, refused["message"])
+        explained = {"api": "vertex", "project": "p1", "location": "us-central1", "job": own}
+        for asks, body in ((JOBS, own), ("/trainshed/v1/jobs:explain", explained)):
+            refused = (await house.call("POST", asks, body)).error
+            assert refused["status"] == "FAILED_PRECONDITION"
+            assert re.search(words, refused["message"])
     await house.call("POST", ACCOUNTS, {"accountId": "trainer"})
     assert (await house.call("POST", JOBS, own)).status == 200
 

@@ -115,14 +115,14 @@ class TokenAuthority:
 
     def vouches(self, principal: Principal) -> bool:
         """Whether what somebody has shown is still good, for the same rights; of a program, whether the
-        account is that it runs as."""
+        account is that it runs as, and it runs."""
         if principal.program is None:
             return principal.shown is None or self.known(principal.shown) == principal
         try:
             account_tokens.check_program(principal.program, self.book)
         except Unauthenticated:
             return False
-        return True
+        return not self._is_over(principal.program)
 
     def renew(self, principal: Principal) -> None:
         """Raise Unauthenticated if `vouches` says no: a request may last, and what it does is not done any

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
-from trainshed.api.calls.call import Call
+from trainshed.api.calls.call import Call, refuse_more, texts_of
 from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.resources.jobs import actor_of, of_kind
@@ -107,6 +107,7 @@ async def _read(
         bound = bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
         raise completed(refused, check, create_call) from None
+    refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
     draft = await asked_for(replace(create_call, value_texts=bound.value_texts), bound.message)
     spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
     uid = call.services.new_uid()
