@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.aiplatform_v1.metadata.nodes import read_fields
+from trainshed.api.aiplatform_v1.metadata.nodes import read_node
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.metadata import (
-    NodeKind,
-)
+from trainshed.core.metadata import NodeKind, NodeName, StoreName
 from trainshed.wire import pool
+
+CONTEXT = NodeName(StoreName("p", "us-central1", "default"), NodeKind.CONTEXT, "run")
 
 
 def test_numbers_are_finite() -> None:
@@ -25,7 +25,7 @@ def test_numbers_are_finite() -> None:
         }
     )
     with pytest.raises(InvalidRequest) as refused:
-        read_fields(message, NodeKind.CONTEXT)
+        read_node(CONTEXT, message, 0)
     assert {violation.field for violation in refused.value.violations} == {"context.metadata"}
     text = str(refused.value)
     assert "_metrics.loss is" in text and "list[0][1] is" in text and " text is" not in text

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
@@ -59,20 +58,6 @@ _OF_KIND: Final = {
     NodeKind.EXECUTION: (*_FIELDS, "state"),
 }
 """What an update can change."""
-
-
-class NodeFields(Struct, frozen=True):
-    """The checked fields of a node in a request."""
-
-    display_name: str
-    description: str
-    schema_title: str
-    schema_version: str
-    uri: str
-    state: str
-    labels: tuple[tuple[str, str], ...]
-    #: None: the request does not set it.
-    metadata: dict[str, Any] | None
 
 
 async def create_store(call: Call, request: Any) -> Message:
@@ -130,10 +115,11 @@ async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
     faults = Faults()
     with faults.gathered():
         _read_id(node_id, field)
+    name = NodeName(store, kind, node_id)
     with faults.gathered():
-        fields = read_fields(getattr(request, kind.singular), kind)
+        sent = read_node(name, getattr(request, kind.singular), call.services.now())
     faults.refuse()
-    node = _new(call, NodeName(store, kind, node_id), fields)
+    node = _new(sent)
     await call.services.metadata.create(node)
     return view(node)
 
@@ -160,22 +146,23 @@ async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
 
 
 async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
-    sent = getattr(request, kind.singular)
-    name = NodeName.parse(sent.name, kind, of=f"{kind.singular}.name")
-    fields = read_fields(sent, kind)
+    resource = getattr(request, kind.singular)
+    name = NodeName.parse(resource.name, kind, of=f"{kind.singular}.name")
+    sent = read_node(name, resource, call.services.now())
+    metadata = sent.metadata if resource.HasField("metadata") else None
     mask = read_update_mask(request.update_mask.paths, _OF_KIND[kind], open_fields=("metadata",))
-    now = call.services.now()
-    metadata = call.services.metadata
+
+    def updated(node: Node) -> Node:
+        return _updated(node, sent, metadata, mask, resource.etag)
+
     try:
-        return view(
-            await metadata.change(name, lambda node: _updated(node, fields, mask, sent.etag, now))
-        )
+        return view(await call.services.metadata.change(name, updated))
     except NotFound:
         if not request.allow_missing:
             raise
     _read_id(name.node_id, f"{kind.singular}.name")
-    node = _new(call, name, fields)
-    await metadata.create(node)
+    node = _new(sent)
+    await call.services.metadata.create(node)
     return view(node)
 
 
@@ -192,15 +179,10 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
     return operations.finished(done)
 
 
-def _new(call: Call, name: NodeName, fields: NodeFields) -> Node:
-    now = call.services.now()
-    etag = now // 10**6
-    own = {field: value for field, value in asdict(fields).items() if field != "metadata"}
-    node = Node(name=name, created=now, updated=now, etag=etag, **own)
-    metadata = fields.metadata or {}
-    if node.schema_title in MERGED:
-        return changed(node, metadata, etag)
-    return replace(node, metadata=metadata)
+def _new(sent: Node) -> Node:
+    if sent.schema_title not in MERGED:
+        return sent
+    return changed(replace(sent, metadata={}), sent.metadata, sent.etag)
 
 
 def message_name(kind: NodeKind) -> str:
@@ -232,28 +214,31 @@ def view(node: Node) -> Message:
     return shown
 
 
-def read_fields(sent: Any, kind: NodeKind) -> NodeFields:
-    """Read the fields of a node. Raises InvalidRequest with all faults."""
+def read_node(name: NodeName, sent: Any, now: Nanos) -> Node:
+    """Return the node of a request as it would be made now. Raises InvalidRequest with all faults."""
     faults = Faults()
-    field = kind.singular
     public = wire_json.to_public(sent)
-    section = Section(public, field, faults)
+    section = Section(public, name.kind.singular, faults)
     for path in endless(sent.metadata):
         section.fault("metadata", f"{path} is not a finite number.")
     if len(sent.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     labels = read_labels(section)
-    metadata = public.get("metadata", {}) if sent.HasField("metadata") else None
-    if metadata is not None and len(wire_json.encode_text(metadata)) > MAX_METADATA:
+    metadata = public.get("metadata", {})
+    if len(wire_json.encode_text(metadata)) > MAX_METADATA:
         section.fault("metadata", f"It has more than {MAX_METADATA} bytes as JSON.")
     faults.refuse()
     state = public.get("state", "")
-    return NodeFields(
+    return Node(
+        name,
+        created=now,
+        updated=now,
+        etag=now // 10**6,
         display_name=sent.display_name,
         description=sent.description,
         schema_title=sent.schema_title,
         schema_version=sent.schema_version,
-        uri=sent.uri if kind is NodeKind.ARTIFACT else "",
+        uri=sent.uri if name.kind is NodeKind.ARTIFACT else "",
         state="" if state == "STATE_UNSPECIFIED" else state,
         labels=labels,
         metadata=metadata,
@@ -268,27 +253,30 @@ def _read_id(node_id: str, field: str) -> str:
     return node_id
 
 
-def _updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: Nanos) -> Node:
-    """Return the node after an update. Without a mask all that the request sets is taken over. `etag`: of the
-    state that the request was made for, "" = any. Experiments and their runs may have an outdated one, and
-    are then merged. An update that changes nothing leaves the etag as it is. Raises Aborted."""
+def _updated(
+    node: Node, sent: Node, metadata: dict[str, Any] | None, mask: tuple[str, ...], etag: str
+) -> Node:
+    """Return the node after an update. Without a mask all that the request sets is taken over. `metadata`:
+    what it sets of that, None = nothing; `etag`: of the state that the request was made for, "" = any.
+    Experiments and their runs may have an outdated one, and are then merged. An update that changes nothing
+    leaves the etag as it is. Raises Aborted."""
     is_stale = etag not in ("", str(node.etag))
     if is_stale and not (node.schema_title in MERGED and etag.isascii() and etag.isdecimal()):
         raise _mismatch(node, etag)
     new = node
     for name in ("display_name", "description", "labels", "state", "uri"):
-        value = getattr(fields, name)
+        value = getattr(sent, name)
         if name in mask or (not mask and value):
             new = replace(new, **{name: value})
-    metadata = _metadata(node, fields.metadata, mask)
+    metadata = _metadata(node, metadata, mask)
     if is_stale:
         metadata = merged(node, metadata, int(etag))
     if new == node and metadata == node.metadata:
         return node
-    newest = max(node.etag + 1, now // 10**6)
+    newest = max(node.etag + 1, sent.etag)
     if node.schema_title in MERGED:
         new = changed(new, metadata, newest)
-    return replace(new, metadata=metadata, etag=newest, updated=now)
+    return replace(new, metadata=metadata, etag=newest, updated=sent.updated)
 
 
 def _mismatch(node: Node, etag: str) -> Aborted:
