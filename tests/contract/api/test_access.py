@@ -17,8 +17,9 @@ from tests.unit.specs_requests import custom_job, package
 from trainshed.access import strangers
 from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import AccessBook
+from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import tell_of_stranger
-from trainshed.core.names import project_number
+from trainshed.core.names import JobUid, project_number
 from trainshed.store.audit import chained
 
 HOUSE = Shelled
@@ -100,6 +101,20 @@ async def test_every_fault_of_a_request_is_named(house: Shelled) -> None:
     body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
     query = {"project": "p1"}
     assert violations(await house.call("POST", f"{OURS}/tokens", body | query)).keys() == set(body)
+
+
+async def test_what_a_program_follows_ends_with_its_job(house: Shelled) -> None:
+    """Whoever follows it by its token, and wherever."""
+    await house.run((await house.result("POST", JOBS, custom_job()))["name"])
+    house.write_log(1000, "workerpool0-0", (START, "first"))
+    token, _ = house.jobs.mint(JobClaims(7, 1, "workerpool0-0", "p1", "job@p1.example"))
+    over: list[bool] = []
+    house.tokens.refuse(lambda _: bool(over))
+    async with house.stream(f"{OURS}/jobs/1000/logs?follow=true", token) as followed:
+        assert "first" in str(await followed.next())
+        over.append(True)
+        house.notices.publish(JobUid(7))
+        assert await followed.next() is None
 
 
 @pytest.mark.parametrize("how", ["token", "role", "expiry"])

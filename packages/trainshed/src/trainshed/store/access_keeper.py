@@ -48,6 +48,7 @@ class AccessKeeper:
         self.authenticate, self.recognise = authority.authenticate, authority.recognise
         self.known, self.mint, self.voucher = authority.known, authority.mint, authority.voucher
         self.asserted, self.renew = authority.asserted, authority.renew
+        self.vouches = authority.vouches
         self.audited = store.audited
         self._owner = owner
         self._file = data / FILE

@@ -46,7 +46,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
-from trainshed.core.names import ids_by_number
+from trainshed.core.names import JobUid, ids_by_number
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.store.audit import concerns
@@ -98,6 +98,8 @@ class Method(Struct, frozen=True):
     body: type[Record] = Nothing
 
 
+_PATIENCE: Final = 15.0
+"""Seconds after which the right of a program to a stream is looked at without news of its job."""
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
     ("GET", "whoami"): Method("trainshed.v1.Service.WhoAmI", access.who_am_i),
@@ -180,7 +182,7 @@ class TrainshedSurface:
         principal = await self._authenticate(request.headers.get("authorization"))
         call = self._call(principal, matched, request.values, await _body(request, method.most))
         if method.stream is not None:
-            lapse = partial(self._services.access.lapse, principal)
+            lapse = partial(_lapse, self._services, principal)
             parts = await method.stream(await _authorized(call, method.name))
             return Streamed(parts, self._services.closing, NDJSON, lapse)
         return json_answer(encode_text(plain(await _answer(method, call))))
@@ -217,6 +219,19 @@ class TrainshedSurface:
         method, variables = matched
         target = next(iter(variables.values()), "")
         return JsonCall(principal, self._services, target, query, body, method.body)
+
+
+async def _lapse(services: Services, principal: Principal) -> None:
+    """Return when somebody may have no more of a stream; a program's ends with its job, of which notices
+    tell."""
+    if principal.program is None:
+        await services.access.lapse(principal)
+        return
+    uid = JobUid(principal.program.job_uid)
+    seen = services.notices.count(uid)
+    while services.access.vouches(principal):
+        await services.notices.wait_beyond(uid, seen, _PATIENCE)
+        seen = services.notices.count(uid)
 
 
 def _known(verb: str, path: str) -> tuple[Method, dict[str, str]]:
