@@ -78,6 +78,19 @@ async def test_what_to_do_instead(house: House, verb: str, path: str, words: str
     assert words in answer.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "resource"),
+    [("tensorboards", {"displayName": "x"}), ("metadataStores?metadataStoreId=s", {})],
+)
+async def test_a_key_of_the_customers_is_refused(
+    house: House, path: str, resource: dict[str, Any]
+) -> None:
+    """Terraform sends it; nothing would be encrypted by it."""
+    body = {**resource, "encryptionSpec": {"kmsKeyName": "k"}}
+    answer = await house.call("POST", f"{LOCATION}/{path}", body)
+    assert "encryption_spec; Message: Keys of customers are not" in answer.error["message"]
+
+
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_the_same_words_over_grpc(grpc_house: GrpcHouse, version: str) -> None:
     method = f"/{STORES.replace('.v1.', f'.{version}.')}/CreateFeaturestore"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.messages import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
 from trainshed.api.calls.paging import Scan, cut, decode_token, page_size
 from trainshed.api.calls.services import Services
@@ -88,6 +88,7 @@ async def create_board(call: Call, request: Any) -> Message:
     if not record.display_name:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
+    refuse_key(request.tensorboard, "tensorboard")
     # Clients put blobs there.
     await require_default_bucket(services, name.project_id)
     done = done_at_once(services, name, OperationKind.CREATE, str(name), _view(services, record))

@@ -51,8 +51,8 @@ _SHARED: Final = {
     "organizations resourcemanager",
     _FILES: "annotations annotationSpecs dataItems dataLabelingJobs datasets entityTypes featureGroups "
     "featureOnlineStores featurestores specialistPools",
-    _LANGUAGE_MODELS: "cachedContents countTokens generateContent publishers ragCorpora "
-    "streamGenerateContent tuningJobs",
+    _LANGUAGE_MODELS: "cacheConfig cachedContents countTokens generateContent publishers ragCorpora "
+    "ragEngineConfig streamGenerateContent tuningJobs",
     _NO_SERVING: "batchPredictionJobs deploymentResourcePools directPredict directRawPredict endpoints "
     "explain ml.projects.models modelDeploymentMonitoringJobs modelMonitors predict rawPredict "
     "serverStreamingPredict streamRawPredict",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.messages import V1, message, refuse_key
 from trainshed.api.aiplatform_v1.metadata.filters import ORDERS, read_filter
 from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
 from trainshed.api.calls.paging import (
@@ -63,6 +63,7 @@ _OF_KIND: Final = {
 async def create_store(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     services = call.services
+    refuse_key(request.metadata_store, "metadata_store")
     store_id = request.metadata_store_id or f"store-{services.new_uid()}"
     now = services.now()
     store = MetadataStore(
