@@ -57,7 +57,6 @@ def environment(
     gang: Gang,
     replica: ReplicaId,
     *,
-    cuda_devices: str = "",
     image: Mapping[str, str] | None = None,
     packages: str = "",
 ) -> tuple[tuple[str, str], ...]:
@@ -65,15 +64,15 @@ def environment(
     win, but the user cannot change the metrics file, nor the variables by which a job's workers and reducers
     know each other.
 
-    `cuda_devices`: the value of CUDA_VISIBLE_DEVICES, the devices assigned to this replica; "" for none,
-    whether none was asked for or the host has none to give. `image`: the variables of its container image.
-    `packages`: where a program that takes part in a reduction finds `trainshed_reduction`, as it sees it.
+    `image`: the variables of its container image. `packages`: where a program that takes part in a reduction
+    finds `trainshed_reduction`, as it sees it.
     """
     program = gang.spec.pool(replica.pool).program
     variables = {
         **(image or {}),
         **_old_ways(program),
-        "CUDA_VISIBLE_DEVICES": cuda_devices,
+        # The engine names those that the replica gets.
+        "CUDA_VISIBLE_DEVICES": "",
         # A program's lines are to be seen when it prints them, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
         "GOOGLE_CLOUD_PROJECT": gang.name.project_id,
