@@ -5,7 +5,7 @@ RPC of the public APIs goes over REST.
 """
 
 import importlib
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,14 @@ class GrpcHouse(House):
         *,
         token: str | None = "",
         headers: Iterable[tuple[str, str]] = (),
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Answer:
         raw, _, query = path.partition("?")
         matched = routes.match(method, raw.replace("/v1beta1/", "/v1/", 1))
         if matched is None:
-            return await super().call(method, path, body, token=token, headers=headers)
+            return await super().call(
+                method, path, body, token=token, headers=headers, meanwhile=meanwhile
+            )
         route, variables = matched
         if isinstance(body, bytes):
             data = body
@@ -92,6 +95,7 @@ class GrpcHouse(House):
         rpc_path = route.rpc.path
         if raw.startswith("/v1beta1/"):
             rpc_path = rpc_path.replace(".aiplatform.v1.", ".aiplatform.v1beta1.")
+        meanwhile()  # The headers and the only message come together.
         try:
             answer = await self.send(rpc_path, bound.message.SerializeToString(), token=token)
         except grpc.aio.AioRpcError as error:
