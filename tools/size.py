@@ -37,13 +37,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 675,
+    "modules": 674,
     "modules that one machine needs": 579,
-    "lines": 129_320,
-    "lines that one machine needs": 110_490,
-    "lines of code": 91_400,
-    "lines of code on the way of a start": 10_630,
-    "lines of tests": 98_150,
+    "lines": 127_630,
+    "lines that one machine needs": 109_380,
+    "lines of code": 90_080,
+    "lines of code on the way of a start": 10_170,
+    "lines of tests": 97_420,
     "settings of the service": 50,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
@@ -51,8 +51,8 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_140,
-    "words of documents": 81_640,
+    "words of decision records": 14_070,
+    "words of documents": 81_500,
 }
 
 
