@@ -78,15 +78,19 @@ async def test_what_to_do_instead(house: House, verb: str, path: str, words: str
     assert words in answer.error["message"]
 
 
+KEYED: dict[str, Any] = {"displayName": "x", "encryptionSpec": {"kmsKeyName": "k"}}
+
+
 @pytest.mark.parametrize(
-    ("path", "resource"),
-    [("tensorboards", {"displayName": "x"}), ("metadataStores?metadataStoreId=s", {})],
+    ("path", "body"),
+    [
+        ("tensorboards", KEYED),
+        ("metadataStores?metadataStoreId=s", {"encryptionSpec": KEYED["encryptionSpec"]}),
+        ("models:upload", {"model": KEYED}),
+    ],
 )
-async def test_a_key_of_the_customers_is_refused(
-    house: House, path: str, resource: dict[str, Any]
-) -> None:
+async def test_a_customers_key_is_refused(house: House, path: str, body: dict[str, Any]) -> None:
     """Terraform sends it; nothing would be encrypted by it."""
-    body = {**resource, "encryptionSpec": {"kmsKeyName": "k"}}
     answer = await house.call("POST", f"{LOCATION}/{path}", body)
     assert "encryption_spec; Message: Keys of customers are not" in answer.error["message"]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import model_messages, operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.messages import V1, message, refuse_key
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
     check_copy,
@@ -76,6 +76,7 @@ async def upload(call: Call, request: Any) -> Message:
     stay where they are."""
     parent = known_location(request.parent)
     services = call.services
+    refuse_key(request.model, "model")
     public = wire_json.to_public(request.model)
     existing, further = await _parent_model(services, parent, request.parent_model)
     checked(
