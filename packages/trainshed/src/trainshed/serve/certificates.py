@@ -3,7 +3,9 @@ the service's own, which also signs other certificates of the service.
 
 The authority is made at the first start and stays, so that clients that were configured once continue to
 work. The server's own certificate is renewed at a start when it is near its end or the service's names have
-changed. Blocks on disks; the service has no event loop yet.
+changed. They are made in a process of its own (`python -m trainshed.serve.certificates`), because a service
+that runs for weeks has no use for the library that makes them. Blocks on disks and processes; the service has
+no event loop yet.
 
 Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's
 gs://, the Vertex SDK and Google's other clients only know these hostnames. Only programs that were configured
@@ -16,6 +18,8 @@ import json
 import os
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -103,13 +107,14 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Si
     files = Signed(directory / f"{name}.pem", directory / f"{name}.key", directory / _AUTHORITY)
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            _make(files, names, now)
-        except ValueError as failure:
+        # The same interpreter and import path, without the working directory: a file there is no library.
+        command = [sys.executable, "-P", "-m", __name__, str(files.chain), str(now), *names]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
             raise CertificatesUnusable(
-                f"The certificates in {directory} cannot be made: {failure}. Mend that, or give certificates "
-                "of your own with --tls-cert and --tls-key."
-            ) from None
+                f"The certificates in {directory} cannot be made: {made.stderr.strip()}. Mend that, or give "
+                "certificates of your own with --tls-cert and --tls-key."
+            )
         _check(files.chain, files.key)
     return files
 
@@ -200,7 +205,7 @@ def public_roots() -> Iterable[str]:
 def _make(files: Signed, names: tuple[str, ...], now: float) -> None:
     """Make a server's certificate, and the authority if there is none. The note is written last, so that what
     a crash leaves unfinished is made again. Raises ValueError if only a part of the authority exists."""
-    # Only here: it takes 8 MB, for what few starts need.
+    # Only here: it takes 12 MB.
     from trainshed.access.authority import Authority
 
     ca, ca_key = files.ca, files.ca.with_suffix(".key")
@@ -273,10 +278,17 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
 
 def _put(path: Path, text: str, mode: int) -> None:
     """Write a file atomically, unless it has this text and mode already."""
-    try:
+    with contextlib.suppress(OSError):  # It may not exist yet.
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return
-    except OSError:
-        pass  # It does not exist yet.
     durable.write(str(path), text)
     path.chmod(mode)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    place = Signed(path, path.with_suffix(".key"), path.with_name(_AUTHORITY))
+    try:
+        _make(place, tuple(sys.argv[3:]), float(sys.argv[2]))
+    except (OSError, ValueError) as failure:
+        sys.exit(str(failure))
