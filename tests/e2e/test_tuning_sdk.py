@@ -110,10 +110,10 @@ def test_run_returns_with_all_trials_done(ran: dict[str, Any]) -> None:
     assert ran["state"] == "JOB_STATE_SUCCEEDED"
     assert [trial["id"] for trial in ran["trials"]] == [str(n) for n in range(1, TRIALS + 1)]
     for trial in ran["trials"]:
-        given = dict(trial["given"])
+        values = dict(trial["given"])
         # A conditional parameter only where its parent's value is.
-        assert set(given) == {"kind", "folds", "share"} | _CONDITIONAL[given["kind"]]
-        assert trial["state"] == "SUCCEEDED" and given["folds"] in (2, 3, 5)
+        assert set(values) == {"kind", "folds", "share"} | _CONDITIONAL[values["kind"]]
+        assert trial["state"] == "SUCCEEDED" and values["folds"] in (2, 3, 5)
     assert ran["again"] == ["sdk", "JOB_STATE_SUCCEEDED", TRIALS]
     assert ran["listed"] == ["sdk"]
 

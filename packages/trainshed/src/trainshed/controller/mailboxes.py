@@ -140,8 +140,8 @@ _ROUNDING = 1e-3
 
 
 def seconds_until(at: Nanos, now: Nanos) -> float:
-    """For how long to set a timer that is over at the moment `at`, or earlier if that is far away."""
-    return min(max(at - now, 0) / 1e9 + _ROUNDING, LONGEST_DELAY)
+    """For how long to set a timer so that it is not over before the moment `at`."""
+    return max(at - now, 0) / 1e9 + _ROUNDING
 
 
 class _Alarm:
@@ -175,9 +175,7 @@ class Alarms:
         pending = self._pending.pop(uid, None)
         known = pending.due if pending is not None else {}
         here, now = asyncio.get_running_loop().time(), self._now()
-        due = {
-            d.at: known.get(d.at, here + max(d.at - now, 0) / 1e9 + _ROUNDING) for d in deadlines
-        }
+        due = {d.at: known.get(d.at, here + seconds_until(d.at, now)) for d in deadlines}
         earliest = min(deadlines, key=lambda deadline: due[deadline.at], default=None)
         if pending is None or earliest != pending.deadline or pending.deadline.at not in known:
             if pending is not None:
