@@ -85,17 +85,17 @@ def generations(service: Service) -> list[tuple[str, bytes]]:
 
 @contextmanager
 def written_all_the_time(service: Service) -> Generator[None]:
-    """Somebody writes objects, new ones and old ones anew, many a second, as long as the block lasts."""
+    """Objects are written many a second as long as the block lasts, all of them once before it begins."""
     over = threading.Event()
 
-    def write() -> None:
-        number = 0
-        while not over.is_set():
+    def write(numbers: range) -> None:
+        for number in numbers:
             put(service, f"busy/{number % 50}", str(number).encode() * 100)
-            number += 1
-            over.wait(0.02)
+            if over.wait(0.02):
+                return
 
-    writer = threading.Thread(target=write)
+    write(range(50))
+    writer = threading.Thread(target=write, args=(range(50, 1_000_000),))
     writer.start()
     try:
         yield
