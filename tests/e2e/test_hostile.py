@@ -21,7 +21,7 @@ from tests.e2e.hostile.table import (
     strongest,
 )
 from tests.e2e.hostile.warm import FORKED, SERVICE, WarmYard
-from tests.e2e.hostile.yard import MEMORY, OWN, STAGED, STAGING, RootYard, Yard, opened
+from tests.e2e.hostile.yard import MEMORY, OWN, STAGED, STAGING, Yard, opened
 from tests.e2e.running import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -52,10 +52,9 @@ class Siege:
         for kind, output in (
             (Yard, ""),
             (WarmYard, ", begun warm"),
-            (RootYard, ", in a root of its own"),
         )
         for column in COLUMNS
-        # Without namespaces nothing is forked, and there is no other root.
+        # Without namespaces nothing is forked.
         if kind is Yard or column.level != "session"
     ],
 )

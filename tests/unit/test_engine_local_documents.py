@@ -51,16 +51,6 @@ def document(
     return launch_document(plan, where)
 
 
-@pytest.mark.parametrize(
-    ("level", "is_own"),
-    [(protocol.LEVEL_OWN, True), (protocol.LEVEL_USER, True), (protocol.LEVEL_SESSION, False)],
-)
-def test_a_root_of_its_own_is_had_where_there_is_a_view(level: str, is_own: bool) -> None:
-    plan = replace(PLAN, software=replace(PLAN.software, own_root=True))
-    assert document(replace(HOST, level=level), plan).isolation.own_root == is_own
-    assert not document(replace(HOST, level=level)).isolation.own_root
-
-
 def test_environment_of_a_slot() -> None:
     files = "/data/slots/5/2/workerpool1-0/files"
     assert document().program.environ == {

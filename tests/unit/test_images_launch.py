@@ -20,7 +20,7 @@ from tests.unit.specs_requests import (
 )
 from trainshed.core.catalog.images import is_reference
 from trainshed.core.job import JobSpec
-from trainshed.core.launch import OWN_ROOT_LABEL, ImageRoot, LaunchPlan
+from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.specs.ml import parse_job
 from trainshed.runtimes.images.references import is_pinned, tag_of
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
@@ -152,15 +152,6 @@ def test_a_program_in_its_agents_own_image_has_what_that_sets(
     assert launch.software.image == ImageRoot("", str(tmp_path), "ada")
     unpacked = plan(vertex(custom_job(container())))
     assert with_own_image(unpacked) == unpacked
-
-
-@pytest.mark.parametrize(("label", "own"), [("", False), ("on", True), ("off", False)])
-def test_a_label_asks_for_a_root_of_ones_own_which_an_image_has_anyway(
-    label: str, own: bool
-) -> None:
-    subject = started(vertex(custom_job(package())), OWN_ROOT_LABEL, label)
-    assert launch_plan(subject, PreparedRuntime("/layer/template")).software.own_root == own
-    assert not launch_plan(subject, PreparedRuntime("", image=IMAGE)).software.own_root
 
 
 DIGEST = "sha256:" + "a" * 64

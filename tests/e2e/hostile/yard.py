@@ -30,7 +30,7 @@ from tests.e2e.running import (
     worker_pool,
 )
 from tests.sources import search_path
-from trainshed.core.launch import OWN_ROOT_LABEL, WARM_LABEL
+from trainshed.core.launch import WARM_LABEL
 from trainshed.core.names import project_number
 from trainshed.replica.system import trees
 
@@ -225,15 +225,6 @@ class Yard:
     def shim(self, pid: int) -> int:
         """Process id of the shim of a program's main process."""
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@dataclass
-class RootYard(Yard):
-    """Their programs have root directories of their own (docs/adr/0019)."""
-
-    labels: dict[str, str] = field(
-        default_factory=lambda: {WARM_LABEL: "off", OWN_ROOT_LABEL: "on"}
-    )
 
 
 def common_ground() -> Path:

@@ -11,7 +11,6 @@ from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import (
-    OWN_ROOT_LABEL,
     REDUCTION_PACKAGES,
     STALL_LABEL,
     WARM_LABEL,
@@ -130,11 +129,6 @@ def stall_after(job: Job) -> int:
     return int(text) * 10**9 if text.isdecimal() else 0
 
 
-def _says(job: Job, label: str, usual: bool) -> bool:
-    value = dict(job.labels).get(label, "")
-    return value == "on" or (usual and value != "off")
-
-
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
     """Return a replica's part in reductions. In each pool of workers, which run one program, the first one
     is expected to use them, unless the job says that it does without reducers. `packages`:
@@ -186,7 +180,6 @@ def _plan(
             path=runtime.path,
             read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
             image=ImageRoot(image.root, image.workdir, image.user) if image else None,
-            own_root=image is None and _says(job, OWN_ROOT_LABEL, usual=False),
         ),
         limits=Limits(
             memory=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),

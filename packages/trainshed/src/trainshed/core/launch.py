@@ -19,10 +19,6 @@ WARM_LABEL = "trainshed-warm-start"
 """Label of a job: "on" = its programs begin with their frameworks imported, where that is possible, "off" =
 they do not."""
 
-OWN_ROOT_LABEL = "trainshed-own-root"
-"""Label of a job: "on" = those of its programs that run in the machine's files have a root directory of their
-own, "off" = they do not."""
-
 
 class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
@@ -48,8 +44,6 @@ class Software(Struct, frozen=True):
     read_only: tuple[str, ...] = ()
     #: The program runs in this file system; None = in the machine's.
     image: ImageRoot | None = None
-    #: A program in the machine's file system has a root directory of its own (docs/adr/0019).
-    own_root: bool = False
 
 
 class Limits(Struct, frozen=True):

@@ -145,8 +145,6 @@ class Isolation(Section):
     buckets: "Sequence[tuple[str, str]]" = ()
     #: Directory of the root file system that it sees; "" = the machine's.
     image: "str" = ""
-    #: Without an image: whether its root directory is its own, with the machine's directories in it.
-    own_root: "bool" = False
     #: User of an image's program; "" = its root.
     image_user: "str" = ""
     #: File of certificate authorities that the program is to trust, shown where systems keep theirs; "" =

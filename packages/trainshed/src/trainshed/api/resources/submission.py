@@ -23,7 +23,7 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.job import JobSpec, WorkerPool
-from trainshed.core.launch import OWN_ROOT_LABEL, STALL_LABEL, WARM_LABEL
+from trainshed.core.launch import STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Actor, Job, Parent
 from trainshed.core.names import Api, Collection, JobName, JobUid, default_bucket
@@ -60,7 +60,6 @@ _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
         "is not a whole number of seconds, such as 600; 0 turns the watchdog off.",
     ),
     WARM_LABEL: (_SWITCH, "is neither on nor off; without it the setting warm_starts counts."),
-    OWN_ROOT_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
     OUTLIVES_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
     PAGES_LABEL: (
         are_pages,

@@ -12,7 +12,6 @@ from trainshed.core.catalog import images
 from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.catalog.tables import table
 from trainshed.core.job import JobSpec, Program
-from trainshed.core.launch import OWN_ROOT_LABEL
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
 
@@ -160,23 +159,6 @@ _REFUSED: Final = re.compile(
 """Matches a Python traceback, and what shells, mkdir, cp and touch print."""
 _WRITABLE: Final = ("/tmp/", "/var/tmp/", "/dev/", "/gcs/")
 """Programs may write below these: something else was wrong."""
-_MACHINES: Final = (
-    "/bin/",
-    "/boot/",
-    "/etc/",
-    "/home/",
-    "/lib/",
-    "/lib32/",
-    "/lib64/",
-    "/proc/",
-    "/root/",
-    "/run/",
-    "/sbin/",
-    "/sys/",
-    "/usr/",
-    "/var/",
-)
-"""These are the machine's in any case, even if the job has a root directory of its own."""
 
 
 def _on_path(tail: str, spec: JobSpec, pool: int) -> str:
@@ -187,16 +169,10 @@ def _on_path(tail: str, spec: JobSpec, pool: int) -> str:
     path: str = refused[-1]
     if path not in tail.rstrip().splitlines()[-1] or path.startswith(_WRITABLE):
         return ""
-    label = ""
-    if not f"{path}/".startswith(_MACHINES):
-        label = (
-            f"With the job's label {OWN_ROOT_LABEL}=on it can make directories of its own in / (not at "
-            "isolation level session). "
-        )
     return (
         f"A program in a prebuilt image cannot write {path} here, as it could in a container of its own: it "
         "writes in its working directory, its home, /tmp, /var/tmp and /dev/shm, and in buckets below /gcs. "
-        f"{label}Name one of these, or run an image of your own, all of whose files its program may change."
+        "Name one of these, or run an image of your own, all of whose files its program may change."
     )
 
 

@@ -150,7 +150,6 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
         devices=edits.devices,
         buckets=plan.buckets if host.namespaced else (),
         image=image.directory if image else "",
-        own_root=host.namespaced and software.own_root,
         image_user=image.user if image else "",
         roots=str(shared.access.trust or "") if where.intercepted else "",
         shm_bytes=_memory(plan, host),

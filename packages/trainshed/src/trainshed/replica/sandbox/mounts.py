@@ -11,12 +11,6 @@ import stat
 from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable
-
-    from trainshed.replica.sandbox import users
-
 SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
 """Nothing there makes anybody more than he is."""
 
@@ -188,89 +182,6 @@ def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> N
         kernel.pivot_root(scratch)
     else:
         kernel.bind(scratch, parent)
-
-
-OPEN_DIRECTORIES = ("mnt", "media", "opt", "srv")
-"""Directories of the root in which images let their programs make what they like."""
-_MOST_ENTRIES = 100
-"""A directory with more is shown as it is: each is a mount."""
-
-
-def show_machine(place: str, owners: "users.Users | None", names: "Iterable[str]") -> None:
-    """Make the directory `place` a root of the program's own, with the entries of the machine's root: the
-    same links, and mounts of everything else. OPEN_DIRECTORIES are made in the same way; these and the
-    directories `names` exist in any case. Links that a program left in it are not followed. Raises
-    OSError."""
-    handle = open_path(place, os.O_DIRECTORY | os.O_NOFOLLOW)
-    # Entries are created through this handle, because the machine's users cannot create any behind a mount
-    # with mapped owners.
-    os.chmod("/proc/self/fd/%d" % handle, 0o755)
-    shown = _copy_entries("/", handle, (*names, *OPEN_DIRECTORIES))
-    for name in OPEN_DIRECTORIES:
-        if "/" + name in shown and _is_open("/" + name):
-            shown.remove("/" + name)
-            inner = open_path(name, os.O_DIRECTORY | os.O_NOFOLLOW, handle)
-            shown += _copy_entries("/" + name, inner)
-            os.close(inner)
-    Source(handle, owners).show(place)
-    # Otherwise directories bound into it would contain it again, with everything that is hidden later.
-    kernel.mount(None, place, None, kernel.MS_UNBINDABLE)
-    for path in shown:
-        try:
-            kernel.bind(path, place + path)
-        except FileNotFoundError:
-            pass  # The entry was deleted meanwhile.
-    kernel.pivot_root(place)
-    kernel.mount(None, "/", None, kernel.MS_PRIVATE)
-
-
-def _is_open(path: str) -> bool:
-    """Whether everybody may read a directory of the machine and only root may change it: binding its entries
-    elsewhere then neither reveals nor misses anything."""
-    return (
-        os.stat(path).st_mode & 0o007 == 0o005
-        and (os.geteuid() == 0 or not os.access(path, os.W_OK))
-        and len(os.listdir(path)) <= _MOST_ENTRIES
-    )
-
-
-def _copy_entries(directory: str, handle: int, names: "Iterable[str]" = ()) -> "list[str]":
-    """Create directories `names` in another directory, and the entries of `directory`: links as they are, and
-    empty files and directories as mount points, whose paths are returned."""
-    places: "list[str]" = []
-    for name in names:
-        _have(name, handle, True, "")
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            link = os.readlink(entry.path) if entry.is_symlink() else ""
-            _have(entry.name, handle, entry.is_dir(follow_symlinks=False), link)
-            if not link:
-                places.append(entry.path)
-    return places
-
-
-def _have(name: str, handle: int, directory: bool, link: str) -> None:
-    """Create an empty file, a directory or a link in a directory. Anything else that a program put in its
-    place is moved away."""
-    try:
-        mode = os.lstat(name, dir_fd=handle).st_mode
-    except FileNotFoundError:
-        mode = 0
-    if mode:
-        if stat.S_ISLNK(mode):
-            is_right = bool(link) and os.readlink(name, dir_fd=handle) == link
-        else:
-            is_right = not link and stat.S_ISDIR(mode) == directory
-        if is_right:
-            return
-        os.rename(name, name + "~", src_dir_fd=handle, dst_dir_fd=handle)
-    if link:
-        os.symlink(link, name, dir_fd=handle)
-    elif directory:
-        os.mkdir(name, 0o755, dir_fd=handle)
-    else:
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
-        os.close(os.open(name, flags, 0o644, dir_fd=handle))
 
 
 def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:

@@ -35,7 +35,6 @@ class View:
         files: str,
         scratch: str,
         layer: str = "",
-        root: str = "",
         binds: Sequence[tuple[str, str]] = (),
         lent: Sequence[tuple[str, Sequence[str], str]] = (),
         namespace: users.Users | None = None,
@@ -50,9 +49,6 @@ class View:
         self._scratch = scratch
         #: Directory for what the program changes in the image.
         self._layer = layer
-        #: A directory that becomes its root, with the machine's directories in it; "" = it has the machine's
-        #: root.
-        self._own_root = root
         #: (source, target) of directories shown writable.
         self._binds = binds
         #: (directory, names of the directories on the way from there, target), shown read-only; only without
@@ -109,11 +105,8 @@ class View:
             self.owners = (self._namespace or users.Users()).settle(*self._isolation.users)
         # Before the machine's /dev goes with its root.
         self._add_devices(self._devices)
-        if self._own_root:
-            # First, so that what is opened from here on is opened where it will be seen.
-            mounts.show_machine(self._own_root, self._file_owners(), (GCS[1:],))
         if not self._isolation.image:
-            # Before anything is opened, too: it may exchange the root.
+            # Before anything is opened: it may exchange the root.
             self._add_missing([target for _, target in self._binds])
             if self._isolation.buckets:
                 self._add_missing([GCS])

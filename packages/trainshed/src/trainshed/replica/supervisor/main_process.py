@@ -166,7 +166,7 @@ class _Beginning:
             self._view.look()
         while self._next() != b"claimed":
             pass
-        program.make_directories(self._files, *[program.ROOT] * isolation.own_root)
+        program.make_directories(self._files)
         if self._is_namespaced:
             self._view.enter()
             if not (isolation.image and self._level == protocol.LEVEL_USER):
@@ -264,7 +264,6 @@ def _view(
         files=files,
         scratch=os.path.join(slot, "view"),
         layer=os.path.join(files, program.LAYER),
-        root=os.path.join(files, program.ROOT) if isolation.own_root else "",
         binds=binds,
         namespace=namespace,
         devices=devices,

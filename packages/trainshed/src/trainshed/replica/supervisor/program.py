@@ -26,8 +26,6 @@ PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
 LAYER = "layer"
 """What the program has changed in its container image."""
-ROOT = "root"
-"""What the program has made in its own root directory."""
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -42,13 +40,13 @@ _IGNORED_OR_HANDLED = (
 )
 
 
-def make_directories(files: str, *others: str) -> None:
-    """Make the program's directories, and the `others`, which not every program has. What an earlier
-    incarnation left in them stays (spec/failures#lost-replicas).
+def make_directories(files: str) -> None:
+    """Make the program's directories. What an earlier incarnation left in them stays
+    (spec/failures#lost-replicas).
 
     `files` itself is the home directory: each further directory would slow down every start.
     """
-    for name in ("", WORK, TEMPORARY, HYPERTUNE, *others):
+    for name in ("", WORK, TEMPORARY, HYPERTUNE):
         path = os.path.join(files, name)
         try:
             os.mkdir(path, 0o700)

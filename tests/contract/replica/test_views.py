@@ -1,0 +1,96 @@
+"""What a program sees of the machine: disks below what is shown to it, on every kernel, and its devices."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.replica.conftest import Place
+from tests.isolation import needs_mounts
+from trainshed.engines.local import spawner
+from trainshed.replica import protocol
+from trainshed.replica.system import cgroups, kernel
+
+WRITE = """
+import json, os
+made, refused = [], []
+for path in {paths}:
+    try:
+        os.makedirs(path)
+        with open(path + "/written", "w") as file:
+            file.write("x")
+        made.append(path)
+    except OSError as error:
+        refused.append(path)
+print(json.dumps([made, refused]))
+"""
+
+
+@pytest.fixture
+def seen(place: Place) -> Place:
+    if place.level == protocol.LEVEL_SESSION:
+        pytest.skip("there is no view at this level")
+    return place
+
+
+def said(place: Place, program: str, **fields: object) -> Any:
+    line = place.python(program, **fields)
+    record = line.record()
+    assert record["exit_code"] == 0, place.texts()
+    return json.loads(place.texts()[-1])
+
+
+def test_disks_below_what_is_shown_are_shown(seen: Place, small_disk: Path) -> None:
+    """As the driver's below /usr; they cannot be written to, and what is hidden in them stays so."""
+    (small_disk / "data" / "hidden").mkdir(parents=True)
+    small_disk.chmod(0o777)
+    shown = [sys.prefix, sys.base_prefix, str(small_disk.parent)]
+    program = WRITE.format(paths=[str(small_disk / "new")])
+    program += f"print(json.dumps([names for _, names, _ in os.walk({str(small_disk)!r})]))"
+    hidden = [str(small_disk.parents[1]), str(small_disk / "data")]
+    assert said(seen, program, read_only=shown, hidden=hidden) == [["data"], []]
+
+
+OLD_KERNEL = """
+from trainshed.replica.system import kernel
+def missing(*_, **__):
+    raise OSError(38, "mount_setattr: Function not implemented")
+kernel.change_mount = missing
+zygote.run(0)
+"""
+
+
+@needs_mounts
+@pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_USER])
+def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = spawner._START.replace("; zygote.run(0)", OLD_KERNEL)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(spawner, "_START", begin)
+    shown = tmp_path / "shown"
+    disk = shown / "a disk"
+    disk.mkdir(parents=True)
+    kernel.mount("tmpfs", str(disk), "tmpfs", 0, "mode=777")
+    zygote = spawner.start()
+    try:
+        paths = [str(shown / "new"), str(disk / "new"), f"{cgroups.ROOT}/new"]
+        read_only = [sys.prefix, sys.base_prefix, str(shown)]
+        place = Place(tmp_path, zygote, level)
+        assert said(place, WRITE.format(paths=paths), read_only=read_only) == [[], paths]
+    finally:
+        zygote.close()
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_devices_of_the_machine_are_shown(seen: Place) -> None:
+    """spec/machines#gpus, with whatever else the machine has."""
+    names = "import json, os; print(json.dumps(os.listdir('/dev')))"
+    usual = said(seen, names)
+    others = [file for file in Path("/dev").iterdir() if file.name not in usual]
+    device = next(filter(Path.is_char_device, others), None)
+    if device is None:
+        pytest.skip("this machine has no device that not every program sees")
+    assert {*said(seen, names, devices=[str(device)])} == {*usual, device.name}
