@@ -1,4 +1,4 @@
-"""What interpreters of runtimes and of images run of `replica`: the programs below, and all that they
+"""What interpreters of runtimes and of images run of ours: the programs below, and all that they
 import. It is source of Python 3.6, with the standard library alone."""
 
 import ast
@@ -10,7 +10,7 @@ import pytest
 import trainshed
 
 ROOT = Path(trainshed.__path__[0]).parent
-PROGRAMS = ("trainshed.replica.preloader.forking", "trainshed.replica.supervisor.executor")
+PROGRAMS = ("trainshed.replica.preloader.forking", "trainshed.runtimes.images.executor")
 
 
 def _file(name: str) -> Path | None:

@@ -284,7 +284,7 @@ def _argv(
     if not program.package_uris:
         return argv
     # Imported here, because an idle service should not hold what is only needed inside images.
-    from trainshed.replica.supervisor import executor
+    from trainshed.runtimes.images import executor
 
     return executor.wrapped(
         tuple((package.uri, package.digest) for package in program.packages), argv

@@ -316,7 +316,7 @@ def _unheard(line: str) -> None:
 
 class ContainerRuntimes:
     """Prepares container images as runtimes. Packages are installed in the image when its program starts
-    (`trainshed.replica.supervisor.executor`); whether they are there and are the pinned ones is checked
+    (`trainshed.runtimes.images.executor`); whether they are there and are the pinned ones is checked
     before."""
 
     def __init__(self, images: ContainerImages | None, packages: Packages) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from trainshed.replica.supervisor.executor import wrapped
+from trainshed.runtimes.images.executor import wrapped
 
 PIP = """
 import os, sys
