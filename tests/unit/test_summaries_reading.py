@@ -1,8 +1,12 @@
-"""Event files that are read on by what is stored of them alone (facts/experiments#curves)."""
+"""Event files that are read on by what is stored of them alone, and directories of them that are somebody
+else's to damage (facts/experiments#curves)."""
 
+import io
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -10,11 +14,32 @@ from hypothesis import strategies as st
 
 from tests.e2e.programs.event_writer import EventWriter, field, framed
 from tests.summary_writers import GOLDEN, WRITERS
-from tests.unit.summaries import Clock, Counted
 from trainshed.summaries import reading
-from trainshed.summaries.reading import FileProgress, read_on, run_of
+from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.reading import Directory, EventFile, FileProgress, Met, read_on, run_of
 
 BEGUN = 1000.0
+
+
+class Clock:
+    """Seconds; one more at each look."""
+
+    def __init__(self, at: float = BEGUN) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        self.at += 1
+        return self.at
+
+
+class Counted(LocalDirectory):
+    """Counts the files that are opened."""
+
+    opened = 0
+
+    def open(self, file: EventFile) -> BinaryIO:
+        self.opened += 1
+        return super().open(file)
 
 
 def ignore(handle: int, awaited: str) -> None:
@@ -22,20 +47,18 @@ def ignore(handle: int, awaited: str) -> None:
 
 
 class Reader:
-    """What a service that is killed now and then has of a directory."""
+    """What a service has of a directory."""
 
-    def __init__(self, place: Path) -> None:
-        self.directory = Counted(place, ())
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
         self.known: dict[str, FileProgress] = {}
         #: Run, tag, step and value, in the order in which they were read.
         self.points: list[tuple[str, str, int, float]] = []
 
-    def read(self, pieces: int = 2**30, since: float = BEGUN) -> list[tuple[str, int, float]]:
-        """Of the new points tag, step and value. `pieces`: it is killed after so many."""
+    def read(self, since: float = BEGUN) -> list[tuple[str, int, float]]:
+        """Of the new points tag, step and value."""
         before = len(self.points)
-        for number, piece in enumerate(read_on(self.directory, self.known, since, ignore)):
-            if number == pieces:
-                break
+        for piece in read_on(self.directory, self.known, since, ignore):
             run = run_of(piece.progress.path)
             self.points += [
                 (run, scalar.tag, scalar.step, scalar.value) for scalar in piece.scalars
@@ -43,10 +66,22 @@ class Reader:
             self.known[piece.progress.path] = piece.progress
         return [point[1:] for point in self.points[before:]]
 
+    def curves(self) -> dict[str, dict[int, float]]:
+        """All that was read until now, by run and tag, then by step."""
+        curves: dict[str, dict[int, float]] = {}
+        for run, tag, step, value in self.points:
+            curves.setdefault(f"{run}:{tag}", {})[step] = value
+        return curves
+
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path)
+def directory(tmp_path: Path) -> Counted:
+    return Counted(tmp_path, ())
+
+
+@pytest.fixture
+def reader(directory: Counted) -> Reader:
+    return Reader(directory)
 
 
 @pytest.fixture
@@ -63,7 +98,7 @@ def event_file(directory: Path) -> Path:
 def test_a_file_may_end_anywhere_while_it_is_written(cuts: list[int], whole: bytes) -> None:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "events.out.tfevents.1"
-        reader = Reader(Path(place))
+        reader = Reader(LocalDirectory(Path(place), ()))
         for cut in [*cuts, len(whole)]:
             path.write_bytes(whole[:cut])
             reader.read()
@@ -113,19 +148,9 @@ def test_a_file_that_became_shorter_is_read_anew(
     assert reader.read() == [("acc", 1, 1)]
 
 
-def test_a_kill_between_two_pieces_loses_and_doubles_nothing(
-    tmp_path: Path, reader: Reader, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_what_others_left_there_is_not_read(
+    tmp_path: Path, directory: Counted, reader: Reader
 ) -> None:
-    monkeypatch.setattr(reading, "_AT_ONCE", 3)
-    writer = EventWriter(tmp_path, clock)
-    for step in range(10):
-        writer.scalar("acc", step, step)
-    while reader.read(1):
-        pass
-    assert [step for _, _, step, _ in reader.points] == list(range(10))
-
-
-def test_what_others_left_there_is_not_read(tmp_path: Path, reader: Reader) -> None:
     old = EventWriter(tmp_path / "old", Clock(10.0))
     old.scalar("acc", 1, 1)
     os.utime(event_file(tmp_path / "old"), (20.0, 20.0))
@@ -133,7 +158,7 @@ def test_what_others_left_there_is_not_read(tmp_path: Path, reader: Reader) -> N
     for step in range(1, 6):
         live.scalar("acc", step, step)
     assert reader.read() == [("acc", step, step) for step in (2, 3, 4, 5)]
-    assert reader.directory.opened == 1, "nobody has written to the first since then"
+    assert directory.opened == 1, "nobody has written to the first since then"
 
 
 def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
@@ -151,12 +176,11 @@ def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
 def test_what_the_libraries_write(tmp_path: Path, reader: Reader, name: str) -> None:
     """Histograms, texts and graphs beside it are passed over."""
     (tmp_path / f"{name}.tfevents").write_bytes((GOLDEN / f"{name}.tfevents").read_bytes())
-    points: dict[str, dict[int, float]] = {}
-    for tag, step, value in reader.read(since=0.0):
-        points.setdefault(tag, {})[step] = value
-    expected = WRITERS[name].scalars
-    assert {tag: points[tag] for tag in expected} == expected
-    assert not {"weights", "said", "vector"} & points.keys()
+    reader.read(since=0.0)
+    curves = reader.curves()
+    expected = {f":{tag}": values for tag, values in WRITERS[name].scalars.items()}
+    assert {curve: curves[curve] for curve in expected} == expected
+    assert not {":weights", ":said", ":vector"} & curves.keys()
 
 
 def test_damage_ends_a_file_and_its_repair_goes_on(
@@ -183,3 +207,43 @@ def test_records_of_more_scalars_than_can_be_held_are_passed_over(
         file.write(framed(b"\x09" + b"\0" * 8 + field(5, value * 150_000)))
     EventWriter(tmp_path / "b", clock).scalar("acc", 2, 2)
     assert reader.read() == [("acc", 1, 1), ("acc", 2, 2)]
+
+
+def test_nothing_but_plain_files_below_the_directory_is_read(tmp_path: Path, clock: Clock) -> None:
+    """A program can put anything there: links out of it, pipes, other names of other files."""
+    EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
+    secret, place = event_file(tmp_path / "secret"), tmp_path / "jobs" / "3"
+    place.mkdir(parents=True)
+    (place / "linked").symlink_to(secret.parent)
+    (place / "a.tfevents").symlink_to(secret)
+    os.link(secret, place / "b.tfevents")
+    os.mkfifo(place / "c.tfevents")
+    (place / "d.tfevents").mkdir()
+    (tmp_path / "jobs" / "4").symlink_to(tmp_path / "secret")
+    for job in ("3", "4"):
+        assert Reader(LocalDirectory(tmp_path, ("jobs", job))).read() == []
+
+
+def test_depth_is_bounded(tmp_path: Path, reader: Reader, clock: Clock) -> None:
+    for name, depth in (("d", 20), ("e", 21)):
+        EventWriter(tmp_path / "/".join(name * depth), clock).scalar("acc", 0.5, 1)
+    reader.read()
+    assert [point[0] for point in reader.points] == ["/".join("d" * 20)]
+
+
+class Vanishing:
+    """Files that are gone before they can be read."""
+
+    def files(self, met: Met) -> Iterator[EventFile]:
+        del met
+        yield EventFile("a.tfevents", "1")
+        yield EventFile("b.tfevents", "2")
+
+    def open(self, file: EventFile) -> BinaryIO:
+        if file.path.startswith("a"):
+            raise FileNotFoundError(file.path)
+        return io.BytesIO(b"no records at all, and long enough")
+
+
+def test_files_that_vanish_or_are_no_event_files() -> None:
+    assert Reader(Vanishing()).read() == []

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.runtimes.conftest import Objects
 from tests.contract.runtimes.test_families import CACHE
 from tests.summary_writers import WRITERS, write
-from tests.unit.summaries import Follower
+from tests.unit.test_summaries_reading import Reader
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.summaries.directories import LocalDirectory
@@ -28,6 +28,7 @@ def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
     finally:
         runtimes.close()
     write(writer, str(Path(prepared.template) / "bin" / "python3"), tmp_path)
-    values = Follower(LocalDirectory(tmp_path.parent, (tmp_path.name,))).look()
+    reader = Reader(LocalDirectory(tmp_path.parent, (tmp_path.name,)))
+    reader.read(since=0.0)
     for tag, expected in writer.scalars.items():
-        assert values[f"{writer.run}:{tag}"] == expected
+        assert reader.curves()[f"{writer.run}:{tag}"] == expected
