@@ -87,7 +87,7 @@ async def test_a_zygote_that_hangs_is_replaced_when_a_shim_does_not_come_up(hous
 
 
 async def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House,
 ) -> None:
     """It is stopped, and goes on in the moment in which it is replaced."""
     hung = house.zygote()
@@ -125,17 +125,6 @@ async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
     await house.started(uid)
     os.kill(house.shim(uid)["shim"], signal.SIGKILL)
     assert isinstance(await house.end(uid), ReplicaLost)
-
-
-async def test_a_shim_killed_while_the_service_was_down(house: House) -> None:
-    uid = await house.python(SLEEPS)
-    await house.line(uid, lambda text: text == "up")
-    await house.close()
-    os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-    await house.restart()
-    assert await house.end(uid) == ReplicaLost(
-        1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
-    )
 
 
 async def test_a_stop_that_cannot_be_written_down_ends_what_runs(

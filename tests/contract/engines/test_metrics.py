@@ -10,8 +10,6 @@ from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House
 from trainshed.core.launch import METRIC_FILE
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
 from trainshed.engines.port import MetricsWritten
 from trainshed.engines.streams import FileStreams
 from trainshed.store.logs.metrics import MetricsReader
@@ -72,8 +70,7 @@ async def test_trials_go_on_measuring_while_the_service_is_down(house: House) ->
     (slot / "files" / "work" / "go").touch()
     await asyncio.to_thread(wait_for_measurement, house, uid)
     assert not heard(house, uid)
-    house.engine = LocalEngine(house.data, Options(level=house.level, **house.options))
-    await house.open()
+    await house.restart()
     await house.until(lambda: heard(house, uid))
     assert measured(house, uid) == [(1, 0.5)]
 

@@ -16,8 +16,6 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
 from trainshed.replica.supervisor import journal
 
 REPORT = """
@@ -43,11 +41,6 @@ def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
         for event in house.seen(uid)
         if isinstance(event, ReplicaNoted)
     ]
-
-
-async def comes_back(house: House) -> None:
-    house.engine = LocalEngine(house.data, Options(level=house.level, **house.options))
-    await house.open()
 
 
 def wait_for_note(house: House, uid: JobUid) -> None:
@@ -78,15 +71,16 @@ async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(hous
     for uid in (ends, dies):
         await house.started(uid)
     await house.close()
-    house.events.clear()
     for uid in (ends, dies):
         slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
         (slot / "files" / "work" / "go").touch()
         await asyncio.to_thread(wait_for_note, house, uid)
     os.kill(house.shim(dies)["shim"], signal.SIGKILL)
-    await comes_back(house)
+    await house.restart()
+    assert isinstance(await house.end(ends), ReplicaExited)
+    cause = "the replica's shim was killed; its program died with it"
+    assert await house.end(dies) == ReplicaLost(1, PRIMARY, 1, cause)
     for uid, kind in ((ends, ReplicaExited), (dies, ReplicaLost)):
-        assert isinstance(await house.end(uid), kind)
         assert heard(house, uid) == [(1, 1, "a")]
         kinds = [type(e) for e in house.seen(uid)]
         assert kinds.index(ReplicaNoted) < kinds.index(kind)
