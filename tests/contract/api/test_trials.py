@@ -15,7 +15,7 @@ STUDIES = f"{LOCATION}/studies"
 FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss", "value": 0.25}]}}
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def adviser(house: House) -> Adviser:
     return advised(house)
 
@@ -47,9 +47,7 @@ def precondition(answer: Answer) -> str:
 # --- suggestions
 
 
-async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(
-    house: House, adviser: Adviser
-) -> None:
+async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(house: House) -> None:
     """facts/resources#trials, spec/clients#surface: an operation below the study, polled below /ui/ by the
     SDK."""
     path = await study(house)
@@ -74,7 +72,7 @@ async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(
 
 
 async def test_a_client_gets_its_pending_trial_back_and_another_client_another(
-    house: House, adviser: Adviser
+    house: House,
 ) -> None:
     """The public text: the identical trial while it is pending."""
     path = await study(house)
@@ -103,9 +101,7 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     assert [trial["id"] for trial in polled["response"]["trials"]] == ["1", "2"]
 
 
-async def test_a_client_without_a_name_gets_its_active_trial_again(
-    house: House, adviser: Adviser
-) -> None:
+async def test_a_client_without_a_name_gets_its_active_trial_again(house: House) -> None:
     path = await study(house)
     request = {"suggestionCount": 1}
     numbers = [
@@ -115,7 +111,7 @@ async def test_a_client_without_a_name_gets_its_active_trial_again(
     assert numbers == ["1", "1", "2"]
 
 
-async def test_a_wrong_number_of_suggestions_is_refused(house: House, adviser: Adviser) -> None:
+async def test_a_wrong_number_of_suggestions_is_refused(house: House) -> None:
     """spec/submit#refusals; the public text: the count must be positive."""
     path = await study(house)
     for count in (0, -1, 1_001):
@@ -124,7 +120,7 @@ async def test_a_wrong_number_of_suggestions_is_refused(house: House, adviser: A
     assert await house.result("GET", f"{path}/operations") == {}
 
 
-async def test_contexts_are_refused_unless_they_say_nothing(house: House, adviser: Adviser) -> None:
+async def test_contexts_are_refused_unless_they_say_nothing(house: House) -> None:
     path = await study(house)
     body: dict[str, Any] = {"suggestionCount": 1, "clientId": "a"}
     blank: dict[str, Any] = {}
@@ -154,7 +150,7 @@ async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
 
 
 async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
-    house: House, adviser: Adviser
+    house: House,
 ) -> None:
     path = await study(house)
     await suggested(house, path, "a")
@@ -170,9 +166,7 @@ async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
 # --- measurements
 
 
-async def test_measurements_are_kept_in_order_and_one_place_holds_one(
-    house: House, adviser: Adviser
-) -> None:
+async def test_measurements_are_kept_in_order_and_one_place_holds_one(house: House) -> None:
     """facts/resources#trials: measurements are ordered by (steps, elapsed)."""
     (trial,) = await suggested(house, await study(house))
     await measure(house, trial["name"], 0.5, stepCount="2", elapsedDuration="3.5s")
@@ -192,9 +186,7 @@ async def test_measurements_are_kept_in_order_and_one_place_holds_one(
 # --- the end of a trial
 
 
-async def test_a_given_final_measurement_ends_the_trial_once(
-    house: House, adviser: Adviser
-) -> None:
+async def test_a_given_final_measurement_ends_the_trial_once(house: House) -> None:
     (trial,) = await suggested(house, await study(house))
     house.clock += 60 * 10**9
     done = await house.result("POST", f"/v1/{trial['name']}:complete", FINAL)
@@ -207,9 +199,7 @@ async def test_a_given_final_measurement_ends_the_trial_once(
     assert await house.result("GET", f"/v1/{trial['name']}") == done
 
 
-async def test_a_trial_without_a_measurement_and_one_found_infeasible(
-    house: House, adviser: Adviser
-) -> None:
+async def test_a_trial_without_a_measurement_and_one_found_infeasible(house: House) -> None:
     """facts/resources#trials: INFEASIBLE is done and has no final measurement."""
     path = await study(house)
     first, second = await suggested(house, path, count=2)
@@ -241,9 +231,7 @@ async def test_whether_a_trial_should_stop_is_an_operation_below_it(
 # --- a client's own trials
 
 
-async def test_a_trial_that_is_asked_for_is_handed_out_first(
-    house: House, adviser: Adviser
-) -> None:
+async def test_a_trial_that_is_asked_for_is_handed_out_first(house: House) -> None:
     """The public text: REQUESTED is asked for, and not suggested yet."""
     path = await study(house)
     made = await house.result("POST", f"{path}/trials", OWN | {"clientId": "me"})
@@ -254,7 +242,7 @@ async def test_a_trial_that_is_asked_for_is_handed_out_first(
     assert second["id"] == "2"
 
 
-async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -> None:
+async def test_a_trial_with_its_result_is_over(house: House) -> None:
     path = await study(house)
     made = await house.result("POST", f"{path}/trials", OWN | FINAL)
     assert (made["state"], made["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
@@ -267,9 +255,7 @@ async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
 
 
-async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(
-    house: House, adviser: Adviser
-) -> None:
+async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(house: House) -> None:
     path = await study(house)
     await suggested(house, path, count=5)
     await house.call("DELETE", f"{path}/trials/2")
@@ -288,9 +274,7 @@ async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(
     assert (await house.call("GET", f"{path}/trials/two")).status == 400
 
 
-async def test_the_optimal_trials_of_several_objectives_are_the_front(
-    house: House, adviser: Adviser
-) -> None:
+async def test_the_optimal_trials_of_several_objectives_are_the_front(house: House) -> None:
     """spec/tuning#objectives: multi-objective studies through the study API."""
     metrics = [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "speed", "goal": "MAXIMIZE"}]
     path = await study(house, metrics=metrics)
@@ -309,7 +293,7 @@ async def test_the_optimal_trials_of_several_objectives_are_the_front(
 
 
 async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_is_then(
-    house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = await study(house)
     (trial,) = await suggested(house, path)
@@ -332,32 +316,24 @@ async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_i
     assert done["finalMeasurement"]["metrics"][0]["value"] == 0.125
 
 
-async def created(house: House, display_name: str = "tune", **more: Any) -> str:
-    answer = await house.result(
-        "POST", STUDIES, {"displayName": display_name, "studySpec": SPEC} | more
-    )
-    return answer["name"]
-
-
 async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(house: House) -> None:
     """spec/clients#conflicts: 409 is how Study.create_or_load finds it."""
-    name = await created(house)
+    path = await study(house)
     again = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
     answer = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "tune"})
-    assert answer.json["name"] == name
+    assert f"/v1/{answer.json['name']}" == path
     missing = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "other"})
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
 
 
 async def test_a_deleted_study_is_gone_with_its_trials_and_its_name_is_free(house: House) -> None:
-    advised(house)
-    name = await created(house)
-    assert (await house.call("POST", f"/v1/{name}/trials", OWN)).status == 200
-    answer = await house.call("DELETE", f"/v1/{name}")
+    path = await study(house)
+    assert (await house.call("POST", f"{path}/trials", OWN)).status == 200
+    answer = await house.call("DELETE", path)
     assert (answer.status, answer.json) == (200, {})
-    for path in (name, f"{name}/trials", f"{name}/trials/1"):
-        gone = await house.call("GET", f"/v1/{path}")
-        assert (gone.status, gone.error["status"]) == (404, "NOT_FOUND"), path
-    assert (await house.call("DELETE", f"/v1/{name}")).status == 404
-    assert await created(house) != name
+    for below in ("", "/trials", "/trials/1"):
+        gone = await house.call("GET", f"{path}{below}")
+        assert (gone.status, gone.error["status"]) == (404, "NOT_FOUND"), below
+    assert (await house.call("DELETE", path)).status == 404
+    assert await study(house) != path
