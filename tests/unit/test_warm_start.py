@@ -15,7 +15,6 @@ from trainshed.core.warm_start import (
     ENVIRONMENT,
     WarmStarts,
     differing,
-    is_asked_for,
     of_program,
     own_values,
 )
@@ -23,25 +22,6 @@ from trainshed.runtimes.port import Preloadable, PreparedRuntime
 from trainshed.wire.trainshed_v1 import jobs as records
 
 MODULE = ("python3", "-m", "trainer.task", "--lr", "1")
-
-
-@pytest.mark.parametrize(
-    ("label", "setting", "trial", "is_asked"),
-    [
-        ("", "trials", True, True),
-        ("", "trials", False, False),
-        ("", "on", False, True),
-        ("", "off", True, False),
-        ("on", "off", False, True),
-        ("off", "on", True, False),
-        # Changed into something else after the submit: it says nothing.
-        ("perhaps", "trials", True, True),
-    ],
-)
-def test_the_label_wins_over_the_setting(
-    label: str, setting: WarmStarts, trial: bool, is_asked: bool
-) -> None:
-    assert is_asked_for(label, setting, is_trial_of_package=trial) is is_asked
 
 
 def of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
@@ -113,17 +93,26 @@ def submitted(label: str, trial: str = "", **environ: str) -> Job:
     return started(replace(spec, trial=trial), WARM_LABEL, label)
 
 
-def planned(label: str, *, trial: str = "", setting: WarmStarts = "trials") -> WarmStart | None:
-    """Of a job whose program is a package."""
-    return launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting)).warm
-
-
-def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
-    assert planned("", trial="1") == WARM
-    assert planned("") is None
-    assert planned("on") == WARM
-    assert planned("off", trial="1") is None
-    assert planned("", setting="on") == WARM
+@pytest.mark.parametrize(
+    ("label", "setting", "trial", "is_warm"),
+    [
+        ("", "trials", "1", True),
+        ("", "trials", "", False),
+        ("", "on", "", True),
+        ("", "off", "1", False),
+        ("on", "off", "", True),
+        ("on", "trials", "", True),
+        ("off", "on", "1", False),
+        ("off", "trials", "1", False),
+        # Changed into something else after the submit: it says nothing.
+        ("perhaps", "trials", "1", True),
+    ],
+)
+def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label(
+    label: str, setting: WarmStarts, trial: str, is_warm: bool
+) -> None:
+    plan = launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
+    assert plan.warm == (WARM if is_warm else None)
 
 
 @pytest.mark.parametrize(
