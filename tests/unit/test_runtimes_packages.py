@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -165,13 +164,3 @@ def test_only_plain_setuptools_builds_need_no_environment(
     if pyproject:
         files["pyproject.toml"] = pyproject
     assert look_at(_sdist(tmp_path / "t-0.1.tar.gz", files)) is expected
-
-
-def test_zip_sdists_are_read_and_others_are_not(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
-        archive.writestr("trainer-0.1/PKG-INFO", _INFO)
-    assert look_at(tmp_path / "t.zip")
-    (tmp_path / "t.tar.gz").write_bytes(b"not an archive")
-    assert not look_at(tmp_path / "t.tar.gz")
-    # Packed by hand, without metadata.
-    assert look_at(_sdist(tmp_path / "n.tar.gz", {"setup.py": ""}))
