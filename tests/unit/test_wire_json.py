@@ -238,20 +238,13 @@ JOBS: Strategy = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(JOBS)
-def test_public_dictionaries_round_trip(job: dict[str, Any]) -> None:
+def test_public_dictionaries_round_trip_as_by_protobuf(job: dict[str, Any]) -> None:
     message = wire.from_public(AI + "CustomJob", job)
     assert wire.to_public(message) == job
     assert wire.from_public(AI + "CustomJob", json.loads(wire.render(message))) == message
-
-
-@settings(max_examples=60, deadline=None)
-@given(JOBS)
-def test_our_reading_and_writing_agree_with_protobufs(job: dict[str, Any]) -> None:
-    theirs = json_format.ParseDict(
-        job, pool.message_class(AI + "CustomJob")(), descriptor_pool=pool.pool()
-    )
-    assert wire.from_public(AI + "CustomJob", job) == theirs
-    assert wire.to_public(theirs) == json_format.MessageToDict(theirs, descriptor_pool=pool.pool())
+    theirs = pool.message_class(AI + "CustomJob")()
+    assert json_format.ParseDict(job, theirs, descriptor_pool=pool.pool()) == message
+    assert json_format.MessageToDict(theirs, descriptor_pool=pool.pool()) == job
 
 
 JSON = st.recursive(
