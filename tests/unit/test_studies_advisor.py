@@ -148,19 +148,21 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
 
 
-async def test_an_answer_that_makes_no_sense_is_a_failure(
-    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ('HEAD.pack(False, 2) + b"{]"', "makes no sense"),
+        ("frame(Proposals(()))[:7]", "its process ended"),
+    ],
+)
+async def test_what_is_no_answer_is_a_failure_and_its_process_is_replaced(
+    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch, answer: str, cause: str
 ) -> None:
-    played(
-        monkeypatch,
-        """
-        sys.stdin.buffer.read(HEAD.unpack(sys.stdin.buffer.read(HEAD.size))[1])
-        os.write(1, HEAD.pack(False, 2) + b"{]")
-        sys.stdin.buffer.read()
-        """,
-    )
-    with pytest.raises(AdvisorFailed, match="makes no sense"):
-        await advisor.suggest(spec(), SEEN, 1, 7)
+    call = "sys.stdin.buffer.read(HEAD.unpack(sys.stdin.buffer.read(HEAD.size))[1])"
+    played(monkeypatch, f"{call}\nos.write(1, {answer})")
+    for _ in range(2):
+        with pytest.raises(AdvisorFailed, match=cause):
+            await advisor.suggest(spec(), SEEN, 1, 7)
 
 
 async def test_files_of_the_working_directory_are_no_libraries(
@@ -261,22 +263,6 @@ def test_importing_the_room_loads_no_numpy() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
-
-
-async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
-    advisor: ProcessAdvisor,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    played(
-        monkeypatch,
-        """
-        sys.stdin.buffer.read(HEAD.size)
-        os.write(1, frame(Proposals(()))[:7])
-        """,
-    )
-    for _ in range(2):
-        with pytest.raises(AdvisorFailed, match="its process ended"):
-            await advisor.suggest(spec(), SEEN, 1, 7)
 
 
 async def test_several_at_once_are_answered_one_after_the_other(advisor: ProcessAdvisor) -> None:
