@@ -13,7 +13,7 @@ import pytest
 from tests.engines.conformance.lab import Lab, OnTerm, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
 from tests.engines.conformance.suite import FOREVER, Conformance, moved_to
-from tests.engines.remote_lab import LEASE, RemoteLab
+from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
@@ -302,14 +302,11 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
 
 
 @needs_mounts
-@pytest.mark.parametrize(
-    ("away", "dies"), [(60.0, False), pytest.param(LEASE + 4, True, marks=pytest.mark.soak)]
-)
-def test_a_service_that_ends_as_it_should_may_be_away_for_longer(
-    tmp_path: Path, away: float, dies: bool
-) -> None:
-    """spec/invariants#one-incarnation. It has said for how long; a node that was lost meanwhile may have
-    programs that live for as long, and the next service knows that."""
+@pytest.mark.soak
+def test_an_attempt_keeps_the_lease_with_which_it_began(tmp_path: Path) -> None:
+    """spec/invariants#one-incarnation. The next service has a shorter one; programs on a node that was lost
+    meanwhile may live for as long as they were told."""
+    port, longer = free_port(), LEASE + 4
 
     async def body(_: object, stage: Stage) -> None:
         lab = lab_of(stage)
@@ -317,24 +314,16 @@ def test_a_service_that_ends_as_it_should_may_be_away_for_longer(
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
         await stage.close()
-        if dies:
-            lab.freeze(slot.node, frozen=True)
-        else:
-            await asyncio.sleep(LEASE + 1)
-        stage.engine = lab.engine()
+        lab.freeze(slot.node, frozen=True)
+        stage.engine = new_engine(tmp_path, port, down_is_lost=False)
         began = time.monotonic()
         await stage.open()
-        if dies:
-            end = await stage.end(uid)
-            lab.freeze(slot.node, frozen=False)
-            assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
-            assert time.monotonic() - began > longest_silence(away)
-        else:
-            await stage.started(uid)
-            assert not stage.ends(uid)
-            assert len(stage.lines(uid)) == 1
+        end = await stage.end(uid)
+        lab.freeze(slot.node, frozen=False)
+        assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
+        assert time.monotonic() - began > longest_silence(longer)
 
-    staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False, away=away))
+    staged(body)(None, RemoteLab(tmp_path, port, down_is_lost=False, lease=longer))
 
 
 @needs_mounts

@@ -89,8 +89,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two tries to reach the service."""
 _MIRROR_EVERY = 2.0
 """Seconds between two looks at files that nothing is told of, such as what replicas use."""
-_LOOK = 1.0
-"""Seconds between two looks at whether the lease is over, which may be sooner than it was."""
 _LAST_WORDS = 5.0
 """Seconds that the service has to be told of their ends."""
 _OVER = (
@@ -157,7 +155,7 @@ class Agent:
                     log.error("the service is silent, and the lease is over: programs are ended")
                     self.is_forsaken = True
                     break
-                await asyncio.wait([leaving], timeout=min(left, _LOOK))
+                await asyncio.wait([leaving], timeout=left)
             self._is_over = True
             # A service that has dismissed the agent knows the reason.
             if not self._leaving.is_set():
@@ -216,7 +214,7 @@ class Agent:
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
-        self._lease.begin_anew(welcome.lease or self._lease.seconds, last_said)
+        self._lease.begin_anew(last_said)
         self._sender.resume(welcome.sizes)
         self._untold.clear()
         if self._is_over:
@@ -336,10 +334,8 @@ class Agent:
         await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
 
     async def _change(self, order: messages.Call) -> messages.AnyAnswer:
-        """Carry out an order that changes the agent's attempt or service."""
+        """Carry out an order that changes the agent's attempt."""
         match order:
-            case messages.Away(seconds=seconds):
-                self._lease.be_left_alone(seconds, time.monotonic())
             case messages.Rest():
                 await self._engine.release(self._job_uid, self._attempt)
                 if self._cache is not None:

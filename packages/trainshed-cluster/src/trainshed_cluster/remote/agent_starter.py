@@ -162,7 +162,7 @@ class AgentStarter:
             node=agent.node,
             user=hold_name(self._options.identity, record, agent.part).user,
             address=report.address,
-            lease=self._options.lease,
+            lease=record.lease,
         )
 
 

@@ -52,7 +52,7 @@ from trainshed_cluster.remote.gang import (
     with_another,
 )
 from trainshed_cluster.remote.hub import Hub, introductions
-from trainshed_cluster.remote.lease import PROMISE, Promises, beat, longest_silence
+from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
 from trainshed_cluster.remote.nodes import NO_AGENT, ClusterNodes
@@ -72,8 +72,6 @@ _LEAVING = 10.0
 """Seconds that an agent has to clean up, before its node is given back."""
 _CLOCK = "clock"
 """What says that a node's clock is wrong, in the place of an agent: the next one there has the same clock."""
-_FAREWELL = 2.0
-"""Seconds that agents have to learn that the service ends."""
 _PORT = "port"
 """File in the engine's directory: the port that agents were told last."""
 
@@ -107,7 +105,6 @@ class Agents:
         self.cluster = cluster
         self.nodes = nodes
         self._streams = streams
-        self._promises = Promises(options.directory / PROMISE, options.lease)
         self.options = options
         #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
@@ -118,22 +115,12 @@ class Agents:
         self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
 
-    async def load(self) -> None:
-        """Read what an earlier service promised its agents. Raises EngineUnavailable."""
-        has_agents = any(gang.record.agents for gang in self.attempts.gangs.values())
-        try:
-            await asyncio.to_thread(self._promises.load, has_agents=has_agents)
-        except (OSError, ValueError) as error:
-            raise EngineUnavailable(
-                f"it is not known for how long agents of before may live: {error}"
-            ) from error
-
     def begin(self) -> None:
         """Admit the agents of attempts that were written down."""
         for gang in self.attempts.gangs.values():
             for where, start in gang.record.agents.items():
                 part, node = where.split("/", 1)
-                self.add(gang, int(part), node, start).lease = self._promises.longest
+                self.add(gang, int(part), node, start)
         self._tasks.keep(self._look_round, "looking after agents")
 
     async def listen(self) -> None:
@@ -150,7 +137,6 @@ class Agents:
     async def close(self) -> None:
         """Close all connections; the agents run on."""
         await self._tasks.close()
-        await self._take_leave()
         await self.hub.close()
 
     # --- whom the hub admits ---
@@ -207,7 +193,7 @@ class Agents:
             gang.record.attempt,
             part,
             node,
-            lease=self.options.lease,
+            lease=gang.record.lease,
         )
         gang.agents[place(part, node)] = self._by_name[agent.name] = agent
         return agent
@@ -271,14 +257,12 @@ class Agents:
         )
         copies = StreamCopies(self._streams, *gang.key)
         sizes = await self.sizes(gang, agent)
-        await connection.send(messages.Welcome(sizes, self.options.lease))
+        await connection.send(messages.Welcome(sizes))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
-            # It has read the `Welcome`, which replaces any earlier promise.
-            agent.lease = self.options.lease
             if (now := self._gang(agent)) is not gang:
                 if now is None:
                     _hear_at_rest(agent, news)
@@ -371,45 +355,17 @@ class Agents:
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > 2 * beat(self.options.lease):
+                if agent.is_connected and now - agent.heard > 2 * beat(agent.lease):
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is probably on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         why = (
-                            f"nothing was heard from there for {self.options.lease:g} s, though the "
+                            f"nothing was heard from there for {agent.lease:g} s, though the "
                             "cluster says that it is up; look at the network between it and this service"
                         )
-                        self.nodes.quarantine(agent.node, why, self.options.lease)
+                        self.nodes.quarantine(agent.node, why, agent.lease)
                     await self.lose(agent, end, has_started=True)
-            if self._promises.longest > self.options.lease and all(
-                agent.lease <= self.options.lease for agent in self._by_name.values()
-            ):
-                # If this cannot be written down, a later service waits longer than needed.
-                with contextlib.suppress(OSError):
-                    await asyncio.to_thread(self._promises.fulfil)
-
-    async def _take_leave(self) -> None:
-        """Tell agents that the service ends, and for how long they may go on; not those of attempts that are
-        over, which only wait for what they hold to be given back."""
-        agents = [
-            agent
-            for agent in self._by_name.values()
-            if agent.is_connected and (gang := self._gang(agent)) and not gang.is_released
-        ]
-        if self.options.away <= self.options.lease or not agents:
-            return
-        try:
-            await asyncio.to_thread(self._promises.lengthen, self.options.away)
-            async with asyncio.timeout(_FAREWELL):
-                await asyncio.gather(
-                    *(agent.call(messages.Away(seconds=self.options.away)) for agent in agents),
-                    return_exceptions=True,
-                )
-        except OSError as failure:
-            log.warning(
-                "agents end their programs %g s from now on: %s", self.options.lease, failure
-            )
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
         """Return why a silent agent counts as dead, and how its replicas were lost; None = it does not
@@ -496,7 +452,7 @@ class Agents:
             reported.node.name == agent.node and reported.state is not NodeState.GONE
             for reported in report.nodes
         )
-        never_came = agent.capabilities is None and now - agent.silent_since >= self.options.lease
+        never_came = agent.capabilities is None and now - agent.silent_since >= agent.lease
         return is_up and (agent.is_unheard or never_came)
 
     async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:

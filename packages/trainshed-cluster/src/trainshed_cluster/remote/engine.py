@@ -92,7 +92,6 @@ class RemoteEngine(NoTerminals):
 
     async def start(self) -> None:
         await self._attempts.load()
-        await self._agents.load()
         # This service gives it back, by the records of its attempts.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
@@ -139,6 +138,7 @@ class RemoteEngine(NoTerminals):
                         attempt,
                         requests,
                         nodes,
+                        lease=self._options.lease,
                         owner=owner,
                         anywhere=anywhere,
                         apart=self._options.apart,

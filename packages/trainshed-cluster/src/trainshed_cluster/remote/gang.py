@@ -54,6 +54,8 @@ class GangRecord(msgspec.Struct, frozen=True):
     seats: tuple[Seat, ...]
     #: The needs of each hold, by its part.
     parts: dict[int, tuple[NodeNeed, ...]]
+    #: Seconds for which its agents live without hearing from the service.
+    lease: float
     #: What tells the last agent in each `place` from earlier ones.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: Names of adopted holds, by part; the other holds are named after the attempt.
@@ -209,6 +211,7 @@ def new_record(
     requests: Sequence[SlotRequest],
     nodes: Mapping[str, Node],
     *,
+    lease: float,
     owner: Owner = THE_SERVICE,
     anywhere: bool = False,
     apart: bool = False,
@@ -240,7 +243,7 @@ def new_record(
             parts[number] = (need,)
         places |= dict.fromkeys(replicas, number)
     seats = tuple(Seat(request.replica, request, places[request.replica]) for request in requests)
-    return GangRecord(job_uid, attempt, seats, parts)
+    return GangRecord(job_uid, attempt, seats, parts, lease)
 
 
 def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:

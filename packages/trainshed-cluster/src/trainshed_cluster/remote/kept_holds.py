@@ -81,6 +81,8 @@ class KeptHolds:
                 hold_name(self._options.identity, gang.record, part) in self._cluster.report().old
                 for part in gang.record.parts
             )
+            # Agents of an earlier service may have another lease than attempts have now.
+            is_old |= gang.record.lease != self._options.lease
             if gang.agents.keys() == wanted and not is_old and await _rest(gang):
                 seconds = max(
                     self._options.keep, _RETRY_SECONDS if _has_failed(gang) else _NEXT_SECONDS

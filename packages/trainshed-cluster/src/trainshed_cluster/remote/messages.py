@@ -95,8 +95,6 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     replica and file name; the agent sends the rest."""
 
     sizes: dict[str, dict[str, int]]
-    #: As in `AgentDocument`, from now on; 0 = as it was.
-    lease: float = 0.0
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
@@ -186,13 +184,6 @@ class Adopt(Call, frozen=True, tag=True):
     sizes: dict[str, dict[str, int]]
 
 
-class Away(Call, frozen=True, tag=True):
-    """The service is about to end in order. For so many seconds it starts no replacements elsewhere, although
-    the agent cannot be heard."""
-
-    seconds: float
-
-
 class Leave(Call, frozen=True, tag=True):
     """Remove what is left of the attempt, of which nothing lives any more, and end."""
 
@@ -209,7 +200,6 @@ AnyCall = (
     | OpenTerminal
     | Rest
     | Adopt
-    | Away
     | Leave
 )
 """All that a service asks for."""

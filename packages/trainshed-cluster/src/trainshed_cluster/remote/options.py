@@ -60,10 +60,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Directory of the engine's own files.
     directory: Path
     listening: Listening
-    #: Seconds without contact to the service after which an agent ends its programs.
+    #: Seconds without contact to the service after which an agent of a new attempt ends its programs.
     lease: float
-    #: The same after the service has announced its end; at least `lease`.
-    away: float = 0.0
     #: Programs on a node that the cluster gives up are lost at once, although they may live until their
     #: agent's lease ends.
     down_is_lost: bool = False

@@ -37,10 +37,6 @@ programs."""
 _CLOSED = "uv"
 """Directory of downloads, which jobs do not need; uv's lock files in it are writable for everybody."""
 
-_AWAY = 600.0
-"""Seconds for which a service that was stopped in order (SIGTERM, Ctrl-C) may be away while programs run on,
-if the lease is not longer: an upgrade, or a restart of its machine."""
-
 
 def new_engine(context: EngineContext) -> RemoteEngine:
     """Build the engine. Raises ValueError, which says what is wrong with the settings."""
@@ -54,7 +50,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, doors(context)),
         lease=settings.lease,
-        away=_AWAY,
         agent=partial(
             _document,
             context,

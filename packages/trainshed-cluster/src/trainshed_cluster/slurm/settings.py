@@ -118,9 +118,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: _Directory = ""
     #: Nodes see the service's data directory at the same path.
     shared: bool = False
-    #: Seconds without contact after which an agent ends its programs, which are then lost. A service that was
-    #: killed may be away for that long.
-    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 90.0
+    #: Seconds without contact after which an agent ends its programs, which are then lost. The service may be
+    #: away for that long. It counts for attempts that begin after it was set.
+    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 180.0
     #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs; 0 =
     #: only two seconds, for the retry of one that failed.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0

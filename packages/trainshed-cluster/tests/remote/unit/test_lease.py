@@ -1,22 +1,13 @@
 """The time of an agent and that of its service: which is over first (spec/invariants#one-incarnation).
 Moments of a node whose clock is wrong, as the service has them (docs/adr/0165)."""
 
-from pathlib import Path
-
 import pytest
 
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed_cluster.remote.clocks import Reading, told_skew
-from trainshed_cluster.remote.lease import (
-    LAST_GRACE,
-    PROMISE,
-    Lease,
-    Promises,
-    beat,
-    longest_silence,
-)
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, longest_silence
 
 
 def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -> None:
@@ -41,7 +32,7 @@ def test_a_service_that_answers_no_word_is_out_of_reach() -> None:
     lease.acknowledge(words[0])
     assert not lease.is_unheard
     lease.say(50)
-    lease.begin_anew(90, said_at=60)
+    lease.begin_anew(said_at=60)
     assert not lease.is_unheard
     # Before the lease is over there is time to dial again.
     assert 5 * beat(90) < 90
@@ -50,19 +41,9 @@ def test_a_service_that_answers_no_word_is_out_of_reach() -> None:
 def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
     lease = Lease(90, now=0)
     word = lease.say(10)
-    lease.begin_anew(60, said_at=12)
+    lease.begin_anew(said_at=12)
     lease.acknowledge(word)
-    assert (lease.seconds, lease.until) == (60, 72)
-
-
-def test_what_was_promised_for_an_absence_ends_with_the_next_connection() -> None:
-    lease = Lease(90, now=0)
-    lease.be_left_alone(600, now=5)
-    assert lease.until == 605
-    lease.begin_anew(90, said_at=30)
-    assert lease.until == 120
-    lease.be_left_alone(10, now=40)
-    assert lease.until == 120
+    assert lease.until == 102
 
 
 @pytest.mark.parametrize("seconds", [5.0, 36.0, 90.0, 300.0])
@@ -70,40 +51,6 @@ def test_the_service_waits_for_longer_than_programs_can_live(seconds: float) -> 
     assert longest_silence(seconds) > seconds + LAST_GRACE
     # Two of its words may be lost.
     assert 3 * beat(seconds) < seconds
-
-
-def promises(directory: Path, lease: float, *, has_agents: bool = True) -> Promises:
-    promises = Promises(directory / PROMISE, lease)
-    promises.load(has_agents=has_agents)
-    return promises
-
-
-def test_what_agents_were_promised_outlives_the_service(tmp_path: Path) -> None:
-    promises(tmp_path, 90, has_agents=False).lengthen(600)
-    assert promises(tmp_path, 60).longest == 600
-    # Still, for as long as nobody says that all of them have been heard, or are gone.
-    later = promises(tmp_path, 60)
-    assert later.longest == 600
-    later.fulfil()
-    assert promises(tmp_path, 60).longest == 60
-
-
-def test_a_lease_that_was_longer_counts_for_those_who_have_it(tmp_path: Path) -> None:
-    promises(tmp_path, 300)
-    assert promises(tmp_path, 90).longest == 300
-    assert promises(tmp_path, 900).longest == 900
-    assert promises(tmp_path, 90).longest == 900
-
-
-def test_agents_of_a_service_that_wrote_no_promise_had_the_lease_of_then(tmp_path: Path) -> None:
-    assert promises(tmp_path / "none", 90, has_agents=False).longest == 90
-    assert promises(tmp_path / "some", 90, has_agents=True).longest == 300
-
-
-def test_a_damaged_promise_is_told(tmp_path: Path) -> None:
-    (tmp_path / PROMISE).write_text("{")
-    with pytest.raises(ValueError, match="cannot be read"):
-        promises(tmp_path, 90)
 
 
 SECOND = 10**9
