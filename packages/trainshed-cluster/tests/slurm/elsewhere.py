@@ -6,11 +6,10 @@ import pytest
 
 from tests.engines.conformance.lab import Lab
 from tests.engines.conformance.suite import Conformance
-from tests.slurm.conformance_lab import new_lab, settle_at_once
+from tests.slurm.conformance_lab import new_lab
 
 
 class TestElsewhere(Conformance):
     @pytest.fixture
-    def lab(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-        settle_at_once(monkeypatch)
+    def lab(self, tmp_path: Path) -> Lab:
         return new_lab(tmp_path)

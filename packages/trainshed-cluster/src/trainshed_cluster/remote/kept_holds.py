@@ -177,7 +177,7 @@ class KeptHolds:
         return {hold.name for hold in (*self._holds, *self._adopted, *self._leaving)}
 
     async def close(self) -> None:
-        """Give all holds back, as far as the cluster answers: `names` are those that it did not take."""
+        """Give all holds back, as far as the cluster answers."""
         await asyncio.gather(
             *(self._leave(hold) for hold in (*self._holds, *self._leaving)), return_exceptions=True
         )
