@@ -67,9 +67,6 @@ class ProcessCluster:
     async def owner(self, project: str) -> Owner:
         return Owner(account=project)
 
-    def suspect(self, node: str) -> None:
-        pass
-
     def detach(self) -> None:
         """Nobody waits for anything but `withhold`."""
 

@@ -8,8 +8,7 @@ sets up TLS; httpx2 speaks HTTP. Only the needed fields of objects are decoded (
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import httpx2
@@ -303,8 +302,6 @@ class Followed(Generic[Item]):
         self.path = path
         #: The objects, by `key`.
         self.objects: dict[str, Item] = {}
-        #: When the last list was begun, in seconds of the monotonic clock.
-        self.listed = 0.0
         self._client = client
         self._kind = kind
         self._tell = tell
@@ -314,10 +311,12 @@ class Followed(Generic[Item]):
     async def list(self) -> None:
         """List all objects; known ones that are not listed are gone. Raises ApiFailure,
         ClusterUnavailable."""
-        begun = time.monotonic()
-        objects, version = await self._client.list(self.path, self._kind)
-        self._version, self.listed = version, begun
-        self._replace({item.key: item for item in objects}, lambda item: True)
+        objects, self._version = await self._client.list(self.path, self._kind)
+        listed = {item.key: item for item in objects}
+        for key in self.objects.keys() - listed.keys():
+            self._drop(key, None)
+        for item in objects:
+            self._put(item)
 
     async def follow(self) -> None:
         """Follow all changes from the last list on. Never returns."""
@@ -345,21 +344,6 @@ class Followed(Generic[Item]):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def ask(self, params: Mapping[str, str], mine: Callable[[Item], bool]) -> None:
-        """Refresh the objects that `params` select, which are those for which `mine` holds. Raises
-        ApiFailure, ClusterUnavailable."""
-        before = dict(self.objects)
-        objects, _ = await self._client.list(self.path, self._kind, params)
-
-        def is_settled(item: Item) -> bool:
-            # What the watch has told meanwhile may be newer than the answer.
-            return self.objects.get(item.key) is before.get(item.key)
-
-        self._replace(
-            {item.key: item for item in objects if is_settled(item)},
-            lambda item: is_settled(item) and mine(item),
-        )
-
     def _reached(self) -> None:
         if self._is_cut:
             log.info("kubernetes: %s: watched again", self.path)
@@ -372,13 +356,6 @@ class Followed(Generic[Item]):
             self._drop(changed.key, changed)
         elif kind != "BOOKMARK":
             self._put(changed)
-
-    def _replace(self, listed: Mapping[str, Item], mine: Callable[[Item], bool]) -> None:
-        gone = [key for key, item in self.objects.items() if key not in listed and mine(item)]
-        for key in gone:
-            self._drop(key, None)
-        for item in listed.values():
-            self._put(item)
 
     def _put(self, changed: Item) -> None:
         before = self.objects.get(changed.key)

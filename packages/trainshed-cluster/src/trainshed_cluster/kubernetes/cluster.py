@@ -46,8 +46,6 @@ T = TypeVar("T")
 
 _TOLD_EVERY = 0.05
 """Seconds for which changes are gathered until they are told."""
-_CONFIRM_EVERY = 2.0
-"""Seconds between two questions about one node on which an agent is silent."""
 _QUOTA_SECONDS = 5.0
 """After which a Pod is asked for again that the namespace's quota did not admit."""
 _GONE_SECONDS = 30.0
@@ -108,9 +106,6 @@ class KubernetesCluster:
         self._given_back: set[HoldName] = set()
         #: Uids of Pods that this service has deleted, until they are gone.
         self._asked_to_go: set[str] = set()
-        #: When each node was last asked about, in seconds of the monotonic clock.
-        self._confirmed: dict[str, float] = {}
-        self._confirming: set[str] = set()
         self._changed = asyncio.Event()
         self._is_dirty = False
         self._report: ClusterReport | None = None
@@ -151,10 +146,7 @@ class KubernetesCluster:
         if self._report is None or self._is_dirty:
             self._is_dirty = False
             self._report = self._compile()
-        nodes = tuple(
-            replace(node, looked=self._confirmed.get(node.node.name)) for node in self._report.nodes
-        )
-        return replace(self._report, nodes=nodes)
+        return replace(self._report, looked=time.monotonic())
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self._reader.get()) is not None:
@@ -162,12 +154,6 @@ class KubernetesCluster:
 
     def detach(self) -> None:
         self._is_detached = True
-
-    def suspect(self, node: str) -> None:
-        last = self._confirmed.get(node, 0.0)
-        if node not in self._confirming and time.monotonic() - last > _CONFIRM_EVERY:
-            self._confirming.add(node)
-            self._tasks.begin(self._confirm(node), f"kubernetes: asking about {node}")
 
     async def owner(self, project: str) -> Owner:
         known = self._settings.namespaces
@@ -594,7 +580,7 @@ class KubernetesCluster:
     def _compile(self) -> ClusterReport:
         assert self._nodes is not None
         report = compile_report(
-            min(followed.listed for followed in (self._nodes, *self._pods)),
+            time.monotonic(),
             self._nodes.objects.values(),
             (pod for followed in self._pods for pod in followed.objects.values()),
             service=self._service,
@@ -625,32 +611,6 @@ class KubernetesCluster:
             await changed.wait()
             await asyncio.sleep(_TOLD_EVERY)
 
-    async def _confirm(self, node: str) -> None:
-        """Read a node, and this service's Pods on it, from the API, because a watch may not have reported
-        their latest changes yet."""
-        began = time.monotonic()
-        assert self._nodes is not None
-        try:
-            itself = {"fieldSelector": f"metadata.name={node}"}
-            await self._nodes.ask(itself, lambda listed: listed.key == node)
-            for followed in self._pods:
-                await followed.ask(
-                    {
-                        "labelSelector": manifests.selector(self._service),
-                        "fieldSelector": f"spec.nodeName={node}",
-                    },
-                    lambda pod: (
-                        pod.spec.node_name == node
-                        and manifests.hold_of(pod, self._service) is not None
-                    ),
-                )
-            self._confirmed[node] = began
-        except (ApiFailure, ClusterUnavailable) as failure:
-            log.info("kubernetes: nothing is told about node %s: %s", node, failure)
-        finally:
-            self._confirming.discard(node)
-            self._touch()
-
 
 def _ended_early(end: HoldEnd) -> ClusterUnavailable:
     """Return the error for a Pod that ended before its agent connected. If its node was lost, neither the
@@ -663,5 +623,4 @@ def _path(pod: Pod) -> str:
 
 
 def _told_of(report: ClusterReport) -> tuple[object, ...]:
-    nodes = tuple(replace(node, looked=None) for node in report.nodes)
-    return nodes, report.agents, report.delays, report.idle
+    return report.nodes, report.agents, report.delays, report.idle

@@ -33,7 +33,7 @@ def compile_report(
     ghosts: Mapping[HoldName, str],
     wanted: Collection[HoldName],
 ) -> ClusterReport:
-    """Compile the report. `looked`: monotonic time in seconds since which no change was missed. `ghosts`: the
+    """Compile the report. `looked`: monotonic time in seconds until which changes are known. `ghosts`: the
     node of each hold whose Pod vanished from the API without an observed end. `wanted`: holds that are
     requested but not held yet."""
     others: dict[str, list[Pod]] = {}

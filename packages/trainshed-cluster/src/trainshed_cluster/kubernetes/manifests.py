@@ -72,11 +72,6 @@ def hold_of(pod: Pod, service: str) -> HoldName | None:
     return name if name.service == service else None
 
 
-def selector(service: str) -> str:
-    """Return the label selector of this service's Pods."""
-    return f"{SERVICE}={service}"
-
-
 def pod(
     settings: KubernetesSettings,
     route: KubernetesRoute,

@@ -376,8 +376,6 @@ class Agents:
         silent = now - agent.silent_since
         longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
         is_over = now - agent.heard > longest
-        if silent >= _SETTLED:  # Reports from before that tell nothing.
-            self.cluster.suspect(agent.node)
         report = self.cluster.report()
         node = next(
             (reported for reported in report.nodes if reported.node.name == agent.node), None
@@ -385,8 +383,7 @@ class Agents:
         # If the cluster does not answer, nothing is known of its nodes.
         known = not any(reported.node.unreached for reported in report.nodes)
         is_down = known and (node is None or node.state is NodeState.GONE)
-        looked = report.looked if node is None or node.looked is None else node.looked
-        is_settled = looked >= agent.silent_since + _SETTLED
+        is_settled = report.looked >= agent.silent_since + _SETTLED
         is_given_up = is_down and is_settled and not (node and node.is_awaited)
         if is_given_up and (is_over or self.options.down_is_lost):
             why = f" ({node.cause})" if node and node.cause else ""

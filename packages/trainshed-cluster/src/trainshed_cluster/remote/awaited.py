@@ -76,9 +76,6 @@ class AwaitedCluster:
         while (report := await self._reports.get()) is not None:
             yield report
 
-    def suspect(self, node: str) -> None:
-        self._cluster.suspect(node)
-
     def detach(self) -> None:
         self._cluster.detach()
 

@@ -117,8 +117,6 @@ class NodeReport(Struct, frozen=True):
     cause: str = ""
     #: Name or address by which other nodes reach it; "" = its name.
     address: str = ""
-    #: When the query that found this began, if not with the others (`ClusterReport.looked`).
-    looked: float | None = None
     #: Of a node that is GONE: the cluster still waits for it, and says nothing of what runs there.
     is_awaited: bool = False
 
@@ -129,7 +127,7 @@ class ClusterReport(Struct, frozen=True):
     nodes: tuple[NodeReport, ...]
     #: All holds of this service, with the nodes on which one of its agents runs, as far as the cluster knows.
     agents: Mapping[HoldName, frozenset[str]]
-    #: When the look began, in seconds of the monotonic clock.
+    #: When the look began, in seconds of the monotonic clock; now, of what a watch has told.
     looked: float
     #: The cluster's reasons why the requests of `acquire` calls are not granted yet. A change in them is a
     #: change of the report.
@@ -169,11 +167,6 @@ class Cluster(Protocol):
     def watch(self) -> AsyncIterator[ClusterReport]:
         """Yield each look that found something else than the one before, until `close`. There is one
         reader."""
-        ...
-
-    def suspect(self, node: str) -> None:
-        """Note that an agent on a node is silent: a cluster that is not looked at every few seconds anyway
-        soon checks the node (`NodeReport.looked`)."""
         ...
 
     def detach(self) -> None:

@@ -131,9 +131,6 @@ class SlurmCluster:
         while (report := await self._reader.get()) is not None:
             yield report
 
-    def suspect(self, node: str) -> None:
-        pass  # The cluster is looked at regularly anyway.
-
     def detach(self) -> None:
         self._is_detached = True
 

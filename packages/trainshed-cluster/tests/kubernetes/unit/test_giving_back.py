@@ -49,8 +49,7 @@ LEAVING = pod("Running", 3, deletionTimestamp="2026-11-23T00:00:00Z")
 
 
 class Api:
-    """With one Pod. `leaving`: what is told of the Pod once it is deleted. `confirmed`: what a list of a
-    node's Pods has."""
+    """With one Pod. `leaving`: what is told of the Pod once it is deleted."""
 
     def __init__(
         self,
@@ -62,8 +61,6 @@ class Api:
         self.leaving = leaving
         self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.deleted: list[str] = []
-        self.confirming = asyncio.Event()
-        self.confirmed: asyncio.Future[list[dict[str, Any]]] = asyncio.Future()
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         of_pods = request.url.path.endswith("/pods")
@@ -73,9 +70,6 @@ class Api:
             return httpx2.Response(200, json={})
         if "watch" in request.url.params:
             return httpx2.Response(200, content=self._changes(of_pods))
-        if of_pods and "fieldSelector" in request.url.params:
-            self.confirming.set()
-            return httpx2.Response(200, json={"metadata": {}, "items": await self.confirmed})
         items = [pod(self.phase, 1)] if of_pods else [NODE]
         return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
 
@@ -84,12 +78,6 @@ class Api:
             kind, item = await self.events.get()
             yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
         await asyncio.Event().wait()
-
-
-async def confirmed(here: cluster.KubernetesCluster) -> None:
-    """Until what is known of the node was asked for once more."""
-    while here.report().nodes[0].looked is None:  # noqa: ASYNC110 - nothing tells of it
-        await asyncio.sleep(0)
 
 
 async def not_there(here: cluster.KubernetesCluster) -> None:
@@ -157,29 +145,3 @@ async def test_a_pod_that_this_service_deletes_is_not_told_as_deleted_by_others(
     await here.give_back(NAME)
     assert await asking is None
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
-
-
-async def test_an_end_that_is_told_late_is_believed_all_the_same(start: Start) -> None:
-    """A list has the Pod no more before the watch says how it ended; until then it may live."""
-    api = Api()
-    here = await start(api)
-    api.confirmed.set_result([])
-    here.suspect("a")
-    await confirmed(here)
-    assert NAME in here.report().agents
-    api.events.put_nowait(("DELETED", pod("Succeeded", 3)))
-    await not_there(here)
-    end = await here.ended(NAME)
-    assert end is not None and end.why == "Pod one has ended with exit code 0"
-
-
-async def test_a_list_that_is_older_than_what_was_told_brings_nothing_back(start: Start) -> None:
-    api = Api()
-    here = await start(api)
-    here.suspect("a")
-    await api.confirming.wait()
-    api.events.put_nowait(("DELETED", pod("Succeeded", 3)))
-    await not_there(here)
-    api.confirmed.set_result([pod("Running", 2)])
-    await confirmed(here)
-    assert not here.report().agents
