@@ -6,10 +6,12 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
 from trainshed.engines.local.reconciler import Leases
-from trainshed.engines.local.slot_handle import TABLE, Event, SlotHandle, State
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, Slot
 from trainshed.replica import protocol
 
@@ -65,54 +67,35 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     leases.close()
 
 
-def test_what_follows_in_each_state_from_each_event_is_a_total_table() -> None:
-    """An end stays an end until the next incarnation begins, and nobody is called twice."""
-    assert {state: set(row) for state, row in TABLE.items()} == {
-        state: set(Event) for state in State
-    }
-    for state in State:
-        assert TABLE[state][Event.BEGUN] is State.UNKNOWN
-        assert TABLE[state][Event.ENDED] is State.ENDED
-        if state is not State.ENDED:
-            assert TABLE[state][Event.CONNECTED] is State.ATTACHED
-            assert TABLE[state][Event.DISCONNECTED] is State.UNKNOWN
-    assert {TABLE[State.ENDED][event] for event in set(Event) - {Event.BEGUN}} == {State.ENDED}
-    assert TABLE[State.ATTACHED][Event.FOUND_HELD] is State.ATTACHED
-
-
-async def test_a_slot_goes_through_its_table() -> None:
-    """Every three events: the state is the table's, each end is told once, and who is not connected is looked
-    into."""
-    for events in itertools.product(Event, repeat=3):
-        events_told: list[EngineEvent] = []
-        unclear: list[SlotHandle] = []
-        subject = slot_handle("a", emit=events_told.append, unclear=unclear.append)
-        expected, ends, looks, incarnation = subject.state, 0, 0, 1
-        others: list[socket.socket] = []
-        for event in events:
-            before, expected = expected, TABLE[expected][event]
-            ends += before is not State.ENDED and expected is State.ENDED
-            match event:
-                case Event.BEGUN:
-                    incarnation += 1
-                    subject.begin(incarnation)
-                case Event.FOUND_HELD:
-                    subject.settle(incarnation, findings.Held())
-                case Event.CONNECTED:
-                    ours, theirs = socket.socketpair()
-                    others.append(theirs)
-                    subject.settle(incarnation, findings.Alive(ours))
-                case Event.DISCONNECTED:
-                    # Only a connection breaks, and only who is held is called.
-                    if before is State.ATTACHED:
-                        others[-1].close()
-                        await asyncio.sleep(0.001)
-                        looks += 1
-                    elif before is State.HELD:
-                        subject.call()
-                        looks += 1
-                case Event.ENDED:
-                    subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
-            assert subject.state is expected
-        assert (len(events_told), len(unclear)) == (ends, looks)
-        subject.close()
+@pytest.mark.parametrize("events", itertools.product(("begin", "connect", "break", "end"), repeat=3))
+async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into(
+    events: tuple[str, ...],
+) -> None:
+    """An end is final until the next incarnation begins."""
+    ends: list[EngineEvent] = []
+    unclear: list[SlotHandle] = []
+    subject = slot_handle("a", emit=ends.append, unclear=unclear.append)
+    told, looks, incarnation, is_live = 0, 0, 1, True
+    other: socket.socket | None = None
+    for event in events:
+        match event:
+            case "begin":
+                incarnation, is_live, other = incarnation + 1, True, None
+                subject.begin(incarnation)
+            case "connect":
+                ours, theirs = socket.socketpair()
+                other = theirs if is_live else None
+                subject.settle(incarnation, findings.Alive(ours))
+            case "break" if other is not None:
+                other.close()
+                await asyncio.sleep(0.001)
+                looks, other = looks + 1, None
+            case "break":
+                subject.settle(incarnation, findings.Changing())
+                looks += is_live
+            case _:
+                subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
+                told, is_live, other = told + is_live, False, None
+        assert subject.is_live is is_live
+        assert (len(ends), len(unclear)) == (told, looks)
+    subject.close()

@@ -18,14 +18,14 @@ from trainshed.engines.launch.documents import Revealed, revealed
 from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies, Keeping
-from trainshed.engines.local.findings import probe_all
+from trainshed.engines.local.findings import probe_latest
 from trainshed.engines.local.gangs import Gangs, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Leases, Reconciler
-from trainshed.engines.local.slot_handle import SlotHandle, State
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
 from trainshed.engines.local.terminals import Viewer, open_in
 from trainshed.engines.port import (
@@ -38,7 +38,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.registry import USAGE_EVERY, EngineContext
 from trainshed.engines.streams import FileStreams
-from trainshed.eventloop.background import Crew, begin, in_turns, joined
+from trainshed.eventloop.background import Crew, in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
@@ -46,8 +46,6 @@ log = logging.getLogger(__name__)
 
 _IN_A_TURN = 8
 """Replicas of a gang that something is done for before others have their turn on the loop."""
-_CALLED_AT_ONCE = 20
-"""Shims that are called before those that have answered are heard."""
 _WARM_IDLE = 600.0
 """Seconds without a program after which a preloader ends."""
 
@@ -103,7 +101,6 @@ class LocalEngine:
             partial(self._reconciler.evict, lease=options.lease),
             lambda: self._tasks.begin(self._spawner.replace_hung(), "replacing the zygote"),
         )
-        self._calling: asyncio.Task[None] | None = None
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
         self._closed = False
@@ -130,18 +127,17 @@ class LocalEngine:
         self._gangs.begin(
             shares, resolves=self._probe.is_named, own_users=level == protocol.LEVEL_OWN
         )
-        for found_gang in await asyncio.to_thread(probe_all, self._layout):
-            if not found_gang.slots:
+        for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
+            if not slots:
                 # No slot was given out, so nothing ever ran there.
-                self._layout.discard(found_gang.job_uid, found_gang.attempt)
+                self._layout.discard(*key)
                 continue
-            gang = self._gangs.add(found_gang.job_uid, found_gang.attempt, found_gang.slots)
-            for slot_finding in found_gang.replicas:
-                slot_handle = gang[slot_finding.replica]
-                slot_handle.begin(slot_finding.incarnation)
-                slot_handle.settle(slot_finding.incarnation, slot_finding.finding)
+            for slot_handle in self._gangs.add(*key, slots).values():
+                latest = await asyncio.to_thread(probe_latest, slot_handle.directory)
+                if latest is not None:
+                    slot_handle.begin(latest[0])
+                    slot_handle.settle(*latest)
         self._leases.watch()
-        self._calling = begin(self._call(), "calling the shims of an earlier service")
         await self._spawner.keep_pool(level)
         await self._autopsies.start()
         self._sweeper.later()
@@ -150,8 +146,6 @@ class LocalEngine:
         self._closed = True
         self._leases.close()
         await self._tasks.close()
-        if self._calling is not None:
-            await asyncio.wait((self._calling,))
         for slot_handle in self._gangs.slot_handles():
             slot_handle.close()
         await self._reconciler.close()
@@ -321,16 +315,6 @@ class LocalEngine:
                 yield self._events.popleft()
             self._wake.clear()
             await self._wake.wait()
-
-    async def _call(self) -> None:
-        """Connect to the shims that hold slots, in the background of a service's start: each has to wake up,
-        mostly on the caller's processor. A shim that needs an order meanwhile is connected to at once."""
-        held = [handle for handle in self._gangs.slot_handles() if handle.state is State.HELD]
-        async for some in in_turns(held, _CALLED_AT_ONCE):
-            for slot_handle in some:
-                if self._closed:
-                    return
-                slot_handle.call()
 
     def _emit(self, event: EngineEvent) -> None:
         self._events.append(event)

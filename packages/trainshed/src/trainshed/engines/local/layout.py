@@ -55,9 +55,9 @@ class Layout:
     def attempt(self, job_uid: JobUid, attempt: int) -> Path:
         return self.slots / f"{job_uid}/{attempt}"
 
-    def attempts(self) -> Iterator[tuple[JobUid, int]]:
-        """Yield every attempt that has a directory, in no order. Removes the directories of jobs that have no
-        attempt left."""
+    def gangs(self) -> Iterator[tuple[tuple[JobUid, int], tuple[Slot, ...]]]:
+        """Yield every attempt that has a directory, with its slots, in no order. Removes the directories of
+        jobs that have no attempt left."""
         for job in self.slots.iterdir():
             if job.name.isdigit():
                 attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
@@ -65,15 +65,12 @@ class Layout:
                     with contextlib.suppress(OSError):
                         job.rmdir()
                 for attempt in attempts:
-                    yield JobUid(int(job.name)), int(attempt)
+                    key = JobUid(int(job.name)), int(attempt)
+                    yield key, self._read(*key)
 
-    def record(self, job_uid: JobUid, attempt: int) -> Path:
-        """Return the path of the file that lists an attempt's slots."""
-        return self.attempt(job_uid, attempt) / SLOTS
-
-    def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
+    def _read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
         """Return the gang's slots as they were given out; () if none were."""
-        documents = durable.read_document(str(self.record(job_uid, attempt))) or {}
+        documents = durable.read_document(str(self.attempt(job_uid, attempt) / SLOTS)) or {}
         return tuple(
             Slot(ReplicaId.parse(replica), **fields) for replica, fields in documents.items()
         )
@@ -87,11 +84,12 @@ class Layout:
     def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
         """Record the attempt's slots, atomically. The file is not synced: a power cut that loses it ends the
         processes as well."""
-        self.attempt(job_uid, attempt).mkdir(parents=True, exist_ok=True)
+        directory = self.attempt(job_uid, attempt)
+        directory.mkdir(parents=True, exist_ok=True)
         fields = {str(slot.replica): asdict(slot) for slot in slots}
         for own in fields.values():
             del own["replica"]
-        durable.write(str(self.record(job_uid, attempt)), json.dumps(fields), sync=False)
+        durable.write(str(directory / SLOTS), json.dumps(fields), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
         """Bring the gang's hosts file up to date, in place so that running programs see it; return its path.

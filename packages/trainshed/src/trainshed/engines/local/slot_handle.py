@@ -1,16 +1,15 @@
 """The engine's view of one slot: its incarnation, how that stands, and what was reported of it.
 
-A slot is a state machine of four states; `TABLE` says what follows in each from each event.
+A slot is in one of three states: its end is known, or its shim is connected, or it has to be looked into
+(`reconciler`), which every loss of a connection begins. An end is final until the next incarnation begins.
 """
 
 import asyncio
 import contextlib
-import enum
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import (
@@ -34,67 +33,6 @@ from trainshed.engines.port import (
 )
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import clients, journal
-
-
-class State(enum.Enum):
-    """How the slot's latest incarnation stands, as far as this service knows."""
-
-    UNKNOWN = enum.auto()
-    """It was begun, and no shim of it is connected: it has to be looked into."""
-    HELD = enum.auto()
-    """A shim that an earlier service started holds the slot; it was not called yet."""
-    ATTACHED = enum.auto()
-    """Its shim is connected, or was asked for with the connection that it is to have."""
-    ENDED = enum.auto()
-    """Its end is known; before the first incarnation, too."""
-
-
-class Event(enum.Enum):
-    """What happens to a slot."""
-
-    BEGUN = enum.auto()
-    """The next incarnation begins."""
-    FOUND_HELD = enum.auto()
-    """The slot's lock shows that a shim holds it."""
-    CONNECTED = enum.auto()
-    """There is a connection to its shim."""
-    DISCONNECTED = enum.auto()
-    """The connection to its shim broke, or its shim could not be called."""
-    ENDED = enum.auto()
-    """Its end was told by its shim, or found in its files."""
-
-
-TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.UNKNOWN: {
-        Event.BEGUN: State.UNKNOWN,
-        Event.FOUND_HELD: State.HELD,
-        Event.CONNECTED: State.ATTACHED,
-        Event.DISCONNECTED: State.UNKNOWN,
-        Event.ENDED: State.ENDED,
-    },
-    State.HELD: {
-        Event.BEGUN: State.UNKNOWN,
-        Event.FOUND_HELD: State.HELD,
-        Event.CONNECTED: State.ATTACHED,
-        Event.DISCONNECTED: State.UNKNOWN,
-        Event.ENDED: State.ENDED,
-    },
-    State.ATTACHED: {
-        Event.BEGUN: State.UNKNOWN,
-        Event.FOUND_HELD: State.ATTACHED,
-        Event.CONNECTED: State.ATTACHED,
-        Event.DISCONNECTED: State.UNKNOWN,
-        Event.ENDED: State.ENDED,
-    },
-    State.ENDED: {
-        Event.BEGUN: State.UNKNOWN,
-        # What was known of an incarnation that has ended meanwhile.
-        Event.FOUND_HELD: State.ENDED,
-        Event.CONNECTED: State.ENDED,
-        Event.DISCONNECTED: State.ENDED,
-        Event.ENDED: State.ENDED,
-    },
-}
 
 _RETRIES = 3
 _ENDED = protocol.encode({"e": "refused", "cause": "the replica has ended in this moment"})
@@ -175,12 +113,12 @@ class SlotHandle:
         self.retries_left = _RETRIES
         #: Its start found the disk full, and is to be tried again.
         self.wants_room = False
-        self.state = State.ENDED
         self._emit = emit
         #: Called when it has to be looked into how it stands.
         self._unclear = unclear
         self._link: Link | None = None
         self._started = 0
+        #: How it ended; None = that is not known, or nothing was launched yet.
         self._record: protocol.Message | None = None
         self._grace: int | None = None
         self._heard_of = False
@@ -194,7 +132,7 @@ class SlotHandle:
     @property
     def is_live(self) -> bool:
         """Whether a program of it runs, or may run."""
-        return self.state is not State.ENDED
+        return self.incarnation > 0 and self._record is None
 
     @property
     def has_failed(self) -> bool:
@@ -220,7 +158,6 @@ class SlotHandle:
         """Begin another incarnation. `plan`: the `LaunchDocument` by which it is to start; None = an earlier
         service started it."""
         self.close()
-        self._see(Event.BEGUN)
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
@@ -231,23 +168,9 @@ class SlotHandle:
         self._heard_of = True  # Its first lease begins now.
         self._silent = 0
 
-    def _see(self, event: Event) -> None:
-        self.state = TABLE[self.state][event]
-
-    def call(self) -> None:
-        """Connect to the shim, if that was not done yet. Does not block."""
-        if self.state is not State.HELD:
-            return
-        try:
-            self.attach(clients.connect(str(self.directory)))
-        except OSError:
-            # It begins, ends or dies, or this process has no file handle left.
-            self._disconnected()
-
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and send the orders that it has not got yet."""
         self.close()
-        self._see(Event.CONNECTED)
         self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
@@ -259,7 +182,6 @@ class SlotHandle:
         is_excused = self._heard_of or self.wants_room
         self._silent = 0 if is_excused else self._silent + 1
         self._heard_of = False
-        self.call()
         if self._link is not None:
             # Its loop answers `pong` at once.
             self._link.order({"o": "ping", "n": self._silent})
@@ -281,13 +203,10 @@ class SlotHandle:
             self.report(self.incarnation, self._record)
         elif self._link is not None:
             self._link.order({"o": "stop", "grace": grace})
-        else:
-            self.call()
 
     def inject(self, fault: Fault) -> bool:
         """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it lives
         and cannot be reached now."""
-        self.call()
         if self._link is not None:
             self._link.order({"o": "fault", "kind": fault.value})
         return self._link is not None or not self.is_live
@@ -329,8 +248,6 @@ class SlotHandle:
                 self.attach(connection)
             case findings.NeverStarted():
                 self.lose(protocol.NEVER_STARTED)
-            case findings.Held():
-                self._see(Event.FOUND_HELD)
             case findings.Changing():
                 self._unclear(self)
 
@@ -340,8 +257,6 @@ class SlotHandle:
             self.report(self.incarnation, self._record)
         elif self._started:
             self._emit_started(self.incarnation, self._started)
-        else:
-            self.call()
 
     def report(
         self,
@@ -428,7 +343,6 @@ class SlotHandle:
 
     def _disconnected(self) -> None:
         self.close()
-        self._see(Event.DISCONNECTED)
         if self.is_live:
             self._unclear(self)
 
@@ -436,7 +350,6 @@ class SlotHandle:
         if not self.is_live:
             return  # The end was learned from the shim and from the files.
         self._record = record
-        self._see(Event.ENDED)
         self.close()
         self.report(self.incarnation, record, notes)
 
