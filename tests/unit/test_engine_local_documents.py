@@ -18,7 +18,7 @@ REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
 HOST = HostFacts(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
 GROUND = SharedPaths(
-    hidden=("/data",),
+    hidden=(Path("/data"),),
     access=ServiceAccess(Path("/data/buckets.sock")),
     ambient={"PIP_INDEX_URL": "http://127.0.0.1/simple", "SECRET": "x", "PATH": "/service"},
 )

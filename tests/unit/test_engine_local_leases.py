@@ -67,7 +67,9 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     leases.close()
 
 
-@pytest.mark.parametrize("events", itertools.product(("begin", "connect", "break", "end"), repeat=3))
+@pytest.mark.parametrize(
+    "events", itertools.product(("begin", "connect", "break", "end"), repeat=3)
+)
 async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into(
     events: tuple[str, ...],
 ) -> None:

@@ -185,18 +185,8 @@ class Settings(Struct, frozen=True):
 
 _HANDED_DOWN = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
 """By engine and its setting `queue`: the scheduler that gives jobs their nodes instead of the service."""
-LOCAL_ENGINE = (
-    "nodes",
-    "node_cpus",
-    "node_memory",
-    "node_accelerators",
-    "isolation",
-    "visible_paths",
-    "max_processes",
-    "enforce_disk",
-    "autopsy_ttl",
-)
-"""Settings of the local engine."""
+LOCAL_ENGINE = ("nodes", "node_cpus", "node_memory", "node_accelerators")
+"""Settings of the local engine alone."""
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:

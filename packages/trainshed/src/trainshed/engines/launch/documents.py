@@ -133,7 +133,7 @@ def _warm(
 def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.Isolation:
     slot, host, shared = where.slot, where.host, where.shared
     software, image = plan.software, plan.software.image
-    mounts = [(path, path, True) for path in shared.visible]
+    mounts = [(str(path), str(path), True) for path in shared.visible]
     if plan.reduction.packages and image is not None and image.directory:
         mounts.append((plan.reduction.packages, REDUCTION_PACKAGES, True))
     mounts += edits.mounts
@@ -143,7 +143,7 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
         hostname=slot.hostname if host.namespaced else "",
         hosts=str(where.hosts),
         users=(slot.users, users.COUNT) if slot.users else (),
-        hidden=(*shared.hidden, *CLOSED),
+        hidden=(*map(str, shared.hidden), *CLOSED),
         covered=COVERED,
         read_only=tuple(sorted({*map(str, shared.read_only), *software.read_only, *template})),
         mounts=tuple(mounts),

@@ -70,11 +70,11 @@ class SharedPaths(Struct, frozen=True):
     """The settings that all launch documents of one engine share."""
 
     #: Directories whose content programs must not see.
-    hidden: tuple[str, ...] = ()
+    hidden: tuple[Path, ...] = ()
     #: Paths that they may only read, visible even inside hidden ones.
     read_only: tuple[Path, ...] = ()
     #: Further such paths, chosen by the operator.
-    visible: tuple[str, ...] = ()
+    visible: tuple[Path, ...] = ()
     access: ServiceAccess = NO_ACCESS
     #: The service's own environment.
     ambient: Mapping[str, str] | None = None
@@ -84,9 +84,9 @@ class SharedPaths(Struct, frozen=True):
     usage_every: float = 0.0
     #: A replica whose files take more than its disk is ended.
     disk_enforced: bool = False
-    #: Ports of the service, which programs can bind on their own address alone.
+    #: Ports of the service, which programs can bind on their own address alone, also while it is away.
     kept_ports: tuple[int, ...] = ()
-    #: Slots' journals are read again after a power cut, so that they are synced.
+    #: Slots' journals are read again after a power cut, so that they are synced, which costs each start.
     outlasts_power: bool = True
 
 

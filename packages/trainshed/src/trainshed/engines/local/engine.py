@@ -61,22 +61,19 @@ class LocalEngine:
         *,
         zygote: ZygoteHandle | None = None,
     ) -> None:
-        options = options or Options()
         identity = machine.identity(data)
         self._layout = Layout(data.resolve())
+        options = self._options = (options or Options()).on_this_machine(self._layout)
         self._streams = FileStreams(self._layout.logs)
         self._probe = HostProbe(options, identity)
-        self._secrets = options.secrets
         self._spawner = Spawner(zygote)
         self._tasks = Crew()
-        shared = self._shared = options.shared(self._layout)
-        self._keeping = options.keeping
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
         self._shims = Shims(
             self._layout,
             self._streams,
             self._probe,
-            shared,
+            options,
             self._spawner,
             preloaders=self._preloaders,
         )
@@ -107,7 +104,8 @@ class LocalEngine:
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`."""
-        return BuildPlace(self._probe.host, self._shared.hidden, self._shared.visible)
+        hidden, visible = self._options.hidden, self._options.visible
+        return BuildPlace(self._probe.host, tuple(map(str, hidden)), tuple(map(str, visible)))
 
     # --- the port ---
 
@@ -117,7 +115,7 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        return replace(self._probe.capabilities(), autopsies=self._keeping.ttl > 0)
+        return replace(self._probe.capabilities(), autopsies=self._options.keeping.ttl > 0)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
@@ -168,7 +166,7 @@ class LocalEngine:
         return self._gangs.names()
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
-        await self.launch_by(plans, lambda starting: revealed(starting, self._secrets))
+        await self.launch_by(plans, lambda starting: revealed(starting, self._options.secrets))
 
     async def launch_by(
         self,
@@ -367,20 +365,20 @@ class LocalEngine:
 def new_engine(context: EngineContext) -> LocalEngine:
     """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, by
     their names in docs/settings.md."""
-    table = context.settings
+    table, rules = context.settings, context.rules
     options = Options(
         access=context.access,
         hidden=context.hidden,
-        keeping=Keeping(round(table["autopsy_ttl"] * 3600e9)),
+        keeping=Keeping(rules.autopsy_ttl),
         now=context.now,
         nodes=table["nodes"],
         secrets=context.secrets,
-        level=table["isolation"],
-        visible=tuple(Path(path) for path in table["visible_paths"].split(":") if path),
-        processes=table["max_processes"],
+        level=rules.isolation,
+        visible=rules.visible,
+        processes=rules.max_processes,
         kept_ports=context.kept_ports,
         usage_every=USAGE_EVERY,
-        disk_enforced=table["enforce_disk"],
+        disk_enforced=rules.enforce_disk,
         warm_idle=_WARM_IDLE,
         declared=machine.Declared(
             table["node_cpus"], round(table["node_memory"] * 2**30), table["node_accelerators"]

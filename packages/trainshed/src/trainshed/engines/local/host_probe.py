@@ -2,6 +2,7 @@
 follow from them."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from trainshed.core.capacity import Node
@@ -54,7 +55,7 @@ class HostProbe:
         """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
         of the slots. Raises LevelUnavailable."""
         options = self._options
-        source = options.devices or NvmlDevices(options.environment())
+        source = options.devices or NvmlDevices(os.environ)
         finding = joined(asyncio.to_thread(source.find))
         try:
             level = await self._find_level(spawner, scratch)
