@@ -1,12 +1,10 @@
-"""Leases are counted in questions without an answer. No clock, no processes."""
+"""Leases are counted in questions without an answer; a slot's end is told once. No clock, no processes."""
 
 import asyncio
 import itertools
 import socket
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
@@ -54,12 +52,11 @@ async def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_o
 
 
 async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
-    silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
-    other.wants_room = True
+    silent, over = slot_handle("a"), slot_handle("b")
     over.lose("gone")
     late: asyncio.Queue[SlotHandle] = asyncio.Queue()
     unborn: list[None] = []
-    handles = [silent, other, over]
+    handles = [silent, over]
     leases = Leases(0.003, lambda: iter(handles), late.put_nowait, lambda: unborn.append(None))
     leases.watch()
     assert await asyncio.wait_for(late.get(), 60) is silent
@@ -67,37 +64,33 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     leases.close()
 
 
-@pytest.mark.parametrize(
-    "events", itertools.product(("begin", "connect", "break", "end"), repeat=3)
-)
-async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into(
-    events: tuple[str, ...],
-) -> None:
-    """An end is final until the next incarnation begins."""
-    ends: list[EngineEvent] = []
-    unclear: list[SlotHandle] = []
-    subject = slot_handle("a", emit=ends.append, unclear=unclear.append)
-    told, looks, incarnation, is_live = 0, 0, 1, True
-    other: socket.socket | None = None
-    for event in events:
-        match event:
-            case "begin":
-                incarnation, is_live, other = incarnation + 1, True, None
-                subject.begin(incarnation)
-            case "connect":
-                ours, theirs = socket.socketpair()
-                other = theirs if is_live else None
-                subject.settle(incarnation, findings.Alive(ours))
-            case "break" if other is not None:
-                other.close()
-                await asyncio.sleep(0.001)
-                looks, other = looks + 1, None
-            case "break":
-                subject.settle(incarnation, findings.Changing())
-                looks += is_live
-            case _:
-                subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
-                told, is_live, other = told + is_live, False, None
-        assert subject.is_live is is_live
-        assert (len(ends), len(unclear)) == (told, looks)
-    subject.close()
+async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into() -> None:
+    """Whatever happens three times in a row. An end is final until the next incarnation begins."""
+    for events in itertools.product(("begin", "connect", "break", "end"), repeat=3):
+        ends: list[EngineEvent] = []
+        unclear: list[SlotHandle] = []
+        subject = slot_handle("a", emit=ends.append, unclear=unclear.append)
+        reported, looks, incarnation, is_live = 0, 0, 1, True
+        other: socket.socket | None = None
+        for event in events:
+            match event:
+                case "begin":
+                    incarnation, is_live, other = incarnation + 1, True, None
+                    subject.begin(incarnation)
+                case "connect":
+                    ours, theirs = socket.socketpair()
+                    other = theirs if is_live else None
+                    subject.settle(incarnation, findings.Alive(ours))
+                case "break" if other is not None:
+                    other.close()
+                    await asyncio.sleep(0.001)
+                    looks, other = looks + 1, None
+                case "break":
+                    subject.settle(incarnation, findings.Changing())
+                    looks += is_live
+                case _:
+                    subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
+                    reported, is_live, other = reported + is_live, False, None
+            assert subject.is_live is is_live
+            assert (len(ends), len(unclear)) == (reported, looks), events
+        subject.close()

@@ -1,9 +1,6 @@
-"""Starts that meet a full disk after the engine has looked for room: they have not begun, and are made when
-there is room."""
+"""Starts that meet a full disk after the engine has looked for room."""
 
-import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -14,7 +11,8 @@ from tests.commands import disk_of
 from tests.contract.engines.conftest import House
 from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
 from tests.contract.engines.test_terminals import shown
-from trainshed.engines.local import layout, reconciler
+from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.engines.local import layout
 from trainshed.replica import protocol
 
 
@@ -22,7 +20,6 @@ from trainshed.replica import protocol
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A data directory on a file system of 8 MB, of which the engine takes the last byte for room."""
     monkeypatch.setattr(layout, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(reconciler, "_PAUSE", 0.1)
     with disk_of("size=8m,mode=755", tmp_path / "disk") as disk:
         yield disk / "data"
 
@@ -38,34 +35,20 @@ def full(disk: Path) -> Generator[None]:
     filler.unlink()
 
 
-class Ear(logging.Handler):
-    """Hears when the engine has found that a start has not begun."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard = asyncio.Event()
-        logging.getLogger(reconciler.__name__).addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "not started: the disk is full or read-only" in record.getMessage():
-            logging.getLogger(reconciler.__name__).removeHandler(self)
-            self.heard.set()
-
-
-async def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house: House) -> None:
-    await house.restart(lease=3)
-    uid, ear = house.job(), Ear()
+async def test_a_start_that_finds_the_disk_full_is_the_services_fault(house: House) -> None:
+    """And costs a retry, of which the program runs."""
+    uid = house.job()
     await house.allocate(uid)
-    plan = house.plan(uid, "echo", "ran")
     # What the launch itself writes fits in.
     hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
     hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
     with full(house.data.parent):
-        await house.engine.launch([plan])
-        await asyncio.wait_for(ear.heard.wait(), 60)
-        await asyncio.sleep(4)  # Longer than a lease: it is not silent, it waits.
-        assert not house.ends(uid)
-    assert (await house.exit(uid)).exit.exit_code == 0
+        await house.engine.launch([house.plan(uid, "echo", "ran")])
+        end = await house.end(uid)
+    assert isinstance(end, ReplicaLost) and end.by_service
+    assert "the disk takes nothing" in end.cause
+    await house.engine.launch([house.plan(uid, "echo", "ran", incarnation=2)])
+    assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
     assert house.texts(uid) == ["ran"]
 
 

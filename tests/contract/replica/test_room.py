@@ -2,7 +2,6 @@
 in silence)."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -154,46 +153,3 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
         finally:
             process.kill()
             process.communicate(timeout=PATIENCE)
-
-
-@LEVELS
-@pytest.mark.parametrize("limit", ["size", "nr_inodes"])
-def test_a_start_that_finds_the_disk_full_has_not_begun(
-    small_disk: Path, zygote: spawner.ZygoteHandle, level: str, limit: str
-) -> None:
-    """Issue 14: wherever in a start the room ends, its job paid for it. It can be made again, and its program
-    runs once."""
-    place = Place(small_disk, zygote, level)
-    fill(small_disk).unlink()
-    refused = 0
-    for free in range(24):
-        system = os.statvfs(small_disk)
-        used = (
-            system.f_files - system.f_ffree
-            if limit == "nr_inodes"
-            else system.f_blocks - system.f_bfree
-        )
-        unit = 1 if limit == "nr_inodes" else system.f_frsize
-        remount(small_disk, f"{limit}={(used + free) * unit}")
-        line = place.again("print('ran')", environ={"PATH": os.environ["PATH"]})
-        answer = line.hear("started", "refused", "lost")
-        if answer["e"] == "started":
-            break
-        assert answer == {"e": "refused", "cause": protocol.REFUSED_FULL}
-        assert journal.Entries(str(place.slot)).latest == 0
-        assert not place.logs.exists() or not place.log()
-        with pytest.raises(EOFError):
-            line.hear("started")
-        refused += 1
-    else:
-        pytest.fail("it never found enough room")
-    assert refused
-    remount(small_disk, "size=8m,nr_inodes=1000")
-    assert line.record()["exit_code"] == 0
-    assert place.texts() == ["ran"]
-    again = place.again("print('ran')").hear("started", "refused", "lost")
-    assert again == {"e": "refused", "cause": protocol.REFUSED_KNOWN}
-
-
-def remount(disk: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True, timeout=PATIENCE)

@@ -59,9 +59,6 @@ start it by another interpreter."""
 REFUSED_HELD = "held"
 REFUSED_KNOWN = "known"
 REFUSED_STOPPED = "stopped"
-REFUSED_FULL = "full"
-"""There was no room on the disk for its records or its files: nothing of it ran, and it may be started
-again."""
 
 NEVER_STARTED = "never started"
 SHIM_LOST = "the replica's shim was killed; its program died with it"

@@ -206,7 +206,7 @@ def _attend(main: main_process.MainProcess, order: bytes, connection: socket.soc
     ):  # Handles of what it asks about socket calls are closed so.
         lines += data
     for line in lines.splitlines():
-        if line.startswith((b"failed ", b"full ")):
+        if line.startswith(b"failed "):
             raise OSError(line.partition(b" ")[2].decode("utf-8", "replace"))
     poll = select.poll()
     poll.register(children, select.POLLIN)

@@ -80,11 +80,7 @@ class LocalEngine:
         self._sweeper = Sweeper(self._layout.trash)
         self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
         self._viewer = Viewer(self._autopsies, self._spawner)
-        self._reconciler = Reconciler(
-            self._shims.request,
-            self._may_not_start,
-            self._layout.require_room,
-        )
+        self._reconciler = Reconciler(self._shims.request)
         self._gangs = Gangs(
             self._layout,
             options.places or identity,

@@ -22,8 +22,8 @@ from trainshed.replica.system import durable
 SLOTS = "slots.json"
 """File in the directory of an attempt: its slots, by replica."""
 _LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
-"""What has to be free for a program to be started: a shim that finds no room at its start can only give
-up."""
+"""What has to be free for a program to be started: a shim that finds no room at its start can only give up,
+which costs its job a retry."""
 
 
 class Layout:

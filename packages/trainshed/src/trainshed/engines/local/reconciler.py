@@ -74,18 +74,9 @@ class Leases:
 class Reconciler:
     """Brings slot handles in line with the actual state of their shims."""
 
-    def __init__(
-        self,
-        request: Callable[[SlotHandle], Awaitable[None]],
-        forbidden: Callable[[SlotHandle, int], bool],
-        require_room: Callable[[], None],
-    ) -> None:
+    def __init__(self, request: Callable[[SlotHandle], Awaitable[None]]) -> None:
         #: Requests a shim for a slot from the zygote.
         self._request = request
-        #: Whether an incarnation was stopped before it began.
-        self._forbidden = forbidden
-        #: Raises OSError while the disk is full.
-        self._require_room = require_room
         self._tasks = Crew()
         self._evicting: set[tuple[SlotHandle, int]] = set()
 
@@ -128,9 +119,6 @@ class Reconciler:
                 case findings.Changing():
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.1)
-                case findings.NeverStarted() if slot_handle.wants_room and slot_handle.plan:
-                    await self._await_room(slot_handle, incarnation)
-                    return
                 case findings.NeverStarted() if (
                     self._is_open(slot_handle, incarnation)
                     and slot_handle.plan
@@ -153,24 +141,6 @@ class Reconciler:
         except (EngineUnavailable, OSError) as error:
             if self._is_open(slot_handle, incarnation):
                 slot_handle.lose(str(error), by_service=True)
-
-    async def _await_room(self, slot_handle: SlotHandle, incarnation: int) -> None:
-        """Retry a start that found the disk full, once there is room; give it up if it is stopped
-        meanwhile."""
-        _log(slot_handle).warning("not started: the disk is full or read-only; it is tried again")
-        while True:
-            await asyncio.sleep(_PAUSE)
-            if not self._is_open(slot_handle, incarnation):
-                return
-            if self._forbidden(slot_handle, incarnation):
-                slot_handle.lose(protocol.NEVER_STARTED)
-                return
-            try:
-                self._require_room()
-            except OSError:
-                continue
-            await self._ask(slot_handle, incarnation)
-            return
 
     def _is_open(self, slot_handle: SlotHandle, incarnation: int) -> bool:
         """Whether an incarnation's end is neither known nor being brought about."""

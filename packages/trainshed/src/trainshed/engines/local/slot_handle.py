@@ -111,8 +111,6 @@ class SlotHandle:
         #: Document by which this service started it; None = an earlier service did.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
-        #: Its start found the disk full, and is to be tried again.
-        self.wants_room = False
         self._emit = emit
         #: Called when it has to be looked into how it stands.
         self._unclear = unclear
@@ -161,7 +159,6 @@ class SlotHandle:
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
-        self.wants_room = False
         self._started = 0
         self._record = None
         self._grace = None
@@ -171,7 +168,6 @@ class SlotHandle:
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and send the orders that it has not got yet."""
         self.close()
-        self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
             self._link.order({"o": "stop", "grace": self._grace})
@@ -179,8 +175,7 @@ class SlotHandle:
     def ask(self) -> int:
         """Ask the shim for a sign of life; return how many questions it has not answered since its last
         one."""
-        is_excused = self._heard_of or self.wants_room
-        self._silent = 0 if is_excused else self._silent + 1
+        self._silent = 0 if self._heard_of else self._silent + 1
         self._heard_of = False
         if self._link is not None:
             # Its loop answers `pong` at once.
@@ -326,13 +321,10 @@ class SlotHandle:
                 raise ValueError(f"a shim said {other!r}, which its protocol does not know")
 
     def _refused(self, cause: str) -> None:
-        """Handle a shim's refusal to start: the attempt was stopped, the files know more than this service
-        did, or the disk is full."""
+        """Handle a shim's refusal to start: the attempt was stopped, or the files know more than this service
+        did."""
         if cause == protocol.REFUSED_STOPPED:
             self.lose(protocol.NEVER_STARTED)
-        elif cause == protocol.REFUSED_FULL:
-            self.wants_room = True
-            self._disconnected()
         else:
             self.retries_left = 0
             self._disconnected()

@@ -134,14 +134,10 @@ class Claim:
     """The right to run one incarnation, held until `release` or until every process that holds the lock has
     ended."""
 
-    def __init__(
-        self, incarnation: int, lock: int, before: int = 0, *, outlasts_power: bool = True
-    ) -> None:
-        """`before`: size of the journal, in bytes, before the entry that this incarnation starts.
-        `outlasts_power`: as in a launch document."""
+    def __init__(self, incarnation: int, lock: int, *, outlasts_power: bool = True) -> None:
+        """`outlasts_power`: as in a launch document."""
         self._outlasts_power = outlasts_power
         self._incarnation = incarnation
-        self._before = before
         self.lock = lock
 
     def describe(self, groups: list[str]) -> None:
@@ -162,11 +158,6 @@ class Claim:
         """Append the attempt record and make it durable. Raises OSError."""
         append(self.lock, {"over": self._incarnation, "record": record})
         self.sync()
-
-    def undo(self) -> None:
-        """Take back the entry that this incarnation starts. Only valid if nothing of it ran, and no process
-        lives that could still run it. Takes no disk space. Raises OSError if it cannot be taken back."""
-        os.ftruncate(self.lock, self._before)
 
     def release(self) -> None:
         """Release the slot's lock, for all processes that inherited it."""
@@ -207,12 +198,11 @@ def claim(incarnation: int, shim: Shim, *, outlasts_power: bool = True) -> Claim
             raise Refused(protocol.REFUSED_STOPPED)
         if not clear(entries, shim.proc):
             raise Refused(protocol.REFUSED_HELD)
-        before = os.fstat(lock).st_size
         _write_start(lock, incarnation, shim.process, shim.since)
     except (OSError, Refused):
         release(lock)
         raise
-    return Claim(incarnation, lock, before, outlasts_power=outlasts_power)
+    return Claim(incarnation, lock, outlasts_power=outlasts_power)
 
 
 def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:

@@ -24,7 +24,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from trainshed.replica import protocol
-from trainshed.replica.observe import growing_files, stall
+from trainshed.replica.observe import stall
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
 from trainshed.replica.supervisor import program, warm_start
 from trainshed.replica.system import cgroups, kernel, unix_sockets
@@ -133,7 +133,7 @@ class _Beginning:
         except program.NotRun as refusal:
             os._exit(refusal.code)
         except OSError as error:
-            self._say("%s %s" % ("full" if growing_files.takes_nothing(error) else "failed", error))
+            self._say("failed %s" % error)
         except Exception as error:  # The shim records it; this process has no other way to report.
             self._say("failed %r" % error)
 

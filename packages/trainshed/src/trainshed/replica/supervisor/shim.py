@@ -83,9 +83,6 @@ class Shim:
         self._handed: list[int] = []
         self._failure = ""
         self._sandbox_failed = False
-        self._may_run = False
-        #: The disk was full before anything of the program ran, and nothing of it is going to run.
-        self.found_disk_full = False
         self._status = -1
         self._started = 0
         self._ended = 0
@@ -103,9 +100,6 @@ class Shim:
         try:
             self._begin()
             self._serve()
-        except OSError as error:
-            self.found_disk_full = not self._may_run and growing_files.takes_nothing(error)
-            raise
         finally:
             self._end_children()
         if self._failure:
@@ -134,11 +128,8 @@ class Shim:
             retries=self._retries,
             mask=mask,
         )
-        # The last step that takes disk space. Up to here a full disk costs nothing, as the program has not
-        # run.
         self._clients.serve(self._loop, self._obey, self._greet)
         self._claim.sync()
-        self._may_run = True
         self._children = kernel.child_signals()
         self._loop.add(self._children, self._note_children)
         self._loop.add(self._control.fileno(), self._hear_main)
@@ -193,9 +184,8 @@ class Shim:
             self._note_beginning(word, preloaded)
         elif word == warm_start.COLD:
             self._note_beginning(word, rest)
-        elif word in ("failed", "full"):
+        elif word == "failed":
             self._failure, self._sandbox_failed = rest, True
-            self.found_disk_full = word == "full"
 
     def _go(self, made: protocol.Message) -> None:
         """Have the program run, whose view is `made`."""

@@ -156,10 +156,6 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
         record = journal.lost_record(_cause(error), by_service=True)
         waits = None
-    if running is not None and running.found_disk_full and _is_undone(claim):
-        claim.release()
-        listeners.send({"e": "refused", "cause": protocol.REFUSED_FULL})
-        return
     _write_down(claim, record, waits)
     claim.release()
     listeners.send(
@@ -175,18 +171,7 @@ def _refusal(error: journal.Refused | OSError) -> protocol.Message:
     """Return the message for a slot that could not be claimed, so that nothing ran."""
     if isinstance(error, journal.Refused):
         return {"e": "refused", "cause": error.cause}
-    if growing_files.takes_nothing(error):
-        return {"e": "refused", "cause": protocol.REFUSED_FULL}
     return {"e": "lost", "cause": _cause(error), "by_service": True}
-
-
-def _is_undone(claim: journal.Claim) -> bool:
-    """Undo the record that the incarnation starts; false: that failed, so a record of its end is needed."""
-    try:
-        claim.undo()
-    except OSError:
-        return False
-    return True
 
 
 def _cause(error: Exception) -> str:
