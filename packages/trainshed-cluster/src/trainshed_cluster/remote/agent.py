@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
@@ -28,7 +28,6 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRefused
-from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.port import (
@@ -326,7 +325,7 @@ class Agent:
         plans = [with_own_image(plan) for plan in order.plans]
         await asyncio.to_thread(_require_software, plans, self._document.node)
         await asyncio.to_thread(self._begin_logs, plans, order.lines)
-        await self._engine.launch_by(plans, _as_given(plans, order.masked))
+        await self._engine.launch_shown(list(zip(plans, order.masked, strict=True)))
 
     async def _fetch(self, content: Manifest) -> None:
         if self._cache is None:
@@ -455,18 +454,6 @@ async def _in_threads(make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
     items = make()
     while (item := await asyncio.to_thread(next, items, None)) is not None:
         yield item
-
-
-def _as_given(
-    plans: Sequence[LaunchPlan], masked: Sequence[tuple[str, ...]]
-) -> Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]]:
-    """Return a `reveal` that changes nothing, because the service has put the secrets in already."""
-    texts = {(plan.replica, plan.incarnation): own for plan, own in zip(plans, masked, strict=True)}
-
-    async def reveal(starting: Sequence[LaunchPlan]) -> Sequence[Revealed]:
-        return [(plan, texts[plan.replica, plan.incarnation]) for plan in starting]
-
-    return reveal
 
 
 def _news(event: ReplicaEvent) -> News:

@@ -4,7 +4,7 @@ in the slots' files."""
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -162,39 +162,13 @@ class LocalEngine:
         return self._gangs.names()
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
-        await self.launch_by(plans, lambda starting: revealed(starting, self._options.secrets))
-
-    async def launch_by(
-        self,
-        plans: Sequence[LaunchPlan],
-        reveal: Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]],
-    ) -> None:
-        """Launch as `launch` does. `reveal`: puts the secrets into plans, and returns each with the texts
-        that must not get into its log."""
-        places = [
-            (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
-            for plan in plans
-        ]
-        starting: list[tuple[SlotHandle, LaunchPlan]] = []
-        async for some in in_turns(places, _IN_A_TURN):
-            for slot_handle, plan in some:
-                if plan.incarnation == slot_handle.incarnation:
-                    slot_handle.report_again()
-                elif plan.incarnation < slot_handle.incarnation:
-                    self._report_older(slot_handle, plan.incarnation)
-                elif self._may_not_start(slot_handle, plan.incarnation):
-                    slot_handle.begin(plan.incarnation)
-                    slot_handle.lose(protocol.NEVER_STARTED)
-                else:
-                    starting.append((slot_handle, plan))
         # Only what really starts needs its secrets; what runs already does not.
-        shown = await reveal([plan for _, plan in starting])
-        fresh = await self._documents(
-            [
-                (slot_handle, plan, masked)
-                for (slot_handle, _), (plan, masked) in zip(starting, shown, strict=True)
-            ]
-        )
+        starting = [plan for _, plan, _ in await self._starting([(plan, ()) for plan in plans])]
+        await self.launch_shown(await revealed(starting, self._options.secrets))
+
+    async def launch_shown(self, shown: Sequence[Revealed]) -> None:
+        """Launch plans into which their secrets have been put already, as `launch` does."""
+        fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
             slot_handle.begin(incarnation, document)
         self._leases.watch()
@@ -313,6 +287,29 @@ class LocalEngine:
     def _emit(self, event: EngineEvent) -> None:
         self._events.append(event)
         self._wake.set()
+
+    async def _starting(
+        self, shown: Sequence[Revealed]
+    ) -> list[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]:
+        """Return the plans that are to be started, each with its slot; report again what is known of the
+        others. Raises LaunchRejected."""
+        places = [
+            (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan, masked)
+            for plan, masked in shown
+        ]
+        starting: list[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]] = []
+        async for some in in_turns(places, _IN_A_TURN):
+            for slot_handle, plan, masked in some:
+                if plan.incarnation == slot_handle.incarnation:
+                    slot_handle.report_again()
+                elif plan.incarnation < slot_handle.incarnation:
+                    self._report_older(slot_handle, plan.incarnation)
+                elif self._may_not_start(slot_handle, plan.incarnation):
+                    slot_handle.begin(plan.incarnation)
+                    slot_handle.lose(protocol.NEVER_STARTED)
+                else:
+                    starting.append((slot_handle, plan, masked))
+        return starting
 
     async def _documents(
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
