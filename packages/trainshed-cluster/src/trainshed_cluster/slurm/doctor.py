@@ -2,7 +2,6 @@
 can call this machine. Starts nothing there."""
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.queries import (
     SHOW_CONFIG,
-    list_groups,
     list_nodes,
     parse_config,
 )
@@ -103,11 +101,8 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
     """Check the users as whom projects' jobs run: whether they exist, whether Slurm accepts their jobs, and
     whether they can read what the jobs run in."""
     users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
-    open_to = dict[str, frozenset[str]]()
     seen: set[Owner] = set()
     partitions = Routes(settings).named_partitions
-    with contextlib.suppress(ClusterUnavailable):
-        open_to = await client.ask(list_groups())
     for project in settings.users:
         try:
             owner = await users.owner(project)
@@ -128,14 +123,6 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
         for partition in partitions:
             account = owner.account or settings.any_account
             where = f" in {partition}" if partition else ""
-            groups = open_to.get(partition, frozenset())
-            if groups and user.uid and groups.isdisjoint(await asyncio.to_thread(user.groups)):
-                # Since 24.11 Slurm accepts such a job, and never starts it.
-                wrong.append(
-                    f"jobs of user {owner.user}{where}: not permitted, the partition is for members of "
-                    f"{', '.join(sorted(groups))} alone (AllowGroups)"
-                )
-                continue
             try:
                 await client.answer(commands.try_job(partition, account, settings.qos), user)
             except ClusterUnavailable as failure:

@@ -75,7 +75,6 @@ _JOB_FIELDS = (
 )
 _PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
 _LIMIT_FIELDS = ("Time", "Partition")
-_GROUP_FIELDS = ("Partition", "Groups")
 _STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
 _NODE_FIELDS = (
     "NodeList",
@@ -185,21 +184,6 @@ def _pending(rows: Rows) -> tuple[Pending, ...]:
         )
         for row in rows
     )
-
-
-def list_groups() -> Query[dict[str, frozenset[str]]]:
-    """Return the query of the Unix groups whose members may use each partition, "" being the default one.
-    Partitions that everybody may use are left out."""
-    return Query(("sinfo", "--noheader"), _GROUP_FIELDS, _groups)
-
-
-def _groups(rows: Rows) -> dict[str, frozenset[str]]:
-    groups: dict[str, frozenset[str]] = {}
-    for row in rows:
-        if row["Groups"].lower() not in ("all", "n/a", "(null)", ""):
-            for called in _called(row["Partition"]):
-                groups[called] = frozenset(row["Groups"].split(","))
-    return groups
 
 
 SHOW_CONFIG = ("scontrol", "show", "config")

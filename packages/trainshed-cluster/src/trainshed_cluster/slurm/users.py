@@ -6,9 +6,7 @@ lack it.
 """
 
 import asyncio
-import contextlib
 import functools
-import grp
 import os
 import pwd
 import shutil
@@ -41,14 +39,6 @@ class UnixUser(Struct, frozen=True):
         """The environment of such a command; `ambient`: the service's own."""
         kept = {name: ambient[name] for name in _KEPT if name in ambient}
         return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
-
-    def groups(self) -> frozenset[str]:
-        """Names of all its groups. Blocks: it may ask a directory service."""
-        groups = set[str]()
-        for number in os.getgrouplist(self.name, self.gid):
-            with contextlib.suppress(KeyError):
-                groups.add(grp.getgrgid(number).gr_name)
-        return frozenset(groups)
 
 
 @functools.cache
