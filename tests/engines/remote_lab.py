@@ -17,9 +17,10 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
+from trainshed_cluster.remote.content.bootstrap import AGENT
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.messages import AgentDocument
-from trainshed_cluster.remote.options import Listening, RemoteOptions, module_command
+from trainshed_cluster.remote.options import AgentCommand, Listening, RemoteOptions
 
 LEASE = 4.0
 
@@ -40,7 +41,7 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
             directory=nodes,
             visible=tuple(map(str, own)),
         ),
-        command=module_command,
+        command=lambda _: AgentCommand((sys.executable, "-m", AGENT)),
         **more,
     )
 

@@ -127,8 +127,7 @@ async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(place: Place)
     for cut in (channel, held, stream):
         with pytest.raises(ChannelClosed):
             await cut.receive()
-    dialer.renew(place.credential())
-    assert not (await dialer.dial()).is_closed
+    assert not (await place.dialer().dial()).is_closed
 
 
 @pytest.mark.parametrize("node", ["node 1", "a/b", "knöten", "x" * 300, "%2f;=\n"])

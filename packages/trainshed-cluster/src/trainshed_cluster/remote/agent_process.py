@@ -185,13 +185,12 @@ def _own_place(document: AgentDocument) -> tuple[Path, list[Path]]:
 
 def _access(document: AgentDocument, directory: Path, doors: Mapping[str, Path]) -> ServiceAccess:
     """Return how programs reach the service. `doors`: where the agent listens for its sockets."""
-    trust = document.trust_file or (directory / _TRUST if document.trust else None)
     return ServiceAccess(
         storage_socket=doors.get("buckets"),
         rest_socket=doors.get("rest"),
         grpc_socket=doors.get("grpc"),
         certificate=directory / _CERTIFICATE if document.interception else None,
-        trust=Path(trust) if trust else None,
+        trust=directory / _TRUST if document.trust else None,
     )
 
 

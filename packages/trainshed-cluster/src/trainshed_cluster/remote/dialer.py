@@ -41,10 +41,6 @@ class Dialer(Generic[Sent, Received]):
         self._servers: list[asyncio.AbstractServer] = []
         self._room = asyncio.Semaphore(_MOST_TUNNELS)
         self._opening = asyncio.Semaphore(_MOST_OPENING)
-        self.renew(credential)
-
-    def renew(self, credential: Credential) -> None:
-        """Use this credential from now on. Raises OSError if it is invalid."""
         self._context = credentials.client(credential)
         self._credential = credential
 

@@ -66,8 +66,6 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     interception: str = ""
     #: PEM of the authorities that programs trust in that case.
     trust: str = ""
-    #: A file on the node that contains them already; "" = the agent makes one.
-    trust_file: str = ""
     #: Names of the service's sockets that are reached through tunnels (`hub`).
     doors: tuple[str, ...] = ()
     #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.

@@ -3,9 +3,7 @@ checks where agents reach the service."""
 
 import errno
 import ipaddress
-import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from trainshed.engines.local import machine
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import RegistryAccess, SecretSource
@@ -91,21 +88,6 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     registry_access: RegistryAccess | None = None
 
 
-_BEGIN = """\
-import sys
-sys.path[:0] = sys.argv[1:]
-from trainshed_cluster.remote.start import main
-main()
-"""
-
-
-def module_command(node: str) -> AgentCommand:
-    """Return how agents are started on nodes that see this Python and this package at the same paths: with
-    this process's module search path, because finding site-packages takes a tenth of a start."""
-    paths = [path for path in sys.path if Path(path).is_dir()]
-    return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))
-
-
 def doors(context: EngineContext) -> dict[str, Path]:
     """Return the service's sockets that programs reach through their agents, by name."""
     access = context.access
@@ -143,22 +125,6 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
         "trust": _text(access.trust),
         "doors": tuple(doors(context)),
     }
-
-
-def shared_trust(context: EngineContext) -> str:
-    """Return the path of a file of the cache with the authorities that programs trust, written if needed, for
-    nodes that see that: agents need not be sent 200 KB each. "" = programs need none. Blocks. Raises
-    OSError."""
-    text = _text(context.access.trust)
-    if not text:
-        return ""
-    path = context.cache / f"trust-{machine.identity(context.data)}.pem"
-    if not path.exists() or path.read_text("utf-8") != text:
-        draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
-        draft.write_text(text, "utf-8")
-        draft.chmod(0o644)
-        draft.replace(path)
-    return str(path)
 
 
 def _text(path: Path | None) -> str:

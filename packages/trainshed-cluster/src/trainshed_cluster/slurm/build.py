@@ -1,5 +1,6 @@
 """Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -22,8 +23,6 @@ from trainshed_cluster.remote.options import (
     RemoteOptions,
     doors,
     engine_here,
-    module_command,
-    shared_trust,
     told_to_agents,
 )
 from trainshed_cluster.slurm import commands
@@ -103,9 +102,6 @@ def _document(
     **own: Any,
 ) -> AgentDocument:
     """Compose an agent's document from what all agents are told and its own values."""
-    trust: dict[str, Any] = {}
-    if settings.shared:
-        trust = {"trust": "", "trust_file": shared_trust(context)}
     return AgentDocument(
         node=node,
         user=user,
@@ -114,7 +110,7 @@ def _document(
         cache="" if settings.shared else str(context.cache),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
         # `RemoteOptions.agent` lists the agent's own values.
-        **{**document(), **trust, **own},
+        **{**document(), **own},
     )
 
 
@@ -124,9 +120,7 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
 
     def command(node: str) -> AgentCommand:
         if settings.shared:
-            if settings.python:
-                return AgentCommand((settings.python, "-m", AGENT))
-            return module_command(node)
+            return AgentCommand((settings.python or sys.executable, "-m", AGENT))
         # Without shared files all jobs run as the service's own user.
         python, directory = settings.python or "python3", node_directory(settings, None)
         made = Bootstrap(AgentCode.collect(), python, directory)
