@@ -12,9 +12,12 @@ import json
 import logging
 import math
 import os
+import shlex
+import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,11 @@ from msgspec.structs import replace
 
 from trainshed.access.redaction import redacted, without
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy
+from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
 from trainshed.engines.local.layout import Layout
+from trainshed.engines.local.spawner import Spawner
+from trainshed.engines.local.terminals import LocalTerminal, shell_order, taken
+from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -39,6 +45,7 @@ PLAN = "plan.json"
 """In a slot: the launch document of its latest incarnation, without secrets, and where its files lay."""
 REPORT = "autopsy.json"
 """In what is kept: when that was, what it is, how much. Made anew if it is not there."""
+_NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -59,8 +66,8 @@ NOTHING = Keeping()
 
 
 class Autopsies:
-    """Keeps the autopsies of one engine. `swept`: called when something was put into the trash. `now`: the
-    clock, in nanoseconds since the epoch."""
+    """Keeps the autopsies of one engine, and opens shells in them. `swept`: called when something was put
+    into the trash. `now`: the clock, in nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -68,13 +75,16 @@ class Autopsies:
         keeping: Keeping,
         now: Callable[[], int],
         swept: Callable[[], None],
+        spawner: Spawner,
     ) -> None:
         self._root = layout.autopsies
         self._trash = layout.trash
         self._keeping = keeping
         self._now = now
         self._swept = swept
+        self._spawner = spawner
         self._kept: dict[Key, Autopsy] = {}
+        #: Shells in each that has any.
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
@@ -110,25 +120,51 @@ class Autopsies:
         """Return the job's autopsies in order of attempt and replica."""
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
-    def get(self, key: Key) -> tuple[Autopsy, Path] | None:
-        autopsy = self._kept.get(key)
-        return (autopsy, self._directory(key)) if autopsy else None
-
-    def opened(self, key: Key) -> None:
-        """Note that a shell is open in it, so that it does not expire."""
+    async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
+        """Open a shell in an autopsy, which does not expire meanwhile. `level`: the machine's current sandbox
+        level. Raises TerminalRefused."""
+        if (autopsy := self._kept.get(key)) is None:
+            raise TerminalRefused(_NO_SUCH)
+        directory = self._directory(key)
+        message = {
+            "autopsy": True,
+            "slot": str(directory),
+            "plan": _document(directory, level).to_message(),
+            "shell": shell_order(request),
+        }
         self._open[key] += 1
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    await self._spawner.request(message, theirs)
+                except EngineUnavailable as failure:
+                    ours.close()
+                    raise TerminalRefused(str(failure)) from failure
+            greeting = banner(autopsy) if request.is_terminal and not request.command else ""
+            return await taken(
+                ours,
+                is_terminal=request.is_terminal,
+                greeting=greeting.replace("\n", "\r\n").encode(),
+                closed=lambda: self._closed(key),
+            )
+        except BaseException:
+            self._closed(key)
+            raise
 
-    def closed(self, key: Key) -> None:
+    def delete(self, key: Key) -> bool:
+        """Delete an autopsy; return whether there was one. Raises TerminalRefused."""
+        if key in self._open:
+            raise TerminalRefused("a shell is open in it; end that first")
+        return self._discard(key)
+
+    def _closed(self, key: Key) -> None:
         self._open[key] -= 1
         if not self._open[key]:
             del self._open[key]
             self._tidy()
 
-    def is_open(self, key: Key) -> bool:
-        return key in self._open
-
-    def discard(self, key: Key) -> bool:
-        """Delete an autopsy; return whether there was one."""
+    def _discard(self, key: Key) -> bool:
         if self._kept.pop(key, None) is None:
             return False
         directory = self._directory(key)
@@ -193,7 +229,7 @@ class Autopsies:
         for key, autopsy in ours:
             if autopsy.expires <= now or total > self._keeping.limit:
                 total -= max(0, autopsy.size)
-                self.discard(key)
+                self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -251,3 +287,74 @@ def _size(directory: Path) -> int:
     tree = trees.TreeSize(str(directory))
     tree.go_on(math.inf)
     return tree.found
+
+
+def banner(autopsy: Autopsy) -> str:
+    """Return the greeting of a shell in an autopsy."""
+    until = datetime.fromtimestamp(autopsy.expires / 1e9, UTC)
+    which = f", attempt {autopsy.attempt}" if autopsy.attempt > 1 else ""
+    lines = [
+        f"{autopsy.replica}{which} as it was left: {autopsy.how}. Nothing of it runs; its environment is "
+        "without secrets.",
+        f"It ran:  {shlex.join(autopsy.argv)}" if autopsy.argv else "",
+        f"Kept until {until:%Y-%m-%d %H:%M} UTC. What is changed here stays until then.",
+    ]
+    if tail := autopsy.tail.rstrip():
+        lines += [
+            "The end of its log:",
+            *(f"  {line}" for line in printable(tail).splitlines()[-10:]),
+        ]
+    return "".join(f"{line}\n" for line in lines if line) + "\n"
+
+
+def printable(text: str) -> str:
+    """Return a program's text without the control characters that a terminal would obey."""
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def _document(directory: Path, level: str) -> protocol.LaunchDocument:
+    """Turn the document by which the program was started into one of a sandbox without a program. Raises
+    TerminalRefused."""
+    capture = durable.read_document(str(directory / PLAN))
+    if capture is None:
+        raise TerminalRefused("how it was started is not known any more")
+    plan: dict[str, Any] = dict(capture["plan"])
+    files, now = str(capture["files"]), str(directory / protocol.FILES)
+    namespaced = level != protocol.LEVEL_SESSION
+    if not namespaced and plan["level"] != level:
+        raise TerminalRefused("it ran in namespaces, which this machine does not allow any more")
+    hosts = directory / protocol.HOSTS
+    if not hosts.exists():
+        hosts.write_text("127.0.0.1\tlocalhost\n", "utf-8")
+        hosts.chmod(0o644)
+    plan |= {
+        "argv": [],
+        "level": level,
+        "hosts": str(hosts),
+        "logs": "",
+        # It gets its own control group: the replica's next attempt, or another shell, may be running.
+        "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
+        "environ": _without_company(plan),
+        # Mounts from the attempt's own directory went with the attempt.
+        "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
+    }
+    if namespaced and not plan.get("image"):
+        # The files appear where the program had them, because environments and caches contain their own
+        # paths.
+        plan["mounts"] = [*plan["mounts"], [now, files, False]]
+        plan["directory"] = plan.get("directory") or f"{files}/work"
+    elif not namespaced:
+        plan["environ"] = {n: value.replace(files, now) for n, value in plan["environ"].items()}
+    return protocol.LaunchDocument.from_message(plan)
+
+
+def _without_company(plan: dict[str, Any]) -> dict[str, str]:
+    """Return the environment without the variables that lead to GPUs and to the replica's own endpoint, which
+    nothing serves any more."""
+    environ: dict[str, str] = plan["environ"]
+    endpoint = f"{plan['address']}:{plan.get('storage_port', 0)}"
+    kept = {name: value for name, value in environ.items() if endpoint not in value}
+    gpus = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    return kept | {name: "" for name in gpus if name in kept}

@@ -3,7 +3,6 @@ in the slots' files."""
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Leases, Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
-from trainshed.engines.local.terminals import Viewer, open_in
+from trainshed.engines.local.terminals import open_in
 from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
@@ -78,13 +77,17 @@ class LocalEngine:
             preloaders=self._preloaders,
         )
         self._sweeper = Sweeper(self._layout.trash)
-        self._autopsies = Autopsies(self._layout, options.keeping, options.now, self._sweeper.later)
-        self._viewer = Viewer(self._autopsies, self._spawner)
+        self._autopsies = Autopsies(
+            self._layout, options.keeping, options.now, self._sweeper.later, self._spawner
+        )
+        #: None = the engine is closed.
+        self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
         self._reconciler = Reconciler(self._shims.request)
         self._gangs = Gangs(
             self._layout,
+            self._probe,
             options.places or identity,
-            self._emit,
+            self._events.put_nowait,
             self._reconciler.reconcile,
             address=options.address,
         )
@@ -94,9 +97,6 @@ class LocalEngine:
             partial(self._reconciler.evict, lease=options.lease),
             lambda: self._tasks.begin(self._spawner.replace_hung(), "replacing the zygote"),
         )
-        self._events: deque[EngineEvent] = deque()
-        self._wake = asyncio.Event()
-        self._closed = False
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`."""
@@ -117,10 +117,6 @@ class LocalEngine:
         await asyncio.to_thread(self._layout.make)
         await self._spawner.ready(spawner.raise_file_limits())
         await self._probe.explore(self._spawner, self._layout.probe)
-        level, shares = self._probe.host.level, self._probe.shares
-        self._gangs.begin(
-            shares, resolves=self._probe.is_named, own_users=level == protocol.LEVEL_OWN
-        )
         for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
             if not slots:
                 # No slot was given out, so nothing ever ran there.
@@ -132,12 +128,11 @@ class LocalEngine:
                     slot_handle.begin(latest[0])
                     slot_handle.settle(*latest)
         self._leases.watch()
-        await self._spawner.keep_pool(level)
+        await self._spawner.keep_pool(self._probe.host.level)
         await self._autopsies.start()
         self._sweeper.later()
 
     async def close(self) -> None:
-        self._closed = True
         self._leases.close()
         await self._tasks.close()
         for slot_handle in self._gangs.slot_handles():
@@ -147,7 +142,7 @@ class LocalEngine:
         await self._sweeper.close()
         await self._preloaders.close()
         await self._spawner.close()
-        self._wake.set()
+        self._events.put_nowait(None)
 
     async def capacity(self) -> tuple[Node, ...]:
         return self._probe.nodes
@@ -155,7 +150,6 @@ class LocalEngine:
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        self._probe.require()
         return await self._gangs.allocate(job_uid, attempt, requests)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
@@ -272,21 +266,16 @@ class LocalEngine:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        return await self._viewer.open((job_uid, attempt, replica), request, self._probe.host.level)
+        return await self._autopsies.open(
+            (job_uid, attempt, replica), request, self._probe.host.level
+        )
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        return self._viewer.delete((job_uid, attempt, replica))
+        return self._autopsies.delete((job_uid, attempt, replica))
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
-        while not self._closed:
-            while self._events:
-                yield self._events.popleft()
-            self._wake.clear()
-            await self._wake.wait()
-
-    def _emit(self, event: EngineEvent) -> None:
-        self._events.append(event)
-        self._wake.set()
+        while (event := await self._events.get()) is not None:
+            yield event
 
     async def _starting(
         self, shown: Sequence[Revealed]

@@ -41,6 +41,7 @@ class Gangs:
     def __init__(
         self,
         layout: Layout,
+        host_probe: HostProbe,
         identity: str,
         emit: Callable[[EngineEvent], None],
         unclear: Callable[[SlotHandle], None],
@@ -50,25 +51,16 @@ class Gangs:
         """`address`: the machine's, if other machines are to reach replicas; "" = each replica has its own
         loopback address."""
         self._layout = layout
+        self._probe = host_probe
         self._address = address
         #: Tells this service from others on the machine.
         self._identity = identity
         #: Passed to each `SlotHandle`, as is `unclear`.
         self._emit = emit
         self._unclear = unclear
-        self._shares: places.Shares = {}
-        self._named = self._own_users = False
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}
         #: Held until the slots that were given out are written down, so that the next gang gets others.
         self._giving = asyncio.Lock()
-
-    def begin(self, shares: places.Shares, *, resolves: bool, own_users: bool) -> None:
-        """Called at the start, with what was found out about the machine. `shares`: the GPUs of each node.
-        `resolves`: replicas can resolve their peers' hostnames. `own_users`: each replica gets its own user
-        ids."""
-        self._shares = shares
-        self._named = resolves
-        self._own_users = own_users
 
     def slot_handles(self) -> Iterator[SlotHandle]:
         return (slot_handle for gang in self._gangs.values() for slot_handle in gang.values())
@@ -127,9 +119,9 @@ class Gangs:
             job_uid,
             requests,
             taken,
-            self._shares,
-            resolves=self._named,
-            own_users=self._own_users,
+            self._probe.shares,
+            resolves=self._probe.is_named,
+            own_users=self._probe.host.level == protocol.LEVEL_OWN,
             shared=self._address,
             is_free=partial(_is_free, self._address),
         )
@@ -159,7 +151,7 @@ class Gangs:
         ]
         slots = {replica: slot_handle.slot for replica, slot_handle in gang.items()}
         for slot_handle, request in moving.items():
-            moved = places.moved(slot_handle.slot, request, stay, self._shares)
+            moved = places.moved(slot_handle.slot, request, stay, self._probe.shares)
             slots[request.replica] = moved
             stay.append(moved)
         job_uid, attempt = next(

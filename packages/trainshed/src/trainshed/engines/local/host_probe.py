@@ -35,15 +35,11 @@ class HostProbe:
         #: None = programs do not use it, or it is not this engine's.
         self.machine_hosts: MachineHosts | None = None
 
-    def require(self) -> None:
-        """Raise EngineUnavailable before `explore`."""
-        if self._host is None:
-            raise EngineUnavailable("the local engine has not been started yet")
-
     @property
     def host(self) -> HostFacts:
-        self.require()
-        assert self._host is not None
+        """Raises EngineUnavailable before `explore`."""
+        if self._host is None:
+            raise EngineUnavailable("the local engine has not been started yet")
         return self._host
 
     @property

@@ -179,11 +179,6 @@ class Spawner:
         self._level = ""
         self._lock = asyncio.Lock()
 
-    @property
-    def zygote(self) -> int:
-        """Process id of the current zygote; 0 = there is none."""
-        return self._handle.pid if self._handle is not None else 0
-
     async def request(self, message: protocol.Message, connection: socket.socket) -> None:
         """Have a shim forked with `connection` as its own. Raises EngineUnavailable.
 
@@ -205,10 +200,10 @@ class Spawner:
         """Start a zygote if there is none, so that the first launch does not wait for it. `limits`: of file
         handles, for programs."""
         self._limits = limits
-        if self._handle is not None:
-            set_file_limits(self._handle.pid, limits)
         if self._handle is None:
             await self._replace(None)
+        else:
+            set_file_limits(self._handle.pid, limits)
 
     async def replace_hung(self) -> None:
         """Replace the zygote, which has not taken up a request in time. What it has begun lives on, and
