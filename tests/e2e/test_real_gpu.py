@@ -11,7 +11,7 @@ from tests.e2e.running import SKLEARN, custom_job, running, submit, worker_pool
 from tests.e2e.stories import until
 from trainshed.core.catalog.machines import allowed, machine_types
 from trainshed.core.names import Api
-from trainshed.engines.launch.devices import NvmlDevices
+from trainshed.engines.launch.devices import find_devices
 
 _TRAINS = """
 import sys, time, torch
@@ -30,7 +30,7 @@ if len(sys.argv) > 1:
 def test_a_gpu_is_used_by_one_job_and_waited_for_by_the_next(
     data: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    devices = NvmlDevices({}).find()
+    devices = find_devices({})
     if not devices:
         pytest.skip("no GPU: the driver's library (NVML) finds none on this machine")
     python, accelerator = torch_runtime.torch_python(), devices[0].accelerator

@@ -7,17 +7,17 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.fake_devices import FakeDevices
+from tests.fake_devices import fake_devices
 from trainshed.core.capacity import Node
 from trainshed.core.catalog.machines import accelerator_types
 from trainshed.core.names import Api
 from trainshed.engines.launch import devices
 from trainshed.engines.launch.devices import (
     Device,
-    NvmlDevices,
     Part,
     accelerator_type,
     choose,
+    find_devices,
     totals,
     visible,
 )
@@ -56,14 +56,14 @@ def test_every_type_that_a_product_may_have_is_public() -> None:
 
 
 def test_of_the_right_type_first_then_those_that_the_fewest_have() -> None:
-    gpus = FakeDevices("NVIDIA L4", "Tesla T4", "Tesla T4").find()
+    gpus = fake_devices("NVIDIA L4", "Tesla T4", "Tesla T4")
     assert choose(gpus, 1, "NVIDIA_TESLA_T4", ["1", None, ""]) == "2"
     assert choose(gpus, 3, "NVIDIA_TESLA_T4", ["1,2"]) == "0,1,2"
     assert choose(gpus, 1, "NVIDIA_L4", ["0"]) == "0"
 
 
 def test_what_the_service_must_not_use_is_not_given_out() -> None:
-    gpus = FakeDevices("Tesla T4", "Tesla T4", "Tesla T4").find()
+    gpus = fake_devices("Tesla T4", "Tesla T4", "Tesla T4")
     assert visible(gpus, None) == gpus
     assert visible(gpus, "2,0") == (gpus[2], gpus[0])
     assert visible(gpus, "GPU-00000001,9,0") == (gpus[1],)
@@ -141,26 +141,26 @@ class Nvml(ModuleType):
 def test_what_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    whole, part = NvmlDevices({}, LIBRARY).find()
+    whole, part = find_devices({}, LIBRARY)
     assert whole == Device(0, "GPU-0", "NVIDIA H200", 139 * GIB, minor=3)
     assert (whole.accelerator, whole.word) == ("NVIDIA_H200_141GB", "0")
     assert (part.index, part.minor, part.word) == (1, 2, "GPU-part")
     assert part.part == Part(0, 7, 0)
-    assert NvmlDevices({"CUDA_VISIBLE_DEVICES": "0"}, LIBRARY).find() == (whole,)
+    assert find_devices({"CUDA_VISIBLE_DEVICES": "0"}, LIBRARY) == (whole,)
     assert library.open == 0
 
 
 def test_without_driver_or_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(driver=False))
-    assert NvmlDevices({}, LIBRARY).find() == ()
+    assert find_devices({}, LIBRARY) == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert NvmlDevices({}, LIBRARY).find() == ()
+    assert find_devices({}, LIBRARY) == ()
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
-    assert NvmlDevices({}, "libnone-of-this-machine.so.1").find() == ()
+    assert find_devices({}, "libnone-of-this-machine.so.1") == ()
 
 
 def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> None:
-    gpus = FakeDevices("Tesla T4", "Tesla T4", "NVIDIA L4").find()
+    gpus = fake_devices("Tesla T4", "Tesla T4", "NVIDIA L4")
     whole = Node("local", 8.0, 64 * GIB)
     assert split(whole, share(gpus, 1), Declared()) == (Node("local", 8.0, 64 * GIB, totals(gpus)),)
     assert split(whole, share(gpus, 2), Declared()) == (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.fake_devices import FakeDevices
+from tests.fake_devices import fake_devices
 from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.documents import hosts_text, launch_document
@@ -182,7 +182,7 @@ def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> 
 def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     """spec/machines#gpus: assigned GPUs only; spec/queue#capacity: an empty CUDA_VISIBLE_DEVICES where there
     are none."""
-    gpus = replace(HOST, gpus=FakeDevices("Tesla T4", "Tesla T4").find())
+    gpus = replace(HOST, gpus=fake_devices("Tesla T4", "Tesla T4"))
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
     def seen(host: HostFacts, devices: str | None) -> list[str | None]:

@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.commands import disk_of
-from tests.fake_devices import FakeDevices
+from tests.fake_devices import fake_devices
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.places import choose_address, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest
 
-TWO = FakeDevices("Tesla T4", "Tesla T4").find()
+TWO = fake_devices("Tesla T4", "Tesla T4")
 
 
 def asked(index: int, count: int, node: str = "a") -> SlotRequest:

@@ -36,7 +36,7 @@ from trainshed.core.terminals import NoTerminals, Terminals
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
-from trainshed.engines.launch.devices import NvmlDevices
+from trainshed.engines.launch.devices import find_devices
 from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import LogInventory, ServiceStreams
@@ -138,7 +138,7 @@ class App:
                 image_map=settings.images,
                 cache_size=parse_size(settings.cache_size) or None,
                 terms=build_terms(settings, engine, self._bootstrap.ports),
-                has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
+                has_gpu=lambda: bool(find_devices(os.environ)),
             ),
             now=clock.now,
             images=self._images(),

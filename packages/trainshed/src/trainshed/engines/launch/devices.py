@@ -14,7 +14,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -78,46 +78,32 @@ class Device(Struct, frozen=True):
         return self.uuid if self.part else str(self.index)
 
 
-class Devices(Protocol):
-    """Where the engine learns which GPUs there are."""
-
-    def find(self) -> tuple[Device, ...]:
-        """Return all of them, in the order of their index. Blocks briefly; called once, at the start."""
-        ...
-
-
-class NvmlDevices:
-    """The GPUs that the driver lists, without those that CUDA_VISIBLE_DEVICES in `ambient`, the service's own
-    environment, excludes."""
-
-    def __init__(self, ambient: Mapping[str, str], library: str = _NVML) -> None:
-        """`library`: name of the driver's NVML library."""
-        self._visible = ambient.get("CUDA_VISIBLE_DEVICES")
-        self._library = library
-
-    def find(self) -> tuple[Device, ...]:
-        try:
-            # Without the driver, loading the package would only cost each service a megabyte.
-            ctypes.CDLL(self._library)
-        except OSError as error:
-            log.info("no GPUs: %s", error)
-            return ()
-        try:
-            nvml: Any = importlib.import_module("pynvml")
-        except ImportError:
-            return ()
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
-            log.info("no GPUs: %s", error)
-            return ()
-        try:
-            return visible(tuple(_ask(nvml)), self._visible)
-        except nvml.NVMLError as error:
-            log.warning("the GPUs cannot be listed (%s); programs get none", error)
-            return ()
-        finally:
-            nvml.nvmlShutdown()
+def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Device, ...]:
+    """Return the GPUs that the driver lists, in the order of their index, without those that
+    CUDA_VISIBLE_DEVICES in `ambient`, the service's own environment, excludes. Blocks briefly. `library`: name
+    of the driver's NVML library."""
+    try:
+        # Without the driver, loading the package would only cost each service a megabyte.
+        ctypes.CDLL(library)
+    except OSError as error:
+        log.info("no GPUs: %s", error)
+        return ()
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        log.info("no GPUs: %s", error)
+        return ()
+    try:
+        return visible(tuple(_ask(nvml)), ambient.get("CUDA_VISIBLE_DEVICES"))
+    except nvml.NVMLError as error:
+        log.warning("the GPUs cannot be listed (%s); programs get none", error)
+        return ()
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _ask(nvml: Any) -> Iterator[Device]:

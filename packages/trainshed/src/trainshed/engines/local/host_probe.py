@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from trainshed.core.capacity import Node
-from trainshed.engines.launch.devices import NO_DRIVER, NvmlDevices, find_driver
+from trainshed.engines.launch.devices import NO_DRIVER, find_devices, find_driver
 from trainshed.engines.launch.where import HostFacts
 from trainshed.engines.local import machine
 from trainshed.engines.local.layout import MachineHosts
@@ -51,8 +51,7 @@ class HostProbe:
         """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
         of the slots. Raises LevelUnavailable."""
         options = self._options
-        source = options.devices or NvmlDevices(os.environ)
-        finding = joined(asyncio.to_thread(source.find))
+        finding = joined(asyncio.to_thread(find_devices, os.environ))
         try:
             level = await self._find_level(spawner, scratch)
             memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)

@@ -8,7 +8,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trainshed.engines.launch import environs
-from trainshed.engines.launch.devices import Devices
 from trainshed.engines.launch.where import SharedPaths
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
@@ -32,8 +31,6 @@ class Options(SharedPaths, frozen=True):
     #: Number of virtual nodes that the machine is divided into.
     nodes: int = 1
     declared: machine.Declared = machine.Declared()
-    #: Finds the GPUs; None = the driver is asked.
-    devices: Devices | None = None
     #: Seed by which replicas' addresses and ports are chosen, so that they are the same again; "" = the data
     #: directory's identity.
     places: str = ""
