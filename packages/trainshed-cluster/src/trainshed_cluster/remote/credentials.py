@@ -145,16 +145,7 @@ def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextmanager
 def _readable(secret: bytes) -> Generator[str]:
-    """Context with a path at which OpenSSL, which only reads files, finds `secret`; in memory if the system
-    has such files."""
-    if hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
-            file.write(secret)
-            yield f"/proc/self/fd/{file.fileno()}"
-    else:
-        import tempfile
-
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(secret)
-            file.flush()
-            yield file.name
+    """Context with a path, in memory, at which OpenSSL, which only reads files, finds `secret`."""
+    with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        file.write(secret)
+        yield f"/proc/self/fd/{file.fileno()}"

@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 import msgspec
 from msgspec import Struct
 
-from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
@@ -24,10 +23,9 @@ from trainshed_cluster.remote.gang import Gang, GangRecord, hold_name, place
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 2.0
-"""For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
-_NEXT_SECONDS = 1.0
-"""For which those of any other attempt are: the job that is next in the queue is placed within that."""
+_LEAST_SECONDS = 2.0
+"""For which the nodes of an attempt are kept at least: a retry, or the job that is next in the queue, is
+placed within that."""
 _LOOK = 0.5
 """Seconds between two looks at whether what is kept is of use."""
 _RESTING_SECONDS = 10.0
@@ -84,9 +82,7 @@ class KeptHolds:
             # Agents of an earlier service may have another lease than attempts have now.
             is_old |= gang.record.lease != self._options.lease
             if gang.agents.keys() == wanted and not is_old and await _rest(gang):
-                seconds = max(
-                    self._options.keep, _RETRY_SECONDS if _has_failed(gang) else _NEXT_SECONDS
-                )
+                seconds = max(self._options.keep, _LEAST_SECONDS)
         holds = [self.taken_from(gang, gang.record, part) for part in gang.record.parts]
         for hold in holds:
             if seconds:
@@ -245,9 +241,3 @@ async def _rest(gang: Gang) -> bool:
         # Its next attempt grants it what that needs.
         agent.granted.clear()
     return all(agent.is_connected for agent in agents)
-
-
-def _has_failed(gang: Gang) -> bool:
-    """Whether a program of the attempt failed, so that its job may be retried at once."""
-    exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
-    return any(not record.stopped and record.exit_code != 0 for record in exits)

@@ -76,7 +76,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Each replica has its own hold and agent, even beside others on its node.
     apart: bool = False
     #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
-    #: `apart`; 0 = only for a retry, or the next job in the queue.
+    #: `apart`; two at least, for a retry or the next job in the queue.
     keep: float = 0.0
     #: Seconds between failed starts of agents, as `gang.PAUSES`.
     start_pauses: Sequence[float] = PAUSES

@@ -80,8 +80,8 @@ class Device(Struct, frozen=True):
 
 def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Device, ...]:
     """Return the GPUs that the driver lists, in the order of their index, without those that
-    CUDA_VISIBLE_DEVICES in `ambient`, the service's own environment, excludes. Blocks briefly. `library`: name
-    of the driver's NVML library."""
+    CUDA_VISIBLE_DEVICES in `ambient`, the service's own environment, excludes. Blocks briefly. `library`:
+    name of the driver's NVML library."""
     try:
         # Without the driver, loading the package would only cost each service a megabyte.
         ctypes.CDLL(library)
