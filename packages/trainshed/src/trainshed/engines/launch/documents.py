@@ -59,14 +59,18 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
     return shown
 
 
+def _cold(*_: object) -> protocol.WarmStart:
+    return protocol.WarmStart()
+
+
 def launch_document(
     plan: LaunchPlan,
     where: Where,
     *,
     masked: tuple[str, ...] = (),
-    beginning: Callable[[Mapping[str, str]], protocol.WarmStart] | None = None,
+    beginning: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart] = _cold,
 ) -> protocol.LaunchDocument:
-    """Compose the document. `masked`: texts that must not get into the log. `beginning`: tells whether a
+    """Compose the document. `masked`: texts that must not get into the log. `beginning`: decides whether a
     program with that environment begins warm."""
     slot, host, shared, image = where.slot, where.host, where.shared, plan.software.image
     edits = device_edits(
@@ -110,24 +114,8 @@ def launch_document(
             reducers=plan.reduction.reducers,
             reducers_expected=plan.reduction.is_expected,
         ),
-        warm=_warm(plan, host, beginning, environ),
+        warm=beginning(plan, host, environ),
     )
-
-
-def _warm(
-    plan: LaunchPlan,
-    host: HostFacts,
-    beginning: Callable[[Mapping[str, str]], protocol.WarmStart] | None,
-    environ: Mapping[str, str],
-) -> protocol.WarmStart:
-    if plan.warm is None:
-        return protocol.WarmStart()
-    if not host.namespaced:
-        why = "at isolation level session its Python is a copy of its own"
-        return protocol.WarmStart(cold_because=why)
-    if beginning is None:
-        return protocol.WarmStart(cold_because="no frameworks are kept imported where it starts")
-    return beginning(environ)
 
 
 def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.Isolation:

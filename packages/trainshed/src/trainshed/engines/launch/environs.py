@@ -182,15 +182,14 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
     """Return the variables that only the slot knows. They win over the plan's own, except where the job may
     choose."""
     chosen = dict(plan.environ)
-    unbuffered = chosen.get("PYTHONUNBUFFERED", "1")
+    environ: dict[str, str] = {} if namespaced else _own_reports(files, chosen)
+    environ |= {
+        "PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"),
+        "HOSTNAME": slot.hostname,
+    }
     if plan.software.image is not None:
         # The image sets everything else.
-        own = {
-            "PATH": chosen.get("PATH", SANE_PATH),
-            "PYTHONUNBUFFERED": unbuffered,
-            "HOSTNAME": slot.hostname,
-        }
-        return own | ({} if namespaced else _own_reports(files, chosen))
+        return environ | {"PATH": chosen.get("PATH", SANE_PATH)}
     # Where mounts can protect the environment it is used in place; what a program installs goes to the user
     # base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
@@ -202,15 +201,12 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
         chosen.get("PATH", SANE_PATH),
     ]
     # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.
-    environ = {
+    return environ | {
         "HOME": chosen.get("HOME", home),
         "TMPDIR": chosen.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
-        "PYTHONUNBUFFERED": unbuffered,
         "PYTHONUSERBASE": user_base,
-        "HOSTNAME": slot.hostname,
     }
-    return environ if namespaced else environ | _own_reports(files, chosen)
 
 
 def _own_reports(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:

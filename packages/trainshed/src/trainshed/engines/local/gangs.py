@@ -262,12 +262,7 @@ class Shims:
             plan,
             where,
             masked=masked,
-            beginning=partial(
-                self._preloaders.beginning,
-                plan.warm,
-                plan.account.project,
-                plan.software.template,
-            ),
+            beginning=self._preloaders.beginning,
         ).to_message()
 
     async def request(self, slot_handle: SlotHandle) -> None:

@@ -20,8 +20,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from trainshed.core import warm_start
-from trainshed.core.launch import WarmStart
+from trainshed.core.launch import LaunchPlan
 from trainshed.engines.launch import environs
+from trainshed.engines.launch.where import HostFacts
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
 from trainshed.replica.preloader import START
@@ -76,25 +77,25 @@ class Preloaders:
         self._found: dict[_Key, _Preloader] = {}
 
     def beginning(
-        self,
-        warm: WarmStart | None,
-        project: str,
-        template: str,
-        environ: Mapping[str, str],
+        self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]
     ) -> protocol.WarmStart:
-        """Decide how a program begins now: as a fork of a preloader, or cold. `template`: directory of its
-        Python environment. `environ`: its whole environment."""
-        if warm is None:
+        """Decide how a program begins now: as a fork of a preloader, or cold. `environ`: its whole
+        environment."""
+        if (warm := plan.warm) is None:
             return protocol.WarmStart()
-        if warm.cold_because:
-            return protocol.WarmStart(cold_because=warm.cold_because)
-        key = _Key(project, warm.runtime, warm.modules, warm_start.own_values(environ))
+        apart = (
+            "" if host.namespaced else "at isolation level session its Python is a copy of its own"
+        )
+        if why := apart or warm.cold_because:
+            return protocol.WarmStart(cold_because=why)
+        own = warm_start.own_values(environ)
+        key = _Key(plan.account.project, warm.runtime, warm.modules, own)
         preloader, why = self._ready(key, environ)
         if preloader is None:
             return protocol.WarmStart(cold_because=why)
         return protocol.WarmStart(
             preloader=str(self._socket(key)),
-            template=template,
+            template=plan.software.template,
             preloaded=preloader.preloaded,
         )
 
