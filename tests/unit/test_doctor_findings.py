@@ -15,12 +15,8 @@ from trainshed.serve.doctor import examine, promises
 from trainshed.serve.settings import Settings
 
 STRONG = Capabilities(
-    enforced_memory=True,
-    oom_verdict=True,
     process_namespace=True,
     stable_hostname=True,
-    addresses="loopback",
-    durable=True,
     isolation="own-user",
     process_limit="kernel",
 )
@@ -36,15 +32,15 @@ def test_no_fault_goes_without_its_remedy(make: "type[object]") -> None:
 
 def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
     seen: set[tuple[str, Verdict]] = set()
-    for level, memory, pids, addresses in itertools.product(
-        levels.LEVELS, ("kernel", "polling"), ("kernel", ""), ("loopback", "literal")
+    for level, memory, pids, has_namespaces in itertools.product(
+        levels.LEVELS, ("kernel", "polling"), ("kernel", ""), (True, False)
     ):
         can = replace(
             STRONG,
             isolation=level,
             memory_limit=memory,
             process_limit=pids,
-            addresses=addresses,
+            process_namespace=has_namespaces,
             not_stronger=(("own-user", "the service does not run as root"),),
         )
         for finding in promises(can, NODE):

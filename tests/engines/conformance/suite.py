@@ -43,17 +43,11 @@ from trainshed.engines.port import (
 FOREVER = Program(prints=1, runs=None)
 
 
-def require_durable(stage: Stage) -> None:
-    if not stage.engine.capabilities().durable:
-        pytest.skip("the engine does not declare `durable`")
-
-
 async def at_every_step(
     stage: Stage, trial: Callable[[Holder, int | None], Awaitable[int]]
 ) -> None:
     """Have a process that runs the engine killed after some calls, and further processes at each step of
     them. `trial`: makes the calls, and returns how many steps they have."""
-    require_durable(stage)
     build = stage.lab.elsewhere()
     if build is None:
         pytest.skip("the lab cannot make the engine in another process")
@@ -153,12 +147,9 @@ class Conformance:
 
     @staged
     async def test_a_program_that_takes_too_much_memory_is_known_for_it(self, stage: Stage) -> None:
-        can = stage.engine.capabilities()
-        if not can.enforced_memory:
-            pytest.skip("the engine does not declare `enforced_memory`")
         uid = await stage.run(Program(eats_memory=True, runs=None), memory_limit=64 << 20)
         end = await stage.exited(uid)
-        assert end.exit.oom is can.oom_verdict and not end.exit.stopped
+        assert end.exit.oom and not end.exit.stopped
 
     @staged
     async def test_a_program_that_does_nothing_any_more_is_ended(self, stage: Stage) -> None:
@@ -178,10 +169,9 @@ class Conformance:
         await stage.printed(uid, 1)
         await stage.engine.launch([stage.plan(uid, FOREVER)])
         await stage.until(lambda: len(stage.starts(uid)) > 1, "the start, told again")
-        if stage.engine.capabilities().durable:
-            await stage.restart()
-            await stage.engine.launch([stage.plan(uid, FOREVER)])
-            await stage.started(uid)
+        await stage.restart()
+        await stage.engine.launch([stage.plan(uid, FOREVER)])
+        await stage.started(uid)
         await stage.for_a_while()
         assert len(stage.lines(uid)) == 1, "it was not started twice"
 
@@ -242,8 +232,7 @@ class Conformance:
         await stage.engine.stop(uid, 1, 0)
         end = await stage.end(uid)
         assert isinstance(end, ReplicaLost) and end.cause == "never started"
-        if stage.engine.capabilities().durable:
-            await stage.restart()
+        await stage.restart()
         stage.events.clear()
         await stage.engine.launch([stage.plan(uid, FOREVER)])
         assert await stage.end(uid) == end
@@ -291,8 +280,7 @@ class Conformance:
         await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
         end = await stage.end(uid)
         assert isinstance(end, ReplicaLost) and end.cause == "never started"
-        if stage.engine.capabilities().durable:
-            await stage.restart()
+        await stage.restart()
         stage.events.clear()
         first = stage.plan(uid, Program(prints=1))
         await stage.engine.launch([first])
@@ -305,9 +293,11 @@ class Conformance:
 
     @staged
     async def test_faults_are_done_to_one_incarnation(self, stage: Stage) -> None:
-        faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL}
-        if stage.engine.capabilities().oom_verdict:
-            faults[Fault.OOM] = signal.SIGKILL
+        faults = {
+            Fault.SEGV: signal.SIGSEGV,
+            Fault.KILL: signal.SIGKILL,
+            Fault.OOM: signal.SIGKILL,
+        }
         uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
         for (fault, number), replica in zip(faults.items(), replicas, strict=True):
             await stage.printed(uid, 1, replica)
@@ -387,7 +377,6 @@ class Conformance:
 
     @staged
     async def test_a_log_is_followed_across_a_restart_of_the_service(self, stage: Stage) -> None:
-        require_durable(stage)
         uid = await stage.run(Program(prints=3, ticks=0.02, runs=None))
         await stage.printed(uid, 5)
         source, seen = StreamSource(uid, 1, PRIMARY), b""
@@ -470,7 +459,6 @@ class Conformance:
 
     @staged
     async def test_programs_outlive_the_service(self, stage: Stage) -> None:
-        require_durable(stage)
         runs, ends = await stage.run(FOREVER), await stage.run(Program(runs=0.2, code=6))
         await stage.started(runs)
         slots = await stage.allocate(runs)

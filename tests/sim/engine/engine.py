@@ -21,14 +21,7 @@ class SimEngine:
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            enforced_memory=True,
-            oom_verdict=True,
-            process_namespace=True,
-            stable_hostname=True,
-            addresses="loopback",
-            durable=True,
-        )
+        return Capabilities(process_namespace=True, stable_hostname=True)
 
     @property
     def streams(self) -> JournalStreams:

@@ -50,13 +50,10 @@ class StartFailed(Exception):
 class Capabilities(Struct, frozen=True):
     """What the engine can promise on this host; `doctor` and the docs show it."""
 
-    enforced_memory: bool
-    oom_verdict: bool
+    #: Each replica has its own processes, its own address, and port 2222 to itself.
     process_namespace: bool
+    #: Replicas find each other by their hostnames.
     stable_hostname: bool
-    #: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
-    addresses: str
-    durable: bool
     #: How the memory limit is enforced: "kernel" (control groups) or "polling" (use is read several times a
     #: second; the same verdict, a moment later).
     memory_limit: str = "kernel"

@@ -224,7 +224,7 @@ def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
             cause=f"There is no control group with the {controller} controller that this user may write.",
             remedy=f"Delegate the controller to this user ({_DELEGATE}), or run as root.",
         )
-    if can.addresses == "loopback":
+    if can.process_namespace:
         yield good("addresses", "each replica has its own, with a name, and port 2222 to itself.")
     else:
         yield less(

@@ -81,12 +81,8 @@ class HostProbe:
     def capabilities(self) -> Capabilities:
         host = self.host
         return Capabilities(
-            enforced_memory=True,
-            oom_verdict=True,
             process_namespace=host.namespaced,
             stable_hostname=self.is_named,
-            addresses="loopback" if host.namespaced else "literal",
-            durable=True,
             memory_limit="kernel" if host.memory_base else "polling",
             isolation=host.level,
             not_stronger=tuple(self._refused.items()),
