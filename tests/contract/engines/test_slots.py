@@ -2,10 +2,7 @@
 with an image of a job's are brought: it runs by nothing of the machine's but the kernel. A copied data
 directory names processes that are the house's: the copy's service leaves them alone."""
 
-import os
-import resource
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -94,25 +91,6 @@ async def test_sockets_are_reached_however_long_the_data_directorys_path_is(
     await house.line(uid, lambda text: text == "up")
     await house.restart()
     assert (await house.started(uid)).replica == PRIMARY
-
-
-async def test_programs_may_open_as_many_files_as_the_service_was_allowed_to(house: House) -> None:
-    """The service takes all it can get, one handle per live replica; programs are not to notice."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    _, hard = before
-    try:
-        await house.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
-        await house.restart()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 1 << 16)
-        for zygote in (house.zygote(), 0):
-            uid = await house.run("sh", "-c", "ulimit -n")
-            assert (await house.exit(uid)).exit.exit_code == 0
-            assert house.texts(uid) == ["1000"]
-            if zygote:
-                os.kill(zygote, signal.SIGKILL)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 LOADS_ALL = """

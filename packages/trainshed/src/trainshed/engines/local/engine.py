@@ -115,7 +115,7 @@ class LocalEngine:
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
-        await self._spawner.ready(spawner.raise_file_limits())
+        spawner.raise_file_limit()
         await self._probe.explore(self._spawner, self._layout.probe)
         for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
             if not slots:

@@ -29,29 +29,18 @@ from trainshed.replica.system import trees, unix_sockets
 
 log = logging.getLogger(__name__)
 
-FileLimits = tuple[int, int]
-"""How many files a process may have open: soft and hard limit, as the system has them."""
-
 _ENOUGH = 1 << 16
 """Open files that a service can make use of."""
 
 
-def raise_file_limits() -> FileLimits:
-    """Raise this process's limit of open files as far as is allowed and useful; return the former limits."""
-    soft, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+def raise_file_limit() -> None:
+    """Raise this process's limit of open files, and that of its programs, as far as is allowed and useful."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
-    if soft != unlimited and soft < wanted:
+    enough = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
+    if soft != unlimited and soft < enough:
         with contextlib.suppress(OSError, ValueError):  # macOS allows less than it reports.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return before
-
-
-def set_file_limits(process: int, limits: FileLimits) -> None:
-    """Set the limits of another process and its future children, if the system supports that."""
-    if hasattr(resource, "prlimit"):
-        with contextlib.suppress(OSError):  # The process is dead.
-            resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
@@ -175,7 +164,6 @@ class Spawner:
 
     def __init__(self, handle: ZygoteHandle | None) -> None:
         self._handle = handle
-        self._limits: FileLimits | None = None
         self._level = ""
         self._lock = asyncio.Lock()
 
@@ -195,15 +183,6 @@ class Spawner:
         raise EngineUnavailable(
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
         )
-
-    async def ready(self, limits: FileLimits) -> None:
-        """Start a zygote if there is none, so that the first launch does not wait for it. `limits`: of file
-        handles, for programs."""
-        self._limits = limits
-        if self._handle is None:
-            await self._replace(None)
-        else:
-            set_file_limits(self._handle.pid, limits)
 
     async def replace_hung(self) -> None:
         """Replace the zygote, which has not taken up a request in time. What it has begun lives on, and
@@ -270,8 +249,6 @@ class Spawner:
                         f"the process that starts programs cannot be started ({error}); free memory or "
                         "processes"
                     ) from error
-                if self._limits is not None:
-                    set_file_limits(self._handle.pid, self._limits)
                 if self._level:
                     await self._ask_for_pool(self._handle)
             return self._handle
