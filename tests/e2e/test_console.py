@@ -3,6 +3,7 @@ out. `./dev test-all` takes a picture of each (build/console)."""
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, credentials_of
+from tests.e2e.conftest import NODE
 from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, REGION, ROOT, Service, container_job, running
 from tests.e2e.stories import make_pipe
@@ -441,3 +443,9 @@ def test_somebody_looks_where_the_tuner_is_unsure(
     expect(says).to_have_text(re.compile(r"loss \S+ ± \S+ at decay \S+, rate \S+"))
     page.evaluate(AXE)
     assert page.evaluate(LOOK, RULES) == []
+
+
+def test_the_scripts_keep_their_types(node_modules: Path) -> None:
+    compiler = [node_modules / ".bin/tsc", "--typeRoots", node_modules, "--types", "uplot"]
+    checked = subprocess.run([*compiler, "-p", NODE], capture_output=True, text=True, check=False)
+    assert (checked.stdout, checked.returncode) == ("", 0)

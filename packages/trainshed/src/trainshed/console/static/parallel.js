@@ -1,0 +1,78 @@
+// Parallel coordinates: a range that is kept on an axis fades the lines that leave it.
+"use strict";
+
+// Places as the drawing counts them, from the upper end of the axes down.
+const [TOP, BOTTOM, HEIGHT] = [10, 250, 260];
+const LEAST = 4;
+const QUARTER = 60;
+const PRESS = 24;
+
+// Ranges that are kept, [upper end, lower end], by the axis's place.
+/** @type {Map<string, [number, number]>} */
+const keptRanges = new Map();
+
+/**
+ * Whether a line passes all ranges that are kept.
+ * @param {Element} line
+ */
+const passes = (line) => {
+  const points = (line.getAttribute("points") ?? "").split(" ").map((point) => point.split(","));
+  const places = new Map(points.map(([axis, place]) => [axis, Number(place)]));
+  return [...keptRanges].every(([axis, [top, end]]) => {
+    const place = places.get(axis);
+    return place !== undefined && place >= top - 1 && place <= end + 1;
+  });
+};
+
+const drawRanges = () => {
+  for (const field of pickAll(".parallel .field", SVGSVGElement)) {
+    for (const grab of pickAll(".grab", SVGRectElement, field)) {
+      const [top, end] = keptRanges.get(grab.dataset.axis ?? "") ?? [0, 0];
+      grab.nextElementSibling?.setAttribute("y", String(top));
+      grab.nextElementSibling?.setAttribute("height", String(end - top));
+    }
+    const lines = pickAll(".trial", SVGPolylineElement, field);
+    for (const line of lines) line.classList.toggle("out", !passes(line));
+    const kept = lines.filter((line) => !line.classList.contains("out"));
+    const words = pick("[data-brushed]", HTMLElement, field.closest("section") ?? document);
+    if (words) words.textContent = keptRanges.size ? `${kept.length} of ${lines.length}` : "";
+  }
+};
+
+document.addEventListener("pointerdown", (event) => {
+  const grab = closest(event, ".parallel .grab", SVGRectElement);
+  const box = grab?.ownerSVGElement?.getBoundingClientRect();
+  const axis = grab?.dataset.axis;
+  if (!grab || !box || axis === undefined) return;
+  const place = (/** @type {PointerEvent} */ { clientY }) =>
+    Math.min(BOTTOM, Math.max(TOP, ((clientY - box.top) / box.height) * HEIGHT));
+  const from = place(event);
+  const drag = (/** @type {PointerEvent} */ moved) => {
+    const to = place(moved);
+    if (Math.abs(to - from) < LEAST) keptRanges.delete(axis);
+    else keptRanges.set(axis, [Math.min(from, to), Math.max(from, to)]);
+    drawRanges();
+  };
+  const drop = (/** @type {PointerEvent} */ moved) => {
+    drag(moved);
+    grab.removeEventListener("pointermove", drag);
+  };
+  grab.setPointerCapture(event.pointerId);
+  grab.addEventListener("pointermove", drag);
+  grab.addEventListener("pointerup", drop, { once: true });
+});
+
+// The first press takes the upper or the lower quarter, each further one moves it; Escape lets go.
+document.addEventListener("keydown", (event) => {
+  const axis = closest(event, ".parallel .grab", SVGRectElement)?.dataset.axis;
+  const step = { ArrowUp: -PRESS, ArrowDown: PRESS, Escape: 0 }[event.key];
+  if (axis === undefined || step === undefined) return;
+  event.preventDefault();
+  const quarter = step < 0 ? [TOP, TOP + QUARTER] : [BOTTOM - QUARTER, BOTTOM];
+  const [top, end] = keptRanges.get(axis)?.map((place) => place + step) ?? quarter;
+  if (!step) keptRanges.delete(axis);
+  else if (top >= TOP && end <= BOTTOM) keptRanges.set(axis, [top, end]);
+  drawRanges();
+});
+
+drawAlways(drawRanges);
