@@ -124,8 +124,6 @@ class ObjectRecord:
     holds: tuple[str, ...] = ()
     #: When it became noncurrent (ns since the epoch); 0 = it is live.
     deleted_ns: int = 0
-    #: The epoch in which ``file`` is valid; "" = it was not bound yet.
-    epoch: str = field(default="", compare=False)
 
     @property
     def size(self) -> int:

@@ -15,7 +15,6 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +84,8 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
             kinds[sockets[name].getsockname()] = kind
     spoken = {listener.socket for listener in tls}
     taken = [listener for listener in sockets.values() if listener not in spoken]
-    records = Thread(target=store.complete_records, name="records", daemon=True)
-    records.start()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_run(server, taken, parent, setup.linger, records))
+        runner.run(_run(server, taken, parent, setup.linger))
     listeners.close()
     os.close(lock)
 
@@ -140,11 +137,10 @@ async def _run(
     listeners: list[socket.socket],
     parent: int,
     linger: float,
-    records: Thread,
 ) -> None:
     watching = [joined(_watch_parent(server, parent))]
     if linger:
-        watching.append(joined(_leave_when_idle(server, linger, records)))
+        watching.append(joined(_leave_when_idle(server, linger)))
     try:
         await server.serve(listeners)
     finally:
@@ -152,9 +148,9 @@ async def _run(
             watch.cancel()
 
 
-async def _leave_when_idle(server: LingeringServer, linger: float, records: Thread) -> None:
-    """Have the server end when nobody has come for long, but not before the thread `records` has ended."""
-    while records.is_alive() or not server.left(linger):  # noqa: ASYNC110 - no single event says so
+async def _leave_when_idle(server: LingeringServer, linger: float) -> None:
+    """Have the server end when nobody has come for long."""
+    while not server.left(linger):  # noqa: ASYNC110 - no single event says so
         await asyncio.sleep(linger / _LOOKS)
 
 

@@ -29,10 +29,9 @@ from msgspec import Struct, structs
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.disk.files import ObjectFiles, key_of
-from trainshed.buckets.disk.records import RecordStore, RecordTable
+from trainshed.buckets.disk.records import RecordStore
 from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Found, Walk, place_of, prune
 from trainshed.buckets.errors import (
-    BucketsError,
     Forbidden,
     InvalidRequest,
     NotFound,
@@ -108,7 +107,7 @@ class ObjectStore:
         self.catalog = BucketCatalog(root, now, rules)
         self.generations = self.catalog.generations
         self._temporary = state_directory(root) / "tmp"
-        self._files = ObjectFiles(RecordStore(root, state_directory(root), attributes=attributes))
+        self._files = ObjectFiles(RecordStore(state_directory(root), attributes=attributes))
         self._generations = GenerationSource(state_directory(root) / "generation", now)
         self._remote: dict[str, BucketStore] = {}
         self._lock = threading.Lock()
@@ -145,24 +144,6 @@ class ObjectStore:
         """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises ``NotFound``."""
         with self.catalog.opened(bucket) as base:
             yield from Walk(base, "", b"")
-
-    def note_into(self, table: RecordTable, bucket: str, name: str, record: ObjectRecord) -> None:
-        """Put an object's record into the table of a copy of the buckets."""
-        self._files.records.note_into(table, key_of(bucket, name), record)
-
-    def complete_records(self) -> None:
-        """Bind every object's record to its file, after a copy of the directory. Others may use the store
-        meanwhile: a record that is needed earlier is bound then."""
-        self._files.records.complete(self._look_at_all)
-
-    def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:
-        for bucket in self.catalog.names():
-            with suppress(NotFound):  # It belongs to a remote store, or was removed meanwhile.
-                for entry in self.walk(bucket):
-                    with suppress(BucketsError):
-                        ref = ObjectRef(bucket, entry.name)
-                        record = self.read_record(ref, hash_limit=0)
-                        noted(key_of(bucket, entry.name), record)
 
     def stage(self) -> Staged:
         """Returns a temporary file for new content; ``commit`` or ``discard`` it."""

@@ -8,10 +8,8 @@ It is kept in an extended attribute where the file system has them and the recor
 file that is named by the identity and lies outside the visible tree.
 
 A copy of the directory has other inodes, often other times, and no attributes. So each record is also in a
-table, by the object's name, and names its epoch: the time between two copies. A record of an earlier epoch
-counts for a file at its path that has its size and time, or its size and checksums, and is then bound to that
-file (ADR 43). Taking a directory for a copy by mistake is harmless: what was rewritten in it is then
-recognised by its content instead of by its inode.
+table, by the object's name, and counts for a file at its path that has its size and time, or its size and
+checksums. It is then bound to that file (ADR 43).
 """
 
 from __future__ import annotations
@@ -28,10 +26,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from trainshed.buckets.content import digest_file
 from trainshed.buckets.port import FileIdentity, ObjectRecord
@@ -68,23 +65,21 @@ class RecordStore:
     ``key`` is an object's bucket and name, ``BUCKET/NAME``.
     """
 
-    def __init__(self, root: Path, state: Path, *, attributes: bool = True) -> None:
+    def __init__(self, state: Path, *, attributes: bool = True) -> None:
         self._sidecars = state / "records"
         self._attributes = attributes and sys.platform == "linux"
-        with alone(state):
-            self._epoch: Epoch = current_epoch(root, state)
-            self._table = RecordTable(state / FILE)
+        self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str) -> ObjectRecord:
         """Returns the record of an open file, or the one derived from its identity if none is valid."""
         identity = FileIdentity.of(stat)
         attached = self._from_attribute(fd)
         if attached is not None and attached.file == identity:
-            return self._of_now(fd, attached, key)
+            return attached
         beside = self._from_sidecar(identity)
         if beside is not None and beside.file == identity:
-            return self._of_now(fd, beside, key)
-        return self._from_copy(fd, identity, key, attached) or direct_record(identity)
+            return beside
+        return self._from_table(fd, identity, key) or direct_record(identity)
 
     def of_closed(self, stat: os.stat_result) -> ObjectRecord:
         """Returns the record of a file that cannot be opened, as far as it is known without: always its size
@@ -97,7 +92,7 @@ class RecordStore:
 
     def attach(self, fd: int, record: ObjectRecord) -> None:
         """Attach a record to an open file; the caller syncs the file, we sync a sidecar."""
-        encoded = self._encode(record)
+        encoded = msgspec.json.encode(record)
         if self._to_attribute(fd, encoded):
             self._sidecar(record.file).unlink(missing_ok=True)
             return
@@ -109,11 +104,7 @@ class RecordStore:
     def note(self, key: str, record: ObjectRecord) -> None:
         """Put the record of an object into the table. The writers of one object must not call it at the same
         time."""
-        self._table.put(key, self._epoch.id, self._encode(record))
-
-    def note_into(self, table: RecordTable, key: str, record: ObjectRecord) -> None:
-        """Put a record into the table of a copy, with this epoch."""
-        table.put(key, self._epoch.id, self._encode(record))
+        self._table.put(key, msgspec.json.encode(record))
 
     def forget(self, identity: FileIdentity) -> None:
         """Drop the sidecar, if any, of a file that is gone."""
@@ -123,68 +114,26 @@ class RecordStore:
         """Drop the record of an object that is gone from the table."""
         self._table.drop(key)
 
-    def complete(self, look_at_all: Callable[[Callable[[str, ObjectRecord], None]], None]) -> None:
-        """Once per epoch, make sure that every object has its record here and in the table.
-        ``look_at_all(noted)`` loads the record of each object, and calls ``noted`` with its key and the
-        record."""
-
-        def noted(key: str, record: ObjectRecord) -> None:
-            if record.epoch or record.metageneration > 1 or record != direct_record(record.file):
-                self._table.put_missing(key, self._epoch.id, self._encode(record))
-
-        if not self._table.is_complete(self._epoch.id):
-            look_at_all(noted)
-            self._table.completed(self._epoch.id)
-
     def close(self) -> None:
         """Close the table."""
         self._table.close()
 
-    def _encode(self, record: ObjectRecord) -> bytes:
-        return msgspec.json.encode(replace(record, epoch=self._epoch.id))
-
-    def _of_now(self, fd: int, record: ObjectRecord, key: str) -> ObjectRecord:
-        """Returns the record, from now on bound to this very file."""
-        return (
-            record if record.epoch == self._epoch.id else self._bind(fd, record, record.file, key)
-        )
-
-    def _from_copy(
-        self, fd: int, identity: FileIdentity, key: str, attached: ObjectRecord | None
-    ) -> ObjectRecord | None:
-        """Returns the record of an earlier epoch that the file is a copy of, bound to the file."""
-        if self._is_earlier(attached, identity) and _is_time_of(attached.file, identity):
-            return self._bind(fd, attached, identity, key)
-        if not self._epoch.earlier:
-            return None
+    def _from_table(self, fd: int, identity: FileIdentity, key: str) -> ObjectRecord | None:
+        """Returns the record of the object that the file is a copy of, bound to the file."""
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
-        if kept is not None and kept.epoch == self._epoch.id and kept.file == identity:
-            return kept  # Another thread has bound it since this one began.
-        if not self._is_earlier(kept, identity):
+        if encoded is None or kept is None or kept.size != identity.size:
             return None
-        if _is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity):
-            return self._bind(fd, kept, identity, key)
-        self._table.drop(key)  # The file was written to since, so it need not be hashed again.
-        return None
-
-    def _is_earlier(
-        self, record: ObjectRecord | None, identity: FileIdentity
-    ) -> TypeGuard[ObjectRecord]:
-        return (
-            record is not None and record.epoch != self._epoch.id and record.size == identity.size
-        )
-
-    def _bind(
-        self, fd: int, record: ObjectRecord, identity: FileIdentity, key: str
-    ) -> ObjectRecord:
-        bound = replace(record, file=identity, epoch=self._epoch.id)
+        if not (_is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity)):
+            self._table.drop(key, encoded)  # The file was written to since; it is not hashed again.
+            return None
+        bound = replace(kept, file=identity)
         # If it fails, the next reader binds it: a read-only tree is no reason to fail.
         with suppress(OSError):
             self.attach(fd, bound)
-            if record.file != identity:
-                self.forget(record.file)
-        self._table.put_missing(key, self._epoch.id, self._encode(bound))
+            if kept.file != identity:
+                self.forget(kept.file)
+        self._table.put(key, msgspec.json.encode(bound), encoded)
         return bound
 
     def _sidecar(self, identity: FileIdentity) -> Path:
@@ -260,18 +209,15 @@ _SCHEMA = (
     "PRAGMA journal_mode = WAL",
     # A crash of the machine may lose the last rows: the records beside the files are durable.
     "PRAGMA synchronous = NORMAL",
-    "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, epoch TEXT NOT NULL, record BLOB "
-    "NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS complete (epoch TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
 )
 
 
 class RecordTable:
-    """Encoded records by key (``BUCKET/NAME``) with their epochs, in a file that every way of copying takes
-    along.
+    """Encoded records by key (``BUCKET/NAME``), in a file that every way of copying takes along.
 
-    It is a second copy: the record attached to an object's file is what counts. It is read only in a
-    directory that was copied, so a failure to write it fails no request, and an unreadable one is begun anew.
+    It is a second copy: the record attached to an object's file is what counts. It is read only for
+    files that have none, so a failure to write it fails no request, and an unreadable one is begun anew.
     The file is opened at its first use; what prevents that, such as a full disk, may be gone at the next one.
     Blocking; safe to use from several threads and processes.
     """
@@ -288,29 +234,21 @@ class RecordTable:
         row = self._first("SELECT record FROM records WHERE key = ?", (key,))
         return None if row is None else row[0]
 
-    def put(self, key: str, epoch: str, record: bytes) -> None:
-        """Store an object's record, in place of an earlier one."""
-        self._do("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (key, epoch, record))
+    def put(self, key: str, record: bytes, before: bytes | None = None) -> None:
+        """Store an object's record; with ``before`` only in its place, since others may have written a newer
+        one."""
+        if before is None:
+            self._do("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, record))
+        else:
+            self._do(
+                "UPDATE records SET record = ? WHERE key = ? AND record = ?", (record, key, before)
+            )
 
-    def put_missing(self, key: str, epoch: str, record: bytes) -> None:
-        """Store a record unless there is one of this epoch, which is newer."""
+    def drop(self, key: str, before: bytes | None = None) -> None:
+        """Remove the record of an object that is gone; ``before`` as in `put`."""
         self._do(
-            "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
-            "epoch = excluded.epoch, record = excluded.record WHERE epoch <> excluded.epoch",
-            (key, epoch, record),
+            "DELETE FROM records WHERE key = ? AND record = coalesce(?, record)", (key, before)
         )
-
-    def drop(self, key: str) -> None:
-        """Remove the record of an object that is gone."""
-        self._do("DELETE FROM records WHERE key = ?", (key,))
-
-    def is_complete(self, epoch: str) -> bool:
-        """Whether `completed` was called for this epoch."""
-        return self._first("SELECT 1 FROM complete WHERE epoch = ?", (epoch,)) is not None
-
-    def completed(self, epoch: str) -> None:
-        """Note that every object has been looked at in this epoch."""
-        self._do("INSERT OR IGNORE INTO complete VALUES (?)", (epoch,))
 
     def count(self) -> int:
         """Returns how many records there are; 0 if that cannot be read."""
@@ -377,55 +315,6 @@ def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-_FILE = "epoch.json"
-_ANCHOR = "anchor"
-
-
-class Epoch(Struct, frozen=True):
-    """The time between two copies of the directory (ADR 43)."""
-
-    id: str
-    #: Whether there was an epoch before it, so that there may be records of it.
-    earlier: bool
-
-
-class _Written(Struct, frozen=True):
-    """An epoch as it is stored, and what distinguishes its directory from a copy."""
-
-    epoch: Epoch
-    #: Inode and change time (ns) of an empty file that nobody touches. No way of copying keeps that time.
-    anchor: tuple[int, int]
-    #: Inode of the buckets' directory.
-    root: int
-
-
-def current_epoch(root: Path, state: Path) -> Epoch:
-    """Returns the epoch of the buckets in `root`: a new one if they were copied or had none. Durable; the
-    caller holds `alone`."""
-    anchor = state / _ANCHOR
-    try:
-        written = msgspec.json.decode((state / _FILE).read_bytes(), type=_Written)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        written = None
-    if written and (written.anchor, written.root) == (_look(anchor), root.stat().st_ino):
-        return written.epoch
-    epoch = Epoch(os.urandom(8).hex(), earlier=written is not None)
-    anchor.unlink(missing_ok=True)
-    anchor.touch()
-    durable.sync_directory(str(state))
-    begun = _Written(epoch, _look(anchor), root.stat().st_ino)
-    durable.write(str(state / _FILE), msgspec.json.encode(begun), is_shared=True)
-    return epoch
-
-
-def _look(anchor: Path) -> tuple[int, int]:
-    try:
-        status = anchor.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return status.st_ino, status.st_ctime_ns
 
 
 @contextmanager

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import click
+import msgspec
 from msgspec import Struct, field
 
 from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE
 from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.files import key_of
 from trainshed.buckets.disk.generations import TABLE as GENERATIONS
 from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.objects import ObjectStore, OpenObject
@@ -226,9 +228,7 @@ class _Backup:
                     )
         for name in (RECORDS, GENERATIONS):
             self._file(self._temporary / name, f"{state.name}/{name}")
-        # The epoch is included, but not the identity that it belongs to, so that a restored directory is
-        # recognized as a copy.
-        for path in ("epoch.json", *_files(state, "buckets"), "generation"):
+        for path in (*_files(state, "buckets"), "generation"):
             self._file(state / path, f"{state.name}/{path}")
 
     def _bucket(self, store: ObjectStore, table: RecordTable, bucket: str) -> None:
@@ -250,7 +250,7 @@ class _Backup:
                 if record is not None:
                     files.add(path)
                     self._taken.objects += 1
-                    store.note_into(table, bucket, entry.name, record)
+                    table.put(key_of(bucket, entry.name), msgspec.json.encode(record))
         except NotFound:
             return  # The bucket was removed meanwhile, or is in a remote store.
 
