@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,6 +40,8 @@ from trainshed.buckets.callers import (
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
+from trainshed.eventloop.joining import StreamLine
+from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
@@ -291,7 +292,6 @@ _OVER: Final = "The access token is that of a program that is over: use a token 
 _SILENT: Final = (
     "The service is restarting and does not say whether this token is good: try again soon."
 )
-_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class Liveness:
@@ -310,35 +310,24 @@ class Liveness:
     async def holder(self, authorization: str) -> Identity:
         """Return whose a token is. Raises Unauthenticated, with the service's message, for a token that it
         refuses; Unavailable if it does not answer."""
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                answer = await self._ask(authorization)
-        except (OSError, TimeoutError) as failure:
-            raise Unavailable(_SILENT) from failure
-        head, _, body = answer.partition(b"\r\n\r\n")
-        status = _STATUS.match(head)
-        if status is not None and status[1] == b"401":
-            raise Unauthenticated(_message(body, _OVER))
-        if status is None or status[1] != b"200":
-            raise Unavailable(_message(body, _SILENT))
-        return msgspec.json.decode(body, type=Identity)
-
-    async def _ask(self, authorization: str) -> bytes:
         question = (
             f"GET /trainshed/v1/whoami HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: {authorization}\r\n{SOURCE_HEADER}: {SOURCE.get()}\r\n"
             "Connection: close\r\n\r\n"
         )
-        with reachable(str(self._service)) as short:
-            reader, writer = await asyncio.open_unix_connection(short)
         try:
-            writer.write(question.encode("latin-1"))
-            answer = b""
-            while len(answer) < _LONGEST_ANSWER and (data := await reader.read(_LONGEST_ANSWER)):
-                answer += data
-            return answer
-        finally:
-            writer.close()
+            with reachable(str(self._service)) as short:
+                line = StreamLine(*await asyncio.open_unix_connection(short))
+            status, body = await answered(
+                line, question.encode("latin-1"), _PATIENCE, _LONGEST_ANSWER
+            )
+        except (OSError, NoAnswer) as failure:
+            raise Unavailable(_SILENT) from failure
+        if status == 401:
+            raise Unauthenticated(_message(body, _OVER))
+        if status != 200:
+            raise Unavailable(_message(body, _SILENT))
+        return msgspec.json.decode(body, type=Identity)
 
 
 def _message(body: bytes, otherwise: str) -> str:
