@@ -63,7 +63,7 @@ def _locked() -> Generator[None]:
 def _alone() -> Path:
     release = PYTORCH.releases[0]
     pins = PYTORCH.lock(release)
-    interpreters = Interpreters(CACHE / "interpreters.json")
+    interpreters = Interpreters()
     interpreter = interpreters.get(interpreters.usual())
     assert interpreter is not None
     version = format_minor(interpreter.minor)

@@ -125,9 +125,8 @@ def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: M
 
 
 def main(names: Sequence[str]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        interpreters = Interpreters(Path(directory, "interpreters.json"))
-        pythons = interpreters.found()
+    interpreters = Interpreters()
+    pythons = interpreters.found()
     for sheet, release in _chosen(names):
         fitting = [python for python in pythons if release.runs_on(python)]
         interpreter = interpreters.get(max(fitting)) if fitting else None

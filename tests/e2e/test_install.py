@@ -106,7 +106,7 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
 @pytest.mark.soak  # Half a minute each; before a release all soaks are run.
 @pytest.mark.parametrize("minor", [11, 12, 13, 14])
 def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path, minor: int) -> None:
-    interpreter = Interpreters(tmp_path / "interpreters.json").get((3, minor))
+    interpreter = Interpreters().get((3, minor))
     if interpreter is None:
         pytest.skip(f"no Python 3.{minor} here")
     place = installed(wheels, tmp_path / "service", "[service]", interpreter.executable)

@@ -98,7 +98,7 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     """spec/reduction#exactness: Python 3.8 and newer, and NumPy of its day; the package lies on the path,
     read-only, whatever the Python."""
     (sheet,) = (entry for entry in FAMILIES if entry.family == "reduction-server")
-    interpreters = Interpreters(CACHE / "interpreters.json").found()
+    interpreters = Interpreters().found()
     oldest = format_minor(min(entry for entry in interpreters if sheet.releases[0].runs_on(entry)))
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     try:

@@ -174,7 +174,7 @@ def _by_hand(files: dict[str, str]) -> bytes:
 def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
     """spec/runtimes#packages: old packages in namespaces, google-cloud ones say, have path files that look
     for what lies beside them."""
-    interpreters = Interpreters(tmp_path / "interpreters.json")
+    interpreters = Interpreters()
     for minor in interpreters.found():
         interpreter = interpreters.get(minor)
         assert interpreter is not None

@@ -1,6 +1,5 @@
 """The service as a Pod of the lab, by the chart that operators install (deploy/chart)."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from tests.e2e.running import CACHE, ROOT, Service
 from tests.kubernetes import chart
 from tests.kubernetes.lab import IMAGE, KubernetesLab, manifest
 from tests.slurm.nodes import HUB, tree, until
+from trainshed.runtimes.interpreters import Interpreters
 
 NAMESPACE = "training"
 POD = "trainshed-0"
@@ -130,8 +130,7 @@ def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:
 
 def _pythons() -> list[str]:
     """Prefixes of this machine's Pythons, on which environments of tests are built, but for the system's."""
-    known = json.loads((CACHE / "interpreters.json").read_text()).values()
-    return sorted({python["prefix"] for python in known} - {"/usr", "/usr/local"})
+    return sorted({python.prefix for python in Interpreters().search()} - {"/usr", "/usr/local"})
 
 
 def _volume() -> dict[str, Any]:

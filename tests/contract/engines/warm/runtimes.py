@@ -52,7 +52,7 @@ class ToyRuntime(Runtime):
     """A framework of a few lines in its base, and all programs in its layer."""
 
     def __init__(self, place: Path, minor: Minor) -> None:
-        interpreter = Interpreters(place / "interpreters.json").get(minor)
+        interpreter = Interpreters().get(minor)
         if interpreter is None:
             pytest.skip(f"there is no Python {minor[0]}.{minor[1]}")
         self.minor = minor

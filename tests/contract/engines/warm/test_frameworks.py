@@ -30,7 +30,7 @@ class FrameworkRuntime(Runtime):
         built = Inventory(CACHE, now=time.time_ns).build(sheet.family, print)
         minor = parse_minor(built.python)
         assert minor is not None and built.built is not None
-        interpreter = Interpreters(CACHE / "interpreters.json").get(minor)
+        interpreter = Interpreters().get(minor)
         assert interpreter is not None
         base = Prefix(built.built.resolve(), built.python)
         layer = derive_prefix(place / "layer", base, interpreter)

@@ -1,11 +1,9 @@
 """Finds the Python interpreters of this machine: their paths, versions and standard libraries.
 
 The one that runs the service is known without a search. The others (PATH, pyenv, uv's own) are each run once
-and remembered on disk by path and modification time. The search happens when it is first needed, or earlier
-in a thread.
+when that is first needed, or earlier in a thread.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -81,14 +79,7 @@ def running_interpreter() -> Interpreter:
 class Interpreters:
     """The interpreters of this machine. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        memory: Path,
-        *,
-        environ: Mapping[str, str] = os.environ,
-    ) -> None:
-        """`memory`: the file that remembers what was found."""
-        self._memory = memory
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
         self._own = running_interpreter()
         self._lock = threading.Lock()
@@ -102,8 +93,7 @@ class Interpreters:
         return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
     def found(self) -> Sequence[Minor]:
-        """Return every Python found, highest first. The first call searches (under a second, then
-        remembered)."""
+        """Return every Python found, highest first. The first call searches (under a second)."""
         return sorted({interpreter.minor for interpreter in self.search()}, reverse=True)
 
     def get(self, python: Minor) -> Interpreter | None:
@@ -115,33 +105,17 @@ class Interpreters:
         return max(fitting, key=lambda interpreter: interpreter.version, default=None)
 
     def search(self) -> tuple[Interpreter, ...]:
-        """Search the machine once; blocks while it runs interpreters that are not remembered."""
+        """Search the machine once; blocks while it runs interpreters."""
         with self._lock:
             if self._all is None:
                 self._all = self._look()
             return self._all
 
     def _look(self) -> tuple[Interpreter, ...]:
-        remembered = self._recall()
-        seen: dict[str, Interpreter | None] = {}
-        interpreters: dict[str, Interpreter] = {self._own.executable: self._own}
-        for path in self._places():
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            key = f"{path}:{stat.st_mtime_ns}:{stat.st_size}"
-            if key in seen:
-                continue
-            try:
-                seen[key] = remembered[key] if key in remembered else _probe(path)
-            except subprocess.TimeoutExpired:
-                # A busy machine: it is asked again next time.
-                continue
-            if interpreter := seen[key]:
+        interpreters = {self._own.executable: self._own}
+        for path in dict.fromkeys(self._places()):
+            if interpreter := _probe(path):
                 interpreters.setdefault(interpreter.executable, interpreter)
-        if seen != remembered:
-            self._remember(seen)
         return tuple(interpreters.values())
 
     def _places(self) -> Iterator[Path]:
@@ -158,27 +132,6 @@ class Interpreters:
         path = (Path(entry) for entry in self._environ.get("PATH", "").split(os.pathsep) if entry)
         # pyenv's shims may stand for a version that is missing; the real interpreters were listed above.
         yield from _executables(entry for entry in path if entry.name != "shims")
-
-    def _recall(self) -> dict[str, Interpreter | None]:
-        try:
-            return msgspec.json.decode(
-                self._memory.read_bytes(), type=dict[str, Interpreter | None]
-            )
-        except (OSError, msgspec.MsgspecError):
-            # A lost or damaged memory only costs a new search.
-            return {}
-
-    def _remember(self, seen: Mapping[str, Interpreter | None]) -> None:
-        draft = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
-        try:
-            self._memory.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(msgspec.json.encode(seen))
-            draft.replace(self._memory)
-        except OSError:
-            # A cache that cannot be written costs a search at each start; builds report what is wrong with
-            # it.
-            with contextlib.suppress(OSError):
-                draft.unlink()
 
 
 def _listed(directory: Path, pattern: str) -> list[Path]:
@@ -198,7 +151,7 @@ def _executables(directories: Iterable[Path]) -> Iterator[Path]:
 
 
 def _probe(path: Path) -> Interpreter | None:
-    """Run an interpreter once and ask it; None if it is no CPython. Raises subprocess.TimeoutExpired."""
+    """Run an interpreter once and ask it; None if it is no CPython, or does not answer."""
     try:
         answer = subprocess.run(
             [str(path), "-I", "-c", _PROBE],
@@ -208,5 +161,5 @@ def _probe(path: Path) -> Interpreter | None:
             stdin=subprocess.DEVNULL,
         )
         return msgspec.json.decode(answer.stdout, type=Interpreter)
-    except (OSError, subprocess.CalledProcessError, msgspec.MsgspecError):
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
         return None

@@ -41,7 +41,7 @@ class Inventory:
 
     def __init__(self, cache: Path, *, now: Callable[[], int]) -> None:
         self.installer = Installer(cache / "uv")
-        self._interpreters = Interpreters(cache / "interpreters.json")
+        self._interpreters = Interpreters()
         self._environments = Environments(cache / "environments", self.installer, now)
 
     def offers(self, family: str = "") -> list[InventoryEntry]:

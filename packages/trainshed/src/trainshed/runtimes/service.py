@@ -74,13 +74,14 @@ class LocalRuntimes:
         *,
         now: Callable[[], int],
         images: ContainerImages | None = None,
+        interpreters: Interpreters | None = None,
     ) -> None:
         settings = settings or RuntimeSettings()
         cache = cache.absolute()
         installer = Installer(cache / "uv")
         self._installer = installer
         self._cache, self._cache_size, self._now = cache, settings.cache_size, now
-        self._interpreters = Interpreters(cache / "interpreters.json")
+        self._interpreters = interpreters or Interpreters()
         self._environments = Environments(cache / "environments", installer, now)
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
         self._packages = Packages(cache / "packages", source)

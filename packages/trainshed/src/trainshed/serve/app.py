@@ -4,7 +4,7 @@ API services."""
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -96,7 +96,8 @@ class App:
             self._buckets.catalog.ensure(table.name, settings.region, table.project)
         self._adapter = BucketAdapter(self._buckets, bootstrap.buckets.expect)
         bootstrap.access.forget = self._adapter.forget
-        self._engine = _engine(bootstrap)
+        self._interpreters = Interpreters()
+        self._engine = _engine(bootstrap, self._interpreters)
         self._points = PointFiles(settings.data / POINTS)
         self._logs = LogReader(self._engine.streams, ServiceStreams(self._logs_directory))
         self._notices = Notices()
@@ -142,6 +143,7 @@ class App:
             ),
             now=clock.now,
             images=self._images(),
+            interpreters=self._interpreters,
         )
 
     def _images(self) -> ContainerImages:
@@ -341,7 +343,7 @@ class App:
         )
 
 
-def _engine(bootstrap: Bootstrap) -> Engine:
+def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
     settings = bootstrap.settings
     intercepting = certificates.interception_files(settings.data.resolve())
     context = EngineContext(
@@ -373,17 +375,12 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             autopsy_ttl=round(settings.autopsy_ttl * 3600e9),
         ),
         cache=settings.cache,
-        interpreters=_interpreter_prefixes(settings),
+        interpreters=lambda: {Path(python.prefix) for python in interpreters.search()},
     )
     try:
         return factory(settings.engine)(context)
     except (LookupError, ImportError, ValueError) as failure:
         raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
-
-
-def _interpreter_prefixes(settings: Settings) -> Callable[[], Collection[Path]]:
-    interpreters = Interpreters(settings.cache / "interpreters.json")
-    return lambda: {Path(interpreter.prefix) for interpreter in interpreters.search()}
 
 
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:

@@ -62,7 +62,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield from asyncio.run(_engine(settings))
     if settings.engine != "kubernetes":  # Kubernetes refuses them.
         yield _images(settings)
-    yield _interpreters(settings)
+    yield _interpreters()
 
 
 def _of_builds(finding: Finding) -> Finding:
@@ -278,10 +278,10 @@ def _images(settings: Settings) -> Finding:
     return less("container images", refused, cause=cause, remedy=remedy)
 
 
-def _interpreters(settings: Settings) -> Finding:
+def _interpreters() -> Finding:
     from trainshed.runtimes.interpreters import Interpreters
 
-    pythons = Interpreters(settings.cache.absolute() / "interpreters.json").found()
+    pythons = Interpreters().found()
     versions = ", ".join(f"{major}.{minor}" for major, minor in sorted(pythons))
     advice = (
         "" if len(pythons) > 1 else "Others, found by pyenv or uv, let older runtimes be built."
