@@ -4,26 +4,29 @@ Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.c
 type cannot express is checked by a `Checked` function.
 """
 
-import importlib
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
+from trainshed.access.issuers import Issuer
+from trainshed.api.calls.parents import ProjectName
+from trainshed.buckets.setup import BucketTable, check_names
 from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.catalog.regions import regions
-from trainshed.core.errors import closest
+from trainshed.core.errors import InvalidRequest, closest
+from trainshed.core.failure.overrides import table_with
 from trainshed.core.names import Api
-
-if TYPE_CHECKING:
-    from trainshed.access.issuers import Issuer
-    from trainshed.buckets.setup import BucketTable
-    from trainshed.notifying.targets import NotifyTable
-    from trainshed.runtimes.image_map import MappedImage
+from trainshed.core.retention import parse_age, parse_size
+from trainshed.engines import registry
+from trainshed.engines.tables import wrong_fields
+from trainshed.httpd.hosts import listed
+from trainshed.notifying.targets import NotifyTable, mail_server
+from trainshed.runtimes.image_map import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
 _WORDS: dict[Any, str] = {
@@ -48,9 +51,8 @@ class Checked(Struct, frozen=True):
 class Tables(Struct, frozen=True):
     """Part of a type: the setting is written as tables `[[name]]` in the file."""
 
-    #: The module and name of a table's type, imported late: the defaults need it not, and the start should be
-    #: short. Its method `faults` yields what is wrong with values, as `field: words`.
-    type: str
+    #: A table's type. Its method `faults` yields what is wrong with values, as `field: words`.
+    type: type[Any]
     #: The fields of which no two tables have the same value.
     unique: tuple[str, ...] = ("name",)
 
@@ -104,38 +106,18 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
     return meta.description or f"{meta.ge} or more"
 
 
-def _late(name: str) -> Callable[[Any], Any]:
-    """Return the function of this name, which is imported when it is called: the defaults need no check, and
-    the start should be short."""
-    return lambda value: _imported(name)(value)  # noqa: PLW0108  not imported here
-
-
-def _imported(name: str) -> Any:
-    module, _, member = name.rpartition(".")
-    return getattr(importlib.import_module(f"trainshed.{module}"), member)
-
-
-def _check_failure_rules(tables: tuple[dict[str, Any], ...]) -> None:
-    from trainshed.core.failure.overrides import table_with
-
-    table_with(tables)
-
-
 def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
     """Return the tables of a setting. Raises ValueError with a line for each fault; values are judged in
     those whose fields have the right types."""
-    from trainshed.engines.tables import wrong_fields
-
-    kind = _imported(tables.type)
     wrong: list[str] = []
     made: list[Any] = []
     for number, row in enumerate(_rows(name, value)):
         at = f"{name}[{number}]"
-        if faults := wrong_fields(kind, row, f"{at}."):
+        if faults := wrong_fields(tables.type, row, f"{at}."):
             wrong += faults
             continue
         try:
-            table = msgspec.convert(row, kind)
+            table = msgspec.convert(row, tables.type)
         except msgspec.ValidationError as missing:
             wrong.append(f"{at}: {missing}")
             continue
@@ -195,9 +177,7 @@ def prices_of(text: str) -> dict[str, float]:
 def _check_engine(name: str) -> None:
     if name == "local":
         return
-    from trainshed.engines.registry import names
-
-    if name not in (known := names()):
+    if name not in (known := registry.names()):
         raise ValueError(f"{name!r} is not one of {', '.join(known)}.{closest(name, known)}")
 
 
@@ -222,8 +202,6 @@ def _check_web_url(url: str) -> None:
 
 
 def _check_hosts(text: str) -> None:
-    from trainshed.httpd.hosts import listed
-
     wrong = [name for name in listed(text) if not _HOST.fullmatch(name)]
     if wrong:
         raise ValueError(
@@ -233,9 +211,6 @@ def _check_hosts(text: str) -> None:
 
 
 def _check_project(project: str) -> None:
-    from trainshed.api.calls.parents import ProjectName
-    from trainshed.core.errors import InvalidRequest
-
     try:
         ProjectName.parse(f"projects/{project}", field="project")
     except InvalidRequest as refused:
@@ -257,19 +232,17 @@ Isolation = Literal["", "own-user", "root", "user", "session"]
 ContainerTool = Literal["auto", "podman", "docker", "none"]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]
-BucketNames = Annotated[str, Checked(_late("buckets.setup.check_names"))]
+BucketNames = Annotated[str, Checked(check_names)]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
 PriceList = Annotated[str, Checked(prices_of)]
-Age = Annotated[str, Checked(_late("core.retention.parse_age"))]
-Size = Annotated[str, Checked(_late("core.retention.parse_size"))]
+Age = Annotated[str, Checked(parse_age)]
+Size = Annotated[str, Checked(parse_size)]
 WebUrl = Annotated[str, Checked(_check_web_url)]
 HostNames = Annotated[str, Checked(_check_hosts)]
-FailureRules = Annotated[tuple[dict[str, Any], ...], Checked(_check_failure_rules)]
-MappedImages = Annotated[
-    "tuple[MappedImage, ...]", Tables("runtimes.image_map.MappedImage", ("pattern",))
-]
-NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables("notifying.targets.NotifyTable")]
-IssuerTables = Annotated["tuple[Issuer, ...]", Tables("access.issuers.Issuer", ("name", "issuer"))]
-MailServer = Annotated[str, Checked(_late("notifying.targets.mail_server"))]
-BucketTables = Annotated["tuple[BucketTable, ...]", Tables("buckets.setup.BucketTable")]
+FailureRules = Annotated[tuple[dict[str, Any], ...], Checked(table_with)]
+MappedImages = Annotated[tuple[MappedImage, ...], Tables(MappedImage, ("pattern",))]
+NotifyTables = Annotated[tuple[NotifyTable, ...], Tables(NotifyTable)]
+IssuerTables = Annotated[tuple[Issuer, ...], Tables(Issuer, ("name", "issuer"))]
+MailServer = Annotated[str, Checked(mail_server)]
+BucketTables = Annotated[tuple[BucketTable, ...], Tables(BucketTable)]
