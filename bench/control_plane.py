@@ -27,7 +27,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.core.works import Work
-from trainshed.serve.service import begin_collecting
+from trainshed.serve.service import settle
 from trainshed.store.port import Commit, JobQuery, LiveJob
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
@@ -135,7 +135,7 @@ async def _measure(
         for side in sides:
             side.spans.clear()
         # As in a service: else each of some hundred pages pays for a look through all objects of both stores.
-        begin_collecting()
+        settle()
         with contextlib.ExitStack() as kept:
             for count in finished:
                 kept.enter_context(_kept_in_memory(directory / str(count) / DATABASE_FILE))

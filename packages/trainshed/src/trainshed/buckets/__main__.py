@@ -4,7 +4,6 @@ PARENT is the id of the process that it ends with (0 = the one that started it);
 of `process.main`.
 """
 
-import gc
 import os
 import sys
 
@@ -16,12 +15,8 @@ def main() -> None:
     ports."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.help_parent(parent)
-    gc.disable()
     from trainshed.buckets import process
 
-    # Loaded modules are never garbage: collections need not look at them again.
-    gc.freeze()
-    gc.enable()
     process.main(parent, *sys.argv[2:])
 
 

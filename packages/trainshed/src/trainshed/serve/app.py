@@ -94,7 +94,7 @@ class App:
         self._buckets.catalog.ensure(DEFAULT_BUCKET, settings.region)
         for table in settings.buckets:
             self._buckets.catalog.ensure(table.name, settings.region, table.project)
-        self._adapter = BucketAdapter(self._buckets, bootstrap.buckets.expect)
+        self._adapter = BucketAdapter(self._buckets)
         bootstrap.access.forget = self._adapter.forget
         self._interpreters = Interpreters()
         self._engine = _engine(bootstrap, self._interpreters)
@@ -210,7 +210,7 @@ class App:
             models=store.models,
             advisor=self.advisor,
             metrics=MetricsReader(self._engine.streams),
-            buckets=BucketAdapter(self._buckets),
+            buckets=self._adapter,
             printed=partial(_printed, self._logs),
             logged=curves.logged,
             now=clock.now,

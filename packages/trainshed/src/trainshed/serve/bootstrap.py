@@ -6,7 +6,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -118,23 +118,6 @@ class Bootstrap:
         grpc = (self.grpc.plain[1], self.grpc.secure[1])
         ports = (self.listener.getsockname()[1], *grpc, self.storage_port, self.storage_tls_port)
         return tuple(filter(None, ports))
-
-
-@contextlib.contextmanager
-def assembled(settings: Settings, meanwhile: Callable[[], object]) -> Generator[Bootstrap]:
-    """Yield what a `Service` is made of; close it at the end. Raises StartFailed. `meanwhile`: called in this
-    thread while another one waits for disks and for other processes."""
-    with contextlib.ExitStack() as cleanup:
-        aside = ThreadPoolExecutor(1, "bootstrap")
-        opened = aside.submit(Bootstrap, settings, cleanup)
-        aside.shutdown(wait=False)
-        try:
-            meanwhile()
-            bootstrap = opened.result()
-        except BaseException:
-            wait([opened])
-            raise
-        yield bootstrap
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:

@@ -3,7 +3,7 @@ accesses, summaries, copies, pages of the console."""
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -33,11 +33,8 @@ class BucketAdapter:
     """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets` and
     `api.calls.services.BucketProbe`."""
 
-    def __init__(self, store: LocalStore, expect: Callable[[], None] = lambda: None) -> None:
-        """`expect`: called when objects of a job are asked for, since its program will soon ask the bucket
-        process for more."""
+    def __init__(self, store: LocalStore) -> None:
         self._store = store
-        self._expect = expect
 
     def open(self, uri: str) -> BinaryIO:
         """Open the object's content. Raises FileNotFoundError, and OSError for an object that exists and
@@ -48,7 +45,6 @@ class BucketAdapter:
     def fingerprint(self, uri: str) -> str:
         """Return a text that changes whenever the object does. Raises FileNotFoundError, OSError as `open`
         does."""
-        self._expect()
         with _reading(uri):
             return self._store.fingerprint(*parse_gs_uri(uri))
 
@@ -65,7 +61,6 @@ class BucketAdapter:
 
     def write_probe(self, uri: str) -> None:
         """Raise ValueError, with the reason, if nothing can be written below the URI."""
-        self._expect()
         try:
             self._store.write_probe(*parse_gs_uri(uri))
         except BucketsError as failure:

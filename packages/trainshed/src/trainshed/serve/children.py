@@ -1,4 +1,4 @@
-"""Starts and supervises the bucket process; returns freed memory to the system.
+"""Starts and supervises the bucket process.
 
 The bucket process only runs while there are callers: the service holds the listening sockets, and starts it
 with the first connection. It never outlives the service: the kernel kills it when the service dies, and the
@@ -7,8 +7,6 @@ service kills it when it does not end by itself.
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import logging
 import os
 import select
@@ -60,16 +58,9 @@ class BucketKeeper:
         self._called = asyncio.Event()
         self._closing = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._keeping = keep(self._keep, "keeping the bucket process")
-
-    def expect(self) -> None:
-        """Start the process now, since a caller is likely to come soon. Callable from any thread."""
-        if self._loop is not None and not self._pid:
-            self._loop.call_soon_threadsafe(self._called.set)
 
     async def close(self) -> None:
         """Ask the process to finish its requests, and wait until it has ended; kill it if that takes too
@@ -97,7 +88,7 @@ class BucketKeeper:
                 pause = 0.0
 
     async def _is_called(self) -> bool:
-        """Wait until there is a caller, or one is expected. Return False if the keeper is closed."""
+        """Wait until there is a caller. Return False if the keeper is closed."""
         if not self._closing.is_set():
             with self._heeding(lambda _: self._called.set()):
                 await self._called.wait()
@@ -118,7 +109,7 @@ class BucketKeeper:
         status = await asyncio.to_thread(_wait, self._pid)
         watching.cancel()
         self._pid = 0
-        # The expected caller has come, and callers that have come since wait at a listener.
+        # Callers that have come since wait at a listener.
         self._called.clear()
         return f"it ended with status {status}" if status else ""
 
@@ -234,12 +225,3 @@ def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:
     return os.posix_spawn(
         sys.executable, command, dict(os.environ), setpgroup=0, file_actions=handing
     )
-
-
-def settle() -> None:
-    """Return the memory that importing and starting left behind, and exempt what stays from garbage
-    collection. Takes a few milliseconds."""
-    gc.freeze()
-    trimming = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trimming is not None:
-        trimming(0)

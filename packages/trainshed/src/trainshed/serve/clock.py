@@ -2,10 +2,8 @@
 (spec/invariants#pure-decisions)."""
 
 import os
-import struct
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
@@ -13,8 +11,6 @@ if TYPE_CHECKING:
     from trainshed.core.names import JobUid
 
 _RANDOM_BITS: Final = 22
-_AT_ONCE: Final = 256
-"""Random words that are requested from the system at once."""
 
 
 def now() -> int:
@@ -32,18 +28,13 @@ class JobUids:
     def __init__(self) -> None:
         self._last = 0
         self._lock = threading.Lock()
-        self._random: Iterator[tuple[int]] = iter(())
 
     def __call__(self) -> "JobUid":
         with self._lock:
-            fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | self._bits()
+            fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | _bits()
             self._last = max(fresh, self._last + 1)
             return cast("JobUid", self._last)
 
-    def _bits(self) -> int:
-        # Many at once, because each system call hands the interpreter's lock to another thread and has to
-        # wait for it.
-        for (word,) in self._random:
-            return word >> (32 - _RANDOM_BITS)
-        self._random = struct.iter_unpack("=I", os.urandom(4 * _AT_ONCE))
-        return self._bits()
+
+def _bits() -> int:
+    return int.from_bytes(os.urandom(4)) >> (32 - _RANDOM_BITS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -52,11 +53,8 @@ from trainshed.serve.addresses import (
 from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import GatewayBuckets
-from trainshed.serve.children import settle
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
-from trainshed.store.sqlite.connections import no_collection
-from trainshed.wire import pool
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -70,9 +68,6 @@ DRAIN = 2
 """Seconds that open requests get when the service stops."""
 _SHOWN = 10
 """Records set aside that are listed by name."""
-_AFTER_READY = 1.0
-"""Seconds after the start until descriptors are loaded for which the first request to a public API would wait
-some 20 ms, and no start. By then running jobs were taken over, which is more urgent."""
 STOP_JOBS = 60
 """Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
@@ -124,9 +119,7 @@ class Service:
         self._bootstrap.store.when_set_aside(
             lambda record: loop.call_soon_threadsafe(self._app.controller.set_aside, record)
         )
-        with no_collection():
-            await self._app.controller.start()
-        begin_collecting()
+        await self._app.controller.start()
         await self._take_over()
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
@@ -283,7 +276,6 @@ class Service:
         self._announce({**document, "console": link, "taken_over": taken})
         settle()
         self._app.lag.start()
-        asyncio.get_running_loop().call_later(_AFTER_READY, pool.load_all)
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot exist any more."""
@@ -378,9 +370,12 @@ _THRESHOLDS = (20_000, 10, 10)
 these are freed without it."""
 
 
-def begin_collecting() -> None:
-    """Turn the collector on, and exempt all current objects: what was loaded stays, and need not be searched
-    again and again."""
+def settle() -> None:
+    """Turn the collector on, without the objects that are there: what was loaded stays, and need not be
+    searched again and again. Return the memory that importing and starting left behind."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
     gc.enable()
+    trimming = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trimming is not None:
+        trimming(0)

@@ -5,14 +5,12 @@ import atexit
 import contextlib
 import errno
 import gc
-import importlib
 import os
 import shutil
 import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +22,6 @@ from trainshed.serve.settings import is_loopback, load, speaks_tls
 from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
-    from trainshed.serve.bootstrap import Bootstrap
     from trainshed.serve.emulation import Emulation
     from trainshed.serve.settings import Settings
 
@@ -187,14 +184,22 @@ def _serve(
     # `Service` turns the collector on again once it has begun its work.
     gc.disable()
     last_sign = _last_written(settings.data)
-    from trainshed.serve.bootstrap import assembled, close_to_others
+    from trainshed.serve.bootstrap import Bootstrap, close_to_others
+    from trainshed.serve.service import Service
 
     for mended in close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)
 
-    load_the_rest = partial(importlib.import_module, "trainshed.serve.service")
-    with assembled(settings, load_the_rest) as bootstrap:
-        _run(bootstrap, announce, emulation, last_sign, stop_jobs=stop_jobs)
+    async def serve(bootstrap: Bootstrap) -> None:
+        await Service(
+            bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs
+        ).run()
+
+    with (
+        contextlib.ExitStack() as cleanup,
+        asyncio.Runner(loop_factory=loop_factory()) as loop,
+    ):
+        loop.run(serve(Bootstrap(settings, cleanup)))
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -246,25 +251,6 @@ def _write_addresses(
             ) from None
     if ready_fd is not None:
         write_line(ready_fd, document)
-
-
-def _run(
-    bootstrap: "Bootstrap",
-    announce: Callable[[dict[str, Any]], None],
-    emulation: "Emulation | None",
-    last_sign: Nanos,
-    *,
-    stop_jobs: bool,
-) -> None:
-    from trainshed.serve.service import Service
-
-    async def serve() -> None:
-        await Service(
-            bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs
-        ).run()
-
-    with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        loop.run(serve())
 
 
 def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:

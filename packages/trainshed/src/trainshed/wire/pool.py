@@ -93,12 +93,6 @@ def load(api: Api) -> tuple[str, ...]:
         return _loaded[api]
 
 
-def load_all() -> None:
-    """Add every API's files, before a request has to wait for them."""
-    for api in APIS:
-        load(api)
-
-
 def pool() -> "descriptor_pool.DescriptorPool":
     """Return the process's private pool, for protobuf functions that need one."""
     with _lock:
