@@ -28,8 +28,8 @@ from trainshed.access.principals import Bearer, Principal, Rights
 from trainshed.buckets import authentication
 from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Unauthenticated
-from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules
 from trainshed.cli.client_files import credentials_document
 from trainshed.engines.port import EngineUnavailable
@@ -226,23 +226,13 @@ def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(servic
 
 
 def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
-    """spec/program#storage: `/gcs/BUCKET` for the buckets that there are now, also when they were asked about
-    a moment ago."""
-    # As if every change lay long back, so that what was found once is remembered.
-    store = LocalStore(tmp_path / "buckets", now=lambda: time.time_ns() + 10**9, rules=RULES)
+    """spec/program#storage: `/gcs/BUCKET` for the buckets that there are now."""
+    store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
     catalog = BucketCatalog(tmp_path / "buckets", time.time_ns, RULES)
 
     def shown(project: str) -> list[str]:
-        # File systems see some milliseconds as one moment: wait for the next one.
-        probe = tmp_path / "probe"
-        probe.touch()
-        moment = probe.stat().st_mtime_ns
-        while probe.stat().st_mtime_ns == moment:
-            probe.touch()
-        first, again = store.shown(project), store.shown(project)
-        assert first == again
-        return [name for name, _ in first]
+        return [name for name, _ in store.catalog.shown(project)]
 
     assert (shown("p"), shown("q")) == (["bucket-1"], [])
     catalog.create("bucket-2", project="p")
@@ -256,7 +246,7 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
 
 def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> None:
     """Its error was an internal one, after three attempts at once; what waits: tests/sim/test_delays.py."""
-    store = LocalStore(tmp_path / "buckets", rules=RULES)
+    store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
     (tmp_path / "buckets").rename(tmp_path / "elsewhere")
     with pytest.raises(EngineUnavailable, match="put it back"):
@@ -268,8 +258,10 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
 def test_what_is_mounted_is_what_is_admitted(service: Service) -> None:
     """spec/program#storage: `/gcs/BUCKET` shows no bucket that the storage API would refuse."""
     (service.root / "operators-1").mkdir()
-    store = LocalStore(service.root, rules=RULES)
-    names = {project: [name for name, _ in store.shown(project)] for project in ("p", "q", "own")}
+    store = ObjectStore(service.root, rules=RULES)
+    names = {
+        project: [name for name, _ in store.catalog.shown(project)] for project in ("p", "q", "own")
+    }
     assert names == {
         "p": ["bucket-p", "shared-1"],
         "q": ["bucket-q", "shared-1"],

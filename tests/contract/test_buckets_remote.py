@@ -26,9 +26,9 @@ from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissi
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain
 from tests.ports import free_port
-from trainshed.buckets.errors import NotFound as NoSuchObject
-from trainshed.buckets.local import LocalStore
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.setup import BucketRules, BucketTable
+from trainshed.serve.bucket_adapters import BucketAdapter
 
 # Looked for, and loaded by those alone who run it: every worker of a run reads this file.
 for _library, _what in (("obstore", "the library for remote buckets"), ("moto", "an S3 server")):
@@ -100,9 +100,9 @@ def bucket(service: Service) -> Any:
 
 
 @pytest.fixture
-def door(service: Service, table: BucketTable) -> LocalStore:
+def door(service: Service, table: BucketTable) -> ObjectStore:
     """The same buckets, as other parts of the service reach them."""
-    return LocalStore(service.root, rules=BucketRules("own", tables=(table,)))
+    return ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
 
 
 def test_the_python_client(bucket: Any, service: Service) -> None:
@@ -208,7 +208,6 @@ def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str
 def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTable) -> None:
     """The object is at the store and the process died before it could note that: with a creation, too."""
     from trainshed.buckets.content import Digest, Staged
-    from trainshed.buckets.disk.objects import ObjectStore
     from trainshed.buckets.port import Conditions, Draft, ObjectRef
 
     stores = ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
@@ -260,26 +259,27 @@ def test_what_such_a_store_cannot_keep_is_refused(bucket: Any) -> None:
         bucket.delete()
 
 
-def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
+def test_other_parts_of_the_service(bucket: Any, door: ObjectStore) -> None:
     """spec/submit#job-directory: it is probed there, too. Packages are fetched from such a bucket; it is no
     directory under /gcs."""
     before = time.time_ns() - 2 * 10**9
-    assert door.last_written("far-1", "out/") == 0
+    parts, package = BucketAdapter(door), "gs://far-1/out/p.tar.gz"
+    assert parts.last_written("gs://far-1/out") == 0
     bucket.blob("out/p.tar.gz").upload_from_string(b"package")
-    assert door.open("far-1", "out/p.tar.gz").read() == b"package"
-    first = door.fingerprint("far-1", "out/p.tar.gz")
+    assert parts.open(package).read() == b"package"
+    first = parts.fingerprint(package)
     bucket.blob("out/p.tar.gz").upload_from_string(b"changed")
-    assert door.fingerprint("far-1", "out/p.tar.gz") != first
-    assert door.exists("far-1", "out/p.tar.gz")
-    assert not door.exists("far-1", "out/q")
-    with pytest.raises(NoSuchObject):
-        door.open("far-1", "out/q")
-    door.write_probe("far-1", "out")
+    assert parts.fingerprint(package) != first
+    assert parts.has_object(package)
+    assert not parts.has_object("gs://far-1/out/q")
+    with pytest.raises(FileNotFoundError):
+        parts.open("gs://far-1/out/q")
+    parts.write_probe("gs://far-1/out")
     assert [blob.name for blob in bucket.list_blobs()] == ["out/p.tar.gz"]
-    assert door.last_written("far-1", "out/") > before
-    assert door.shown("theirs") == ()
-    assert door.is_closed("far-1", "own")
-    assert not door.is_closed("far-1", "theirs")
+    assert (parts.last_written("gs://far-1/out") or 0) > before
+    assert parts.shown("theirs") == ()
+    assert parts.is_closed("far-1", "own")
+    assert not parts.is_closed("far-1", "theirs")
 
 
 def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(

@@ -19,7 +19,6 @@ from tests.unit.stored import BUCKET, get
 from trainshed.buckets import listing
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Conflict, Held, NotFound, PreconditionFailed
-from trainshed.buckets.local import LocalStore
 from trainshed.buckets.port import Conditions, Draft, ObjectRef, Query
 from trainshed.buckets.settings import EVENT_BASED_HOLD, TEMPORARY_HOLD
 from trainshed.buckets.transfers import move
@@ -138,7 +137,6 @@ def test_a_file_of_a_program_is_kept_too(store: ObjectStore) -> None:
 
 def test_programs_do_not_see_such_a_bucket_as_a_directory(tmp_path: Path) -> None:
     """They could remove there what the bucket promises to keep."""
-    local = LocalStore(tmp_path / "store")
     store = ObjectStore(tmp_path / "store")
     for name, settings in (
         ("plain", {}),
@@ -146,8 +144,10 @@ def test_programs_do_not_see_such_a_bucket_as_a_directory(tmp_path: Path) -> Non
         ("held", {"defaultEventBasedHold": True}),
     ):
         store.catalog.create(name, settings=settings, project="p")
-    assert [name for name, _ in local.shown("p")] == ["plain"]
-    assert [name for name in ("plain", "kept", "held", "none") if local.is_unmounted(name)] == [
+    assert [name for name, _ in store.catalog.shown("p")] == ["plain"]
+    assert [
+        name for name in ("plain", "kept", "held", "none") if store.catalog.is_unmounted(name)
+    ] == [
         "kept",
         "held",
     ]

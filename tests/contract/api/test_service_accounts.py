@@ -24,7 +24,7 @@ from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims
-from trainshed.buckets.local import LocalStore
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -225,7 +225,7 @@ async def test_changes_at_one_time_undo_nothing(
 async def test_policies_of_buckets_forget_an_account_that_is_deleted(
     house: House, tmp_path: Path, path: str
 ) -> None:
-    store = LocalStore(tmp_path / "buckets")
+    store = ObjectStore(tmp_path / "buckets")
     house.keeper.forget = BucketAdapter(store).forget
     store.catalog.create("theirs-1", project="p2")
     member, role = f"serviceAccount:{EMAIL}", "roles/storage.objectViewer"

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from trainshed.api.calls.links import Links, Passes, Tickets, ViewLinks
 from trainshed.api.calls.services import ApiSettings, Services, Views
 from trainshed.api.resources.jobs import delete_for_user
-from trainshed.buckets.local import LocalStore
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
@@ -88,7 +88,7 @@ class App:
         self._stopping = stopping
         self._logs_directory = settings.data / "logs"
         self._address = browsers_address(settings, bootstrap.listener.getsockname()[1])
-        self._buckets = LocalStore(
+        self._buckets = ObjectStore(
             settings.data / "buckets", now=clock.now, rules=bootstrap.bucket_rules
         )
         self._buckets.catalog.ensure(DEFAULT_BUCKET, settings.region)

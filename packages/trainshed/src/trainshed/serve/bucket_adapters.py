@@ -12,11 +12,12 @@ from urllib.parse import quote
 from trainshed.access.policy import member_of
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.authentication import caller_of
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
 from trainshed.buckets.gateway import BucketCalls
-from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
+from trainshed.buckets.port import ObjectRecord, ObjectRef
 from trainshed.console.visits import Visit
 from trainshed.core import errors
 from trainshed.core.patterns import fixed_part, matches
@@ -33,26 +34,26 @@ class BucketAdapter:
     """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets` and
     `api.calls.services.BucketProbe`."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def open(self, uri: str) -> BinaryIO:
         """Open the object's content. Raises FileNotFoundError, and OSError for an object that exists and
         cannot be read."""
         with _reading(uri):
-            return self._store.open(*parse_gs_uri(uri))
+            return self._store.content(*parse_gs_uri(uri))
 
     def fingerprint(self, uri: str) -> str:
         """Return a text that changes whenever the object does. Raises FileNotFoundError, OSError as `open`
         does."""
         with _reading(uri):
-            return self._store.fingerprint(*parse_gs_uri(uri))
+            return str(self._record(*parse_gs_uri(uri)).generation)
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
         EngineUnavailable, so that a job waits until they are there."""
         try:
-            return self._store.shown(project)
+            return self._store.catalog.shown(project)
         except OSError as failure:
             raise EngineUnavailable(
                 f"the directory of the buckets cannot be read ({failure}); put it back, or start the service "
@@ -71,7 +72,8 @@ class BucketAdapter:
         known."""
         try:
             # As a directory: what lies in `model-old/` is not below `model`.
-            return Nanos(self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/")))
+            bucket, prefix = parse_gs_uri(f"{uri.rstrip('/')}/")
+            return Nanos(self._store.at(bucket).last_written(bucket, prefix))
         except NotFound:
             return Nanos(0)  # The bucket does not exist, so there is nothing below it.
         except BucketsError:
@@ -105,20 +107,20 @@ class BucketAdapter:
 
     def is_closed(self, name: str, project: str) -> bool:
         """Whether no program of a project may read an existing bucket."""
-        return self._store.is_closed(name, project)
+        return self._store.catalog.is_closed(name, project)
 
     def is_unmounted(self, name: str) -> bool:
         """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
-        return self._store.is_unmounted(name)
+        return self._store.catalog.is_unmounted(name)
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
         """Return the digest of an object's content, as the protocol says."""
         hashed, size = hashlib.sha256(), 0
         try:
             bucket, name = parse_gs_uri(uri)
-            if self._store.is_remote(bucket):
+            if self._store.catalog.rules.is_remote(bucket):
                 return ContentDigest(unknown="lies in a store elsewhere")
-            with self._store.open(bucket, name) as content:
+            with self._store.content(bucket, name) as content:
                 while block := content.read(_BLOCK):
                     hashed.update(block)
                     size += len(block)
@@ -137,11 +139,15 @@ class BucketAdapter:
         try:
             bucket, name = parse_gs_uri(uri)
             if (begins := fixed_part(name)) == name:
-                return self._store.exists(bucket, name)
-            objects = self._store.objects(bucket, begins)
+                self._record(bucket, name)
+                return True
+            objects = self._store.all_of(bucket, begins)
             return any(matches(name, present) for present, _ in objects)
         except BucketsError:
             return False
+
+    def _record(self, bucket: str, name: str) -> ObjectRecord:
+        return self._store.at(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
 
 
 @contextmanager
@@ -162,17 +168,19 @@ _LARGEST: Final = 256 << 20
 class BucketSummaries:
     """Finds event files in the buckets (`controller.curves.SummaryPlaces`)."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def directory(self, uri: str, project: str) -> Directory | None:
         """Return the directory, as the protocol says."""
         try:
             bucket, name = parse_gs_uri(uri)
-            if not self._store.catalog.exists(bucket) or self._store.is_closed(bucket, project):
+            if not self._store.catalog.exists(bucket) or self._store.catalog.is_closed(
+                bucket, project
+            ):
                 return None
             name = name.rstrip("/")
-            if self._store.is_remote(bucket):
+            if self._store.catalog.rules.is_remote(bucket):
                 return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
             return LocalDirectory(self._store.catalog.directory(bucket), path_below(name))
         except BucketsError:
@@ -182,7 +190,7 @@ class BucketSummaries:
 class BucketDirectories:
     """Finds directories of event files in the buckets that are to be shown (`viewers.service.Find`)."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def find(self, wanted: LogDirectory) -> ShownDirectory | None:
@@ -190,11 +198,11 @@ class BucketDirectories:
         FailedPrecondition."""
         try:
             bucket, name = parse_gs_uri(wanted.uri)
-            if not self._store.catalog.exists(bucket) or self._store.is_closed(
+            if not self._store.catalog.exists(bucket) or self._store.catalog.is_closed(
                 bucket, wanted.project
             ):
                 return None
-            if self._store.is_remote(bucket):
+            if self._store.catalog.rules.is_remote(bucket):
                 raise errors.FailedPrecondition(
                     f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files "
                     "on this disk alone. Run one where that bucket can be read: tensorboard --logdir "
@@ -229,14 +237,14 @@ class _RemoteDirectory:
     """A directory in a bucket of a remote store, as `summaries.reading.Directory`. Changes there are not
     reported."""
 
-    def __init__(self, store: LocalStore, bucket: str, prefix: str) -> None:
+    def __init__(self, store: ObjectStore, bucket: str, prefix: str) -> None:
         self._store = store
         self._bucket = bucket
         self._prefix = prefix
 
     def files(self, met: Met) -> Iterator[EventFile]:
         try:
-            for name, record in self._store.objects(self._bucket, self._prefix):
+            for name, record in self._store.all_of(self._bucket, self._prefix):
                 if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:
                     version = str(record.generation)
                     written = record.updated_ns / 1e9
@@ -246,7 +254,7 @@ class _RemoteDirectory:
 
     def open(self, file: EventFile) -> BinaryIO:
         try:
-            return self._store.open(self._bucket, self._prefix + file.path)
+            return self._store.content(self._bucket, self._prefix + file.path)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.buckets.admission import PUBLIC, Holding, is_public, without
+from trainshed.buckets.admission import PUBLIC, Holding, is_public, readable, shown, without
 from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.records import alone
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
@@ -120,6 +120,29 @@ class BucketCatalog:
         if prevents_public_access(record.settings):
             policy = [without(binding, PUBLIC) for binding in policy]
         return Holding(record.name, self.project_of(record), shared, policy)
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """Returns (name, directory) of every bucket that programs of a project see as ``/gcs/NAME``, sorted:
+        those that all of them may read and write, and that are on this disk."""
+        held = ((name, self.holding(name)) for name in self.names())
+        return tuple(
+            (name, str(self.directory(name)))
+            for name, holding in held
+            if holding is not None and not self.is_unmounted(name) and shown(project, holding)
+        )
+
+    def is_unmounted(self, bucket: str) -> bool:
+        """Whether there is such a bucket and programs do not see it as ``/gcs/BUCKET``: it is remote, or it
+        promises to keep objects, which a directory cannot."""
+        with suppress(NotFound):
+            return self.rules.is_remote(bucket) or bool(promises(self.get(bucket).settings))
+        return False
+
+    def is_closed(self, bucket: str, project: str) -> bool:
+        """Whether a bucket exists but programs of a project may read nothing in it, under any service
+        account."""
+        holding = self.holding(bucket)
+        return holding is not None and not readable(project, holding)
 
     def project_of(self, record: BucketRecord) -> str:
         """Returns the project that a bucket belongs to."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from msgspec import Struct, structs
 
@@ -30,7 +31,17 @@ from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.disk.files import ObjectFiles, key_of
 from trainshed.buckets.disk.records import RecordStore
-from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Found, Walk, place_of, prune
+from trainshed.buckets.disk.tree import (
+    MARK,
+    SHADOW_DIR,
+    Entry,
+    Found,
+    Walk,
+    directory,
+    is_absent,
+    place_of,
+    prune,
+)
 from trainshed.buckets.errors import (
     Forbidden,
     InvalidRequest,
@@ -328,15 +339,70 @@ class ObjectStore:
             pass
         return []
 
+    def content(self, bucket: str, name: str) -> BinaryIO:
+        """Returns the content of an object on this disk or remote, open for reading; a remote one is fetched
+        first. Raises ``NotFound``."""
+        opened = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
+        if isinstance(opened, OpenObject):
+            return os.fdopen(opened.fd, "rb")
+        file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 the caller closes it
+        try:
+            for block in opened.blocks(0, opened.record.size):
+                file.write(block)
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def all_of(self, bucket: str, prefix: str) -> Iterator[tuple[str, ObjectRecord]]:
+        """Yields (name, record) of all objects with a prefix, on this disk or remote, in the order of their
+        UTF-8 bytes."""
+        query = Query(prefix=prefix)
+        while True:
+            page = self.at(bucket).list(bucket, query)
+            yield from page.objects
+            if not page.next_page_token:
+                return
+            query = structs.replace(query, page_token=page.next_page_token)
+
+    def write_probe(self, bucket: str, prefix: str) -> None:
+        """Raise unless objects below ``prefix`` can be written now; leaves nothing behind.
+
+        Creates and removes a hidden file in the deepest directory of the prefix that exists. Raises
+        ``NotFound`` (no such bucket), ``InvalidRequest`` (illegal prefix), ``Forbidden``.
+        """
+        name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
+        if self.catalog.rules.is_remote(bucket):
+            self._probe_elsewhere(bucket, name)
+            return
+        try:
+            with self.catalog.opened(bucket) as base:
+                _probe(base, place_of(name).dirs)
+        except OSError as error:
+            raise Forbidden(
+                f"gs://{bucket}/{prefix} cannot be written: {error.strerror}. "
+                "Check the permissions and the free space of the bucket's directory."
+            ) from error
+
+    def _probe_elsewhere(self, bucket: str, beside: str) -> None:
+        probe = ObjectRef(bucket, f"{beside[:-1]}{MARK}probe-{os.urandom(6).hex()}")
+        store, staged = self.at(bucket), self.stage()
+        try:
+            store.commit(probe, staged, Draft())
+            store.delete(probe)
+        finally:
+            staged.discard()
+
     def last_written(self, bucket: str, prefix: str) -> int:
         """Returns when an object with the prefix was last written (ns); 0 if there is none. It looks at each
         of them."""
-        directory = self.catalog.directory(bucket)
+        root = self.catalog.directory(bucket)
         latest = 0
         with self.catalog.opened(bucket) as base:
             for entry in Walk(base, prefix, b""):
                 with suppress(FileNotFoundError, PermissionError):
-                    path = directory.joinpath(*entry.dirs, entry.leaf)
+                    path = root.joinpath(*entry.dirs, entry.leaf)
                     latest = max(latest, path.stat().st_mtime_ns)
         return latest
 
@@ -365,6 +431,21 @@ class ObjectStore:
         self._files.records.attach(staged.fd, record)
         os.fsync(staged.fd)
         return record
+
+
+def _probe(base: int, dirs: tuple[str, ...]) -> None:
+    """Create and remove a hidden file in the deepest of the directories that exists."""
+    leaf = f"{MARK}probe-{os.urandom(6).hex()}"
+    for depth in range(len(dirs), -1, -1):
+        try:
+            with directory(base, dirs[:depth]) as parent:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(leaf, flags, 0o600, dir_fd=parent))
+                os.unlink(leaf, dir_fd=parent)
+            return
+        except OSError as error:
+            if not is_absent(error):
+                raise
 
 
 def _completed(draft: Draft, settings: Mapping[str, Any]) -> Draft:
