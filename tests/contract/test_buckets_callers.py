@@ -30,14 +30,14 @@ from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Unauthenticated
-from trainshed.buckets.setup import BucketRules
+from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.cli.client_files import credentials_document
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
 from trainshed.serve.bucket_adapters import BucketAdapter, GatewayBuckets
 
-RULES = BucketRules("own", frozenset({"shared-1"}))
+RULES = BucketRules("own", (BucketTable("shared-1", shared=True),))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
     assert (far.is_remote, far.shared) == (True, True)
     assert (near.is_remote, near.project) == (False, "vision")
-    setup = BucketSetup("/r", rules=BucketRules("own", frozenset({"a-1"}), (far, near)))
+    setup = BucketSetup("/r", rules=BucketRules("own", (far, near)))
     assert BucketSetup.decode(setup.encode()) == setup
 
 

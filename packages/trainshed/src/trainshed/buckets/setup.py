@@ -86,8 +86,6 @@ class BucketRules(Struct, frozen=True):
 
     #: The project of buckets that name none.
     project: str = "trainshed"
-    #: The buckets that are open to the programs of all projects.
-    shared: frozenset[str] = frozenset()
     tables: tuple[BucketTable, ...] = ()
     #: The bucket in which that project's code is staged; those of further projects are named after it.
     default: str = DEFAULT_BUCKET
@@ -104,18 +102,6 @@ class BucketRules(Struct, frozen=True):
 
 PLAIN = BucketRules()
 """Every bucket belongs to the service's own project, and is on this disk."""
-
-
-def check_names(text: str) -> None:
-    """Raise ValueError unless the text is a list of bucket names with commas in between."""
-    for name in names_of(text):
-        if fault := _name_fault(name):
-            raise ValueError(fault)
-
-
-def names_of(text: str) -> Iterator[str]:
-    """Return the names in a list with commas in between."""
-    return filter(None, (part.strip() for part in text.split(",")))
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from trainshed.access.book import FILE, AccessFile, book_of
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
-from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve, names_of
+from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
@@ -143,9 +143,7 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         tokens=str(settings.data / FILE),
         service=str(service),
         hosts=own_hosts(settings),
-        rules=BucketRules(
-            settings.project, frozenset(names_of(settings.shared_buckets)), settings.buckets
-        ),
+        rules=BucketRules(settings.project, settings.buckets),
         linger=LINGER,
     )
 

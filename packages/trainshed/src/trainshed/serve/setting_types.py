@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from trainshed.access.issuers import Issuer
 from trainshed.api.calls.parents import ProjectName
-from trainshed.buckets.setup import BucketTable, check_names
+from trainshed.buckets.setup import BucketTable
 from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, closest
@@ -232,7 +232,6 @@ Isolation = Literal["", "own-user", "root", "user", "session"]
 ContainerTool = Literal["auto", "podman", "docker", "none"]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]
-BucketNames = Annotated[str, Checked(check_names)]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
 PriceList = Annotated[str, Checked(prices_of)]

@@ -15,7 +15,6 @@ from trainshed.core.warm_start import WarmStarts
 from trainshed.serve.setting_types import (
     Age,
     Amount,
-    BucketNames,
     BucketTables,
     Capacity,
     ContainerTool,
@@ -94,8 +93,6 @@ class Settings(Struct, frozen=True):
     #: Project and region of clients that name none.
     project: Project = "trainshed"
     region: Region = "us-central1"
-    #: Buckets that are open to the programs of all projects, with commas in between.
-    shared_buckets: BucketNames = ""
     #: How many replicas run at once; further jobs wait.
     max_replicas: Positive = 256
     #: Seconds between SIGTERM and SIGKILL of a replica.
@@ -156,7 +153,7 @@ class Settings(Struct, frozen=True):
     #: Tables that map images to runtimes or to other images; the first that matches wins
     #: (spec/runtimes#images).
     images: MappedImages = ()
-    #: Tables of buckets that lie in another store, or belong to other projects.
+    #: Tables of buckets that lie in another store, belong to other projects, or are open to all.
     buckets: BucketTables = ()
     #: Tables of issuers by which people sign in.
     oidc: IssuerTables = ()

@@ -115,7 +115,7 @@ class BucketCatalog:
         except (InvalidRequest, NotFound):
             return None
         table = self.rules.table(record.name)
-        shared = record.name in self.rules.shared or (table is not None and table.shared)
+        shared = table is not None and table.shared
         policy = record.policy
         if prevents_public_access(record.settings):
             policy = [without(binding, PUBLIC) for binding in policy]
