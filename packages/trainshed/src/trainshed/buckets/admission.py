@@ -5,8 +5,6 @@ project. Both may read and write the objects of shared buckets, people if they h
 elsewhere have what a bucket's IAM policy grants them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final, cast
 

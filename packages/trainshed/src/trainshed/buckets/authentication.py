@@ -7,8 +7,6 @@ caller in a header. At the TCP port, as at the gateway itself, a token or the ke
 The module owns no token: the service's token authority knows them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -235,7 +233,7 @@ class TokenFile:
         jobs: JobTokens,
         now: Callable[[], int],
         hosts: Hosts,
-        liveness: Liveness | None = None,
+        liveness: "Liveness | None" = None,
     ) -> None:
         """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens, and
         checks that programs still run; without it their tokens count until they expire."""

@@ -1,12 +1,10 @@
 """Represents who makes a request of the storage API: as a value, by a key in an address, and by a refresh
 token; and how far somebody's rights go on the buckets of a project. Pure.
 
-A key follows from a token: whoever has the token can make the address ``http://HOST:PORT/with/KEY/…``, here
+A key follows from a token: whoever has the token can make the address `http://HOST:PORT/with/KEY/…`, here
 or on another machine, and it ends with the token. The token cannot be found from the key, and a key opens
 only the buckets.
 """
-
-from __future__ import annotations
 
 import base64
 import hashlib

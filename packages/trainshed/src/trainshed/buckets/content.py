@@ -5,8 +5,6 @@ The file lies in the hidden part of the store, on the file system of the visible
 makes it an object.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os
@@ -75,7 +73,7 @@ def digest_file(fd: int) -> Digest:
 
 
 def verify(actual: Checksums, expected: Checksums) -> None:
-    """Raise ``InvalidRequest`` if a checksum that the client sent differs from the content's."""
+    """Raise `InvalidRequest` if a checksum that the client sent differs from the content's."""
     for kind, sent, computed in (
         ("MD5", expected.md5, actual.md5),
         ("CRC32C", expected.crc32c, actual.crc32c),
@@ -88,7 +86,7 @@ def verify(actual: Checksums, expected: Checksums) -> None:
 
 
 def parse_goog_hash(value: str) -> Checksums:
-    """The checksums that an ``X-Goog-Hash`` header (``crc32c=…,md5=…``) names."""
+    """The checksums that an `X-Goog-Hash` header (`crc32c=…,md5=…`) names."""
     digests: dict[str, str] = {}
     for item in value.split(","):
         kind, _, digest = item.strip().partition("=")
@@ -101,7 +99,7 @@ FILE_MODE = 0o666
 
 
 class Staged:
-    """A file that will become an object; the owner commits it to a store or calls ``discard``."""
+    """A file that will become an object; the owner commits it to a store or calls `discard`."""
 
     __slots__ = ("_known", "digest", "fd", "path")
 
@@ -117,9 +115,9 @@ class Staged:
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> None:
-        """Append ``size`` bytes of another file from its beginning; blocking.
+        """Append `size` bytes of another file from its beginning; blocking.
 
-        With ``known`` (the source's checksums, if it is all there will be) the kernel copies and
+        With `known` (the source's checksums, if it is all there will be) the kernel copies and
         nothing is hashed; without, the bytes pass through the running digest.
         """
         offset = 0
@@ -137,7 +135,7 @@ class Staged:
             offset += len(block)
 
     @staticmethod
-    def create(directory: Path) -> Staged:
+    def create(directory: Path) -> "Staged":
         """Create an empty temporary file."""
         path = directory / os.urandom(12).hex()
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -5,8 +5,6 @@ carries its own status code, the reason by which the JSON API calls it, the code
 and, where the JSON API names one, the location of the fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -87,7 +85,7 @@ class Conflict(BucketsError):
 
 
 class PreconditionFailed(BucketsError):
-    """An ``if…Match`` condition of the request does not hold."""
+    """An `if…Match` condition of the request does not hold."""
 
     status = 412
     reason = "conditionNotMet"
@@ -96,14 +94,14 @@ class PreconditionFailed(BucketsError):
 
 
 class NotModified(BucketsError):
-    """An ``if…NotMatch`` condition of a read does not hold: the caller's copy is current."""
+    """An `if…NotMatch` condition of a read does not hold: the caller's copy is current."""
 
     status = 304
     reason = "notModified"
 
 
 class RangeNotSatisfiable(BucketsError):
-    """A byte range starts behind the end of the object; ``size`` is the object's, in bytes."""
+    """A byte range starts behind the end of the object; `size` is the object's, in bytes."""
 
     status = 416
     reason = "requestedRangeNotSatisfiable"
@@ -142,7 +140,7 @@ class Unavailable(BucketsError):
 
 
 def require_object(value: Any, field: str) -> Mapping[str, Any]:
-    """Returns a property that is a JSON object, {} for none; raises ``InvalidRequest`` for another type."""
+    """Returns a property that is a JSON object, {} for none; raises `InvalidRequest` for another type."""
     if value is None:
         return {}
     if not isinstance(value, dict):

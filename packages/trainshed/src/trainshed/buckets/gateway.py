@@ -2,12 +2,10 @@
 service's own.
 
 The gateway streams both ways with back-pressure and buffers nothing. It finds out who asks (by the
-``Identify`` that the composition root hands in) and tells the bucket process in a header that no client can
+`Identify` that the composition root hands in) and tells the bucket process in a header that no client can
 set; what the caller may do is decided there. While the bucket process restarts, requests get a 503, which
 clients retry.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -46,8 +44,8 @@ _OURS = (b"x-forwarded-proto", IDENTITY_HEADER.encode())
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
 Identify = Callable[[str | None, str], Awaitable[Caller]]
-"""Returns who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``).
-A ``BucketsError`` that it raises is the answer."""
+"""Returns who asks, given the `Authorization` header and the key in the address (`Authenticator.caller`).
+A `BucketsError` that it raises is the answer."""
 
 
 def handles(path: str) -> bool:

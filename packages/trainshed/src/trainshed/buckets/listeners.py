@@ -4,8 +4,6 @@ They are opened by whoever starts the process, and stay open beside it: callers 
 bucket process, and the addresses stay the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -30,7 +28,7 @@ class Listeners:
         self._files: list[tuple[Path, int, int]] = []
 
     @staticmethod
-    def opened(setup: BucketSetup) -> Listeners:
+    def opened(setup: BucketSetup) -> "Listeners":
         """Listen at the addresses of a setup. Raises OSError."""
         listeners = Listeners()
         try:
@@ -43,7 +41,7 @@ class Listeners:
         return listeners
 
     @staticmethod
-    def inherited(text: str) -> Listeners:
+    def inherited(text: str) -> "Listeners":
         """Returns the sockets inherited from the process that started this one; `text` is the result of
         `encode`."""
         handles = msgspec.json.decode(text, type=dict[str, int])

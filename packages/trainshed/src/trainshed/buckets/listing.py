@@ -6,8 +6,6 @@ may hold millions of names, so a call ends its page after a while and the client
 allows.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -31,10 +29,10 @@ def list_page(
     entries: Iterable[tuple[str, Read | None]],
     skip_to: Callable[[bytes], None] | None = None,
 ) -> Page:
-    """Returns one page. Raises ``InvalidRequest`` (token, glob), and what reading raises.
+    """Returns one page. Raises `InvalidRequest` (token, glob), and what reading raises.
 
-    ``entries``: names in order from ``floor_of`` on, each with the function that reads the records to list;
-    None for a common prefix. ``skip_to`` is called with a name before which no entry is needed any more.
+    `entries`: names in order from `floor_of` on, each with the function that reads the records to list;
+    None for a common prefix. `skip_to` is called with a name before which no entry is needed any more.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     start = _start_of(query)
@@ -74,7 +72,7 @@ def with_removed(
     walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
 ) -> Iterator[str]:
     """Yields the names of a walk, and those that have noncurrent generations alone, in one order.
-    ``next_removed`` returns the first name from a floor on that may have any."""
+    `next_removed` returns the first name from a floor on that may have any."""
     live = (entry.name.encode() for entry in walk)
     first = next(live, None)
     floor = walk.floor
@@ -95,7 +93,7 @@ def with_removed(
 
 
 def floor_of(query: Query) -> bytes:
-    """Returns the least name that the page may hold. Raises ``InvalidRequest`` for a foreign token."""
+    """Returns the least name that the page may hold. Raises `InvalidRequest` for a foreign token."""
     return _start_of(query).name
 
 
@@ -127,7 +125,7 @@ def common_prefix(name: str, query: Query) -> str | None:
 
 
 def _after(prefix: str) -> bytes:
-    """Returns the least byte string above everything that begins with ``prefix`` (UTF-8 never has 0xff)."""
+    """Returns the least byte string above everything that begins with `prefix` (UTF-8 never has 0xff)."""
     encoded = prefix.encode()
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
@@ -178,8 +176,8 @@ class Search:
 
 
 def compile_glob(pattern: str) -> Regex:
-    """Translate a glob: ``*`` and ``?`` stop at '/', ``**`` does not; sets, ``{a,b}``. Raises
-    ``InvalidRequest``."""
+    """Translate a glob: `*` and `?` stop at '/', `**` does not; sets, `{a,b}`. Raises
+    `InvalidRequest`."""
     if len(pattern.encode(errors="replace")) > MAX_OBJECT_NAME_BYTES:
         raise InvalidRequest(
             f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, more than a name can "

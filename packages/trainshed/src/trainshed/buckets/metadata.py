@@ -5,8 +5,6 @@ It answers what Google's client libraries ask the metadata server of Google's ma
 be another.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,13 +1,11 @@
 """Parses and validates the names of gs:// things, and the paths of the storage API: the endpoint that a path
 belongs to, and what it names. Pure: no file, socket or clock is touched here.
 
-Raises ``InvalidRequest`` (message, cause, what to do next) for every name that breaks a rule.
+Raises `InvalidRequest` (message, cause, what to do next) for every name that breaks a rule.
 
 Paths are read percent-encoded, since an object's name is one path segment with its slashes encoded. Clients
 that leave slashes bare are understood where that is not ambiguous.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator
@@ -30,11 +28,11 @@ _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
 
 
 def validate_bucket_name(bucket: str) -> str:
-    """Return ``bucket`` if it is a legal bucket name, else raise ``InvalidRequest``.
+    """Return `bucket` if it is a legal bucket name, else raise `InvalidRequest`.
 
     Rules of the public service: 3-63 characters (222 with dots, each dot-separated component at
-    most 63), lower-case letters, digits, ``-``, ``_``, ``.``; begins and ends with a letter or
-    digit; no IPv4 address; no ``goog`` prefix.
+    most 63), lower-case letters, digits, `-`, `_`, `.`; begins and ends with a letter or
+    digit; no IPv4 address; no `goog` prefix.
     """
     limit = 222 if "." in bucket else 63
     cause = None
@@ -57,10 +55,10 @@ def validate_bucket_name(bucket: str) -> str:
 
 
 def validate_object_name(name: str) -> str:
-    """Return ``name`` if it is a legal object name, else raise ``InvalidRequest``.
+    """Return `name` if it is a legal object name, else raise `InvalidRequest`.
 
-    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not ``.`` or ``..``; and a
-    limit of ours: at most ``MAX_OBJECT_DEPTH`` segments.
+    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not `.` or `..`; and a
+    limit of ours: at most `MAX_OBJECT_DEPTH` segments.
     """
     cause = None
     try:
@@ -83,9 +81,9 @@ def validate_object_name(name: str) -> str:
 
 
 def parse_gs_uri(uri: str) -> tuple[str, str]:
-    """Split ``gs://BUCKET/OBJECT`` into (bucket, object); the object is '' for a bare bucket.
+    """Split `gs://BUCKET/OBJECT` into (bucket, object); the object is '' for a bare bucket.
 
-    Raises ``InvalidRequest`` if the scheme is missing, the bucket name is illegal or the object
+    Raises `InvalidRequest` if the scheme is missing, the bucket name is illegal or the object
     name is illegal.
     """
     if not uri.startswith(SCHEME):

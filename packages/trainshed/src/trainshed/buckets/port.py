@@ -2,11 +2,9 @@
 
 `ObjectStore.at` finds the store of a bucket. All methods block and may be called from several threads.
 
-`Conditions` mean what they mean in the public API: ``ifGenerationMatch=0`` is "the object must not exist",
-``ifGenerationNotMatch=0`` "it must exist"; every given condition has to hold.
+`Conditions` mean what they mean in the public API: `ifGenerationMatch=0` is "the object must not exist",
+`ifGenerationNotMatch=0` "it must exist"; every given condition has to hold.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +36,7 @@ class Conditions(Struct, frozen=True):
     def check(self, generation: int, metageneration: int, *, reading: bool = False) -> None:
         """Raise unless all hold; an absent object has generation 0 and metageneration 0.
 
-        Raises ``PreconditionFailed``; for a failed "not match" of a read, ``NotModified``.
+        Raises `PreconditionFailed`; for a failed "not match" of a read, `NotModified`.
         """
         if self.generation_match is not None and generation != self.generation_match:
             raise condition_failed()
@@ -55,7 +53,7 @@ ALWAYS = Conditions()
 
 
 def parse_number(query: Mapping[str, str], key: str) -> int | None:
-    """An optional int64 of the query; raises ``InvalidRequest`` if it is no decimal number."""
+    """An optional int64 of the query; raises `InvalidRequest` if it is no decimal number."""
     text = query.get(key)
     if text is None or text == "":
         return None
@@ -66,7 +64,7 @@ def parse_number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def read_digits(digits: str, where: str) -> int:
-    """Returns a number of decimal digits. Raises ``InvalidRequest``, which names ``where``, for a number of
+    """Returns a number of decimal digits. Raises `InvalidRequest`, which names `where`, for a number of
     more than 64 bits; Python itself refuses to read more than 4,300 digits."""
     if len(digits) > _MOST_DIGITS:
         raise InvalidRequest(
@@ -76,7 +74,7 @@ def read_digits(digits: str, where: str) -> int:
 
 
 def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
-    """Read ``ifGenerationMatch`` and its kin; ``prefix`` is ``ifSource`` for a copy's source."""
+    """Read `ifGenerationMatch` and its kin; `prefix` is `ifSource` for a copy's source."""
     return Conditions(
         parse_number(query, prefix + "GenerationMatch"),
         parse_number(query, prefix + "GenerationNotMatch"),
@@ -96,7 +94,7 @@ class FileIdentity(Struct, frozen=True):
     mtime_ns: int
 
     @staticmethod
-    def of(stat: os.stat_result) -> FileIdentity:
+    def of(stat: os.stat_result) -> "FileIdentity":
         """The identity that a stat result shows."""
         return FileIdentity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
@@ -184,12 +182,12 @@ class Opened(Protocol):
         ...
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from ``start`` up to ``end``, in blocks. Raises ``Unavailable`` if it was changed
+        """The bytes from `start` up to `end`, in blocks. Raises `Unavailable` if it was changed
         meanwhile."""
         ...
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> None:
-        """Append the whole content; ``known``: its checksums, if nothing else is appended."""
+        """Append the whole content; `known`: its checksums, if nothing else is appended."""
         ...
 
     def close(self) -> None:
@@ -198,10 +196,10 @@ class Opened(Protocol):
 
 
 class BucketStore(Protocol):
-    """The objects of buckets, with preconditions. Raises the exceptions of ``errors``."""
+    """The objects of buckets, with preconditions. Raises the exceptions of `errors`."""
 
     def precheck(self, ref: ObjectRef) -> None:
-        """Refuse early what ``commit`` would refuse, before the content is sent."""
+        """Refuse early what `commit` would refuse, before the content is sent."""
         ...
 
     def commit(
@@ -213,17 +211,17 @@ class BucketStore(Protocol):
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """Make staged content an object, durably. ``announce`` is called with the record, at the latest
+        """Make staged content an object, durably. `announce` is called with the record, at the latest
         before the staged file is gone."""
         ...
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> Opened:
-        """Open an object for reading. ``hash_limit``: bytes up to which missing checksums are computed; None:
+        """Open an object for reading. `hash_limit`: bytes up to which missing checksums are computed; None:
         any size."""
         ...
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
-        """Returns only the record; see ``open_object``."""
+        """Returns only the record; see `open_object`."""
         ...
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:

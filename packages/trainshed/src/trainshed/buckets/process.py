@@ -1,11 +1,9 @@
 """Runs the bucket process: it serves a store on Unix sockets and, if wanted, a TCP port.
 
-Whoever holds the listening sockets starts it (``python -m trainshed.buckets``) when somebody connects. It
+Whoever holds the listening sockets starts it (`python -m trainshed.buckets`) when somebody connects. It
 ends on SIGTERM after the requests in progress, by itself when nobody was connected for long, and is killed
 when its parent dies; killed at any moment it leaves a consistent tree.
 """
-
-from __future__ import annotations
 
 import asyncio
 import fcntl
@@ -46,7 +44,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     """Serve the buckets of a setup until SIGTERM, the parent's death, or until nobody has come for long;
     blocks.
 
-    ``parent`` is the process to die with: naming it catches a parent that was killed before this process
+    `parent` is the process to die with: naming it catches a parent that was killed before this process
     looked. Raises TimeoutError if another process keeps the store.
     """
     connections.raise_open_files()
@@ -95,7 +93,7 @@ class LingeringServer(SecureServer):
     whoever connects after that waits for the next process."""
 
     def __init__(
-        self, config: Config, tls: Sequence[TlsListener], groups: ConnectionGroups
+        self, config: "Config", tls: Sequence[TlsListener], groups: ConnectionGroups
     ) -> None:
         super().__init__(config, tls, groups)
         self._acceptors: list[Acceptor] = []
@@ -188,5 +186,5 @@ def _take_store(root: Path) -> int:
 
 
 def main(parent: int, setup: str, listeners: str) -> None:
-    """As `serve`, with the texts that ``BucketSetup.encode`` and ``listeners.encode`` returned."""
+    """As `serve`, with the texts that `BucketSetup.encode` and `listeners.encode` returned."""
     serve(BucketSetup.decode(setup), Listeners.inherited(listeners), parent)

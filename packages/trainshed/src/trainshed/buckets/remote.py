@@ -1,7 +1,7 @@
 """Serves a bucket whose objects are in a remote store, through the same methods as one on this disk.
 
 Preconditions hold as far as the store's own conditional operations go: creating and replacing up to
-``CONDITIONAL`` bytes are atomic; larger writes, deletions and copies first check and then act
+`CONDITIONAL` bytes are atomic; larger writes, deletions and copies first check and then act
 (docs/buckets.md has the table). A generation is computed from the time and the tag that the store gives a
 version.
 
@@ -314,7 +314,7 @@ def _generation(moment: int, etag: str) -> int:
 
 
 def checked_name(name: str) -> str:
-    """Returns the name, if such a store can keep it; raises ``InvalidRequest``."""
+    """Returns the name, if such a store can keep it; raises `InvalidRequest`."""
     validate_object_name(name)
     segments = name.split("/")
     if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
@@ -327,8 +327,8 @@ def checked_name(name: str) -> str:
 
 
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
-    """Returns the metadata to keep with an object at the store; ``token``: of the upload that writes it.
-    Raises ``InvalidRequest``."""
+    """Returns the metadata to keep with an object at the store; `token`: of the upload that writes it.
+    Raises `InvalidRequest`."""
     kept = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
     unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
     for key, value in draft.metadata.items():

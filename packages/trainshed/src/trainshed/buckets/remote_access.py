@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def connect(table: BucketTable) -> ObjectStore:
-    """Returns the store that a table describes. It sends nothing yet. Raises ``Unavailable`` for malformed
+    """Returns the store that a table describes. It sends nothing yet. Raises `Unavailable` for malformed
     credentials."""
     client: ClientConfig = {**_CLIENT, "allow_http": table.endpoint.startswith("http://")}
     prefix = table.prefix.strip("/") or None
@@ -76,7 +76,7 @@ def connect(table: BucketTable) -> ObjectStore:
 def all_of(
     store: ObjectStore, directory: str | None, offset: str | None = None
 ) -> Iterator[ObjectMeta]:
-    """Yields everything below a directory, by name, from behind ``offset`` on; pages are fetched as
+    """Yields everything below a directory, by name, from behind `offset` on; pages are fetched as
     needed."""
     # The library's type stubs name packages that are not installed.
     lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)

@@ -3,8 +3,6 @@
 What a client sets to nothing (`false`, `0`, `"DEFAULT"`, an empty list) asks for nothing, and is no fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, cast
 

@@ -3,8 +3,6 @@
 It holds no secret: a `BucketSetup` is visible on a command line.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -174,6 +172,6 @@ class BucketSetup(Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
     @staticmethod
-    def decode(text: str) -> BucketSetup:
+    def decode(text: str) -> "BucketSetup":
         """Returns the setup that `encode` was called on. Raises ValueError."""
         return msgspec.json.decode(text, type=BucketSetup)

@@ -1,10 +1,8 @@
 """Makes objects of other objects: compose, copy and move.
 
-Sources are opened as snapshots. A program that writes to a source through ``/gcs`` while it is read is
+Sources are opened as snapshots. A program that writes to a source through `/gcs` while it is read is
 noticed by its changed identity, and the transfer fails rather than mixes contents. All functions block.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
@@ -58,7 +56,7 @@ def copy(
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
 ) -> ObjectRecord:
-    """Copy an object; ``redraft`` makes the copy's properties from the source's."""
+    """Copy an object; `redraft` makes the copy's properties from the source's."""
     opened = _open_source(store, source)
     staged = store.stage()
     try:

@@ -4,8 +4,6 @@ when there are too many. Limits how much of a server a caller may occupy before 
 It reads no bytes. It is used on one event loop, and has no timer while nobody keeps it waiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import resource

@@ -6,8 +6,6 @@ answers it may not read. So a host name must be one of ours; addresses are alway
 has one. What comes by a Unix socket does not come from a browser.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from functools import lru_cache

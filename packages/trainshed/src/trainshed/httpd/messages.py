@@ -4,8 +4,6 @@ refused, and its response sent.
 They are plain ASGI without a framework, since a job is submitted within a fraction of a millisecond.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -70,7 +68,7 @@ class Request:
         self._is_complete = False
         self._is_gone = False
 
-    def at(self, path: bytes) -> Request:
+    def at(self, path: bytes) -> "Request":
         """Returns the same request as if it had been sent to this encoded path."""
         decoded = unquote(path.decode("latin-1"))
         return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)

@@ -4,8 +4,6 @@ It counts bytes as they arrive, before anything is kept of them. It knows no pat
 `server_config` is the same for all servers of the service's processes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -43,7 +41,7 @@ class ConnectionGroups:
         return self._unix.setdefault(name, Connections(self._limits))
 
 
-def guarded(groups: ConnectionGroups) -> type[GuardedProtocol]:
+def guarded(groups: ConnectionGroups) -> "type[GuardedProtocol]":
     """Returns a protocol class whose connections are counted by `groups`."""
 
     class Counted(GuardedProtocol):

@@ -7,8 +7,6 @@ first and decoded after, so that `models/ID%401` and an encoded slash reach the 
 (spec/clients#surface). The module knows no handler and no server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
@@ -34,7 +32,7 @@ class Template(Struct, frozen=True):
     variables: tuple[tuple[str, int, int], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Template:
+    def parse(cls, text: str) -> "Template":
         """Parse a template."""
         path, custom = text.lstrip("/"), ""
         head, colon, tail = path.rpartition(":")

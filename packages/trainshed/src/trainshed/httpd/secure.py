@@ -4,8 +4,6 @@ It accepts connections itself (`httpd.secure`), so that connections that do not 
 counted like any other half request, and so that the first byte shows what a client speaks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
@@ -39,7 +37,7 @@ class TlsListener(Struct, frozen=True):
 
     #: The bound and listening socket.
     socket: Socket
-    certificate: Certificate
+    certificate: "Certificate"
     #: Whether clients on this machine may speak plain HTTP on the same port.
     plain: bool = False
 

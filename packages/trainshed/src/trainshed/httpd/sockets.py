@@ -3,8 +3,6 @@
 It loads the library for WebSockets, so it is imported with the first connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -4,8 +4,6 @@ A bucket is a directory below the store's root; its properties are in a small fi
 store. A directory without such a file (made by an operator) is a bucket with defaults.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil
@@ -63,7 +61,7 @@ class BucketRecord(Struct, frozen=True):
 
 def state_directory(root: Path) -> Path:
     """Returns the directory of everything but the objects (records, uploads, locks). It is beside the root,
-    on the same file system, so that a program that is shown the root as ``/gcs`` does not reach it."""
+    on the same file system, so that a program that is shown the root as `/gcs` does not reach it."""
     return root.with_name(f"{root.name}.state")
 
 
@@ -89,16 +87,16 @@ class BucketCatalog:
                 )
 
     def directory(self, bucket: str) -> Path:
-        """The visible tree of a bucket, which ``/gcs/BUCKET`` is a bind mount of."""
+        """The visible tree of a bucket, which `/gcs/BUCKET` is a bind mount of."""
         return self._root / validate_bucket_name(bucket)
 
     def exists(self, bucket: str) -> bool:
-        """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
+        """Whether the bucket is there; raises `InvalidRequest` for an illegal name."""
         path = self.directory(bucket)
         return self.rules.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
 
     def names(self, prefix: str = "") -> list[str]:
-        """Returns all buckets whose name begins with ``prefix``, sorted."""
+        """Returns all buckets whose name begins with `prefix`, sorted."""
         names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
             try:
@@ -122,7 +120,7 @@ class BucketCatalog:
         return Holding(record.name, self.project_of(record), shared, policy)
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Returns (name, directory) of every bucket that programs of a project see as ``/gcs/NAME``, sorted:
+        """Returns (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted:
         those that all of them may read and write, and that are on this disk."""
         held = ((name, self.holding(name)) for name in self.names())
         return tuple(
@@ -132,7 +130,7 @@ class BucketCatalog:
         )
 
     def is_unmounted(self, bucket: str) -> bool:
-        """Whether there is such a bucket and programs do not see it as ``/gcs/BUCKET``: it is remote, or it
+        """Whether there is such a bucket and programs do not see it as `/gcs/BUCKET`: it is remote, or it
         promises to keep objects, which a directory cannot."""
         with suppress(NotFound):
             return self.rules.is_remote(bucket) or bool(promises(self.get(bucket).settings))
@@ -155,7 +153,7 @@ class BucketCatalog:
 
     @contextmanager
     def opened(self, bucket: str) -> Generator[int]:
-        """Open the bucket's directory for a while. Raises ``NotFound``."""
+        """Open the bucket's directory for a while. Raises `NotFound`."""
         try:
             base = os.open(self.directory(bucket), DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -166,7 +164,7 @@ class BucketCatalog:
             os.close(base)
 
     def get(self, bucket: str) -> BucketRecord:
-        """The bucket's properties; raises ``NotFound``."""
+        """The bucket's properties; raises `NotFound`."""
         if not self.exists(bucket):
             raise no_such_bucket(bucket)
         try:
@@ -187,8 +185,8 @@ class BucketCatalog:
         settings: Mapping[str, Any] | None = None,
         project: str = "",
     ) -> BucketRecord:
-        """Make a bucket of a project ('' = the service's own), durably; raises ``Conflict`` if it is there,
-        ``InvalidRequest``, ``NotSupported`` for settings without an effect here."""
+        """Make a bucket of a project ('' = the service's own), durably; raises `Conflict` if it is there,
+        `InvalidRequest`, `NotSupported` for settings without an effect here."""
         path = self.directory(bucket)
         now = self._now()
         kept = merged({}, settings or {})
@@ -221,8 +219,8 @@ class BucketCatalog:
         *,
         whole: bool = False,
     ) -> BucketRecord:
-        """Merge editable properties (None removes one; ``labels`` are merged key by key); ``whole``: remove
-        those that are not named. Raises ``NotFound``, ``InvalidRequest``, ``NotSupported``."""
+        """Merge editable properties (None removes one; `labels` are merged key by key); `whole`: remove
+        those that are not named. Raises `NotFound`, `InvalidRequest`, `NotSupported`."""
         with alone(self._records):
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
@@ -234,8 +232,8 @@ class BucketCatalog:
     def set_policy(
         self, bucket: str, bindings: list[dict[str, Any]], etag: str = ""
     ) -> BucketRecord:
-        """Store the bindings of the bucket's IAM policy, which ``admission`` applies. Raises
-        ``PreconditionFailed`` unless ``etag`` is "" or the bucket's, and for the public, if the bucket
+        """Store the bindings of the bucket's IAM policy, which `admission` applies. Raises
+        `PreconditionFailed` unless `etag` is "" or the bucket's, and for the public, if the bucket
         prevents that."""
         with alone(self._records):
             record = self.get(bucket)
@@ -262,7 +260,7 @@ class BucketCatalog:
                     self._save(replace(record, policy=policy))
 
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove an empty bucket; raises ``NotFound``, ``Conflict`` if it holds objects."""
+        """Remove an empty bucket; raises `NotFound`, `Conflict` if it holds objects."""
         path = self.directory(bucket)
         if self.rules.is_remote(bucket):
             raise InvalidRequest(

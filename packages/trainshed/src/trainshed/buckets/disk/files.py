@@ -1,10 +1,8 @@
 """Finds, installs and removes the files of objects. Knows no request.
 
-It owns the locks that serialise the writers of one object, and the rule for ``a`` beside ``a/b``: a file in
+It owns the locks that serialise the writers of one object, and the rule for `a` beside `a/b`: a file in
 the way of a directory moves to its shadow place, under the lock of its own object.
 """
-
-from __future__ import annotations
 
 import os
 import stat as stat_module
@@ -63,7 +61,7 @@ class ObjectFiles:
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
     def find(self, base: int, bucket: str, name: str) -> Found:
-        """Open an object's file; raises ``NotFound`` with the public text, ``Forbidden``."""
+        """Open an object's file; raises `NotFound` with the public text, `Forbidden`."""
         try:
             return find(base, place_of(validate_object_name(name)))
         except FileNotFoundError as error:
@@ -75,15 +73,15 @@ class ObjectFiles:
             ) from error
 
     def closed(self, base: int, bucket: str, name: str) -> ObjectRecord:
-        """Returns what is known of an object whose file the service may not open. Raises ``NotFound``."""
+        """Returns what is known of an object whose file the service may not open. Raises `NotFound`."""
         try:
             return self.records.of_closed(look(base, place_of(name)))
         except OSError as error:
             raise no_such_object(bucket, name) from error
 
     def check(self, base: int, ref: ObjectRef) -> None:
-        """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place, and
-        ``Held`` if it may not be replaced."""
+        """Raise `PreconditionFailed` unless the conditions hold for what lies at the object's place, and
+        `Held` if it may not be replaced."""
         try:
             file = find(base, place_of(validate_object_name(ref.name)))
         except FileNotFoundError:
@@ -106,7 +104,7 @@ class ObjectFiles:
         keep: Callable[[Found], None] | None = None,
     ) -> None:
         """Rename a staged file, which has its record, into its place, if the conditions hold, durably.
-        ``keep``: called with the file that it replaces, before."""
+        `keep`: called with the file that it replaces, before."""
         place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
@@ -199,7 +197,7 @@ class ObjectFiles:
 
     @staticmethod
     def _rename(staged: Staged, parent: int, leaf: str, *, exclusive: bool) -> bool:
-        """Put the file at ``leaf``, durably; False if a directory is there."""
+        """Put the file at `leaf`, durably; False if a directory is there."""
         try:
             if exclusive:
                 os.link(staged.path, leaf, dst_dir_fd=parent, follow_symlinks=False)
@@ -217,7 +215,7 @@ class ObjectFiles:
         return True
 
     def _make_way(self, base: int, path: tuple[str, ...]) -> None:
-        """Move the file at ``path`` to its shadow place, so that a directory can stand there."""
+        """Move the file at `path` to its shadow place, so that a directory can stand there."""
         dirs, leaf = path[:-1], path[-1]
         with self.lock(Place(dirs, leaf)), directory(base, dirs) as parent:
             try:

@@ -6,8 +6,6 @@ every moment a generation is live, or kept, or both; and a row counts if its con
 object is of another generation (ADR 168).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

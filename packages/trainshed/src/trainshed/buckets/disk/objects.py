@@ -2,11 +2,11 @@
 
 A write is: temporary file → fsync → record → fsync → rename → fsync of the directory. So after a crash an
 acknowledged object is whole, and one that was not acknowledged is whole or absent. Writers of one object are
-serialised by a lock around "check the condition, then rename". A program that writes through ``/gcs`` holds
-no such lock: creation (``ifGenerationMatch=0``) is still exclusive against it, since the file is linked in,
+serialised by a lock around "check the condition, then rename". A program that writes through `/gcs` holds
+no such lock: creation (`ifGenerationMatch=0`) is still exclusive against it, since the file is linked in,
 and the check sees anything that the program did before.
 
-In a bucket with versioning, a write or a deletion first keeps the live generation (``generations``).
+In a bucket with versioning, a write or a deletion first keeps the live generation (`generations`).
 
 All methods block and may be called from several threads.
 """
@@ -75,13 +75,13 @@ _HASH_LIMIT = 4 << 20
 
 
 class OpenObject(Struct, frozen=True):
-    """An object open for reading: a snapshot, since writers replace files; ``close`` it."""
+    """An object open for reading: a snapshot, since writers replace files; `close` it."""
 
     fd: int
     record: ObjectRecord
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """Yields the bytes from ``start`` to before ``end``. Raises ``Unavailable`` if a program has cut the
+        """Yields the bytes from `start` to before `end`. Raises `Unavailable` if a program has cut the
         file meanwhile."""
         while start < end:
             block = os.pread(self.fd, min(BLOCK, end - start), start)
@@ -91,7 +91,7 @@ class OpenObject(Struct, frozen=True):
             yield block
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> None:
-        """Append the whole content; raises ``Unavailable`` if a program writes to it meanwhile."""
+        """Append the whole content; raises `Unavailable` if a program writes to it meanwhile."""
         staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed while it was copied. Try again.")
@@ -152,16 +152,16 @@ class ObjectStore:
         self.generations.close()
 
     def walk(self, bucket: str) -> Iterator[Entry]:
-        """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises ``NotFound``."""
+        """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises `NotFound`."""
         with self.catalog.opened(bucket) as base:
             yield from Walk(base, "", b"")
 
     def stage(self) -> Staged:
-        """Returns a temporary file for new content; ``commit`` or ``discard`` it."""
+        """Returns a temporary file for new content; `commit` or `discard` it."""
         return Staged.create(self._temporary)
 
     def precheck(self, ref: ObjectRef) -> None:
-        """Refuse early what ``commit`` would refuse, before the content is sent."""
+        """Refuse early what `commit` would refuse, before the content is sent."""
         with self.catalog.opened(ref.bucket) as base:
             self._files.check(base, ref)
 
@@ -176,8 +176,8 @@ class ObjectStore:
     ) -> ObjectRecord:
         """Make staged content an object, durably; the staged file is closed or left to its owner.
 
-        ``announce`` is called with the record before the object can be seen. Raises
-        ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``, ``Held``.
+        `announce` is called with the record before the object can be seen. Raises
+        `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`.
         """
         validate_object_name(ref.name)
         settings = self.catalog.get(ref.bucket).settings
@@ -200,10 +200,10 @@ class ObjectStore:
         return record
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenObject:
-        """Open an object for reading, with its record; raises ``NotFound``, ``NotModified``, ….
+        """Open an object for reading, with its record; raises `NotFound`, `NotModified`, ….
 
         Checksums of a file that was written through the directory are computed now if it has at
-        most ``hash_limit`` bytes (None: any size), and kept with it.
+        most `hash_limit` bytes (None: any size), and kept with it.
         """
         opened = self._open(ref)
         try:
@@ -219,11 +219,11 @@ class ObjectStore:
         return OpenObject(opened.fd, record)
 
     def open(self, bucket: str, name: str, *, hash_limit: int | None = None) -> OpenObject:
-        """Open the live object; see ``open_object``."""
+        """Open the live object; see `open_object`."""
         return self.open_object(ObjectRef(bucket, name), hash_limit=hash_limit)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
-        """Open the live generation, or the one that is asked for. Raises ``NotFound``."""
+        """Open the live generation, or the one that is asked for. Raises `NotFound`."""
         bucket, name, generation = ref.bucket, ref.name, ref.generation
         with self.catalog.opened(bucket) as base:
             try:
@@ -244,7 +244,7 @@ class ObjectStore:
         return noncurrent
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
-        """The record alone; see ``open_object``."""
+        """The record alone; see `open_object`."""
         opened = self.open_object(ref, hash_limit=hash_limit)
         opened.close()
         return opened.record
@@ -303,7 +303,7 @@ class ObjectStore:
         self.generations.keep(bucket, name, live, record, self.now())
 
     def list(self, bucket: str, query: Query) -> Page:
-        """One page of a bucket's objects; raises ``NotFound``, ``InvalidRequest`` (token, glob)."""
+        """One page of a bucket's objects; raises `NotFound`, `InvalidRequest` (token, glob)."""
         with self.catalog.opened(bucket) as base:
             if "\0" in query.prefix:
                 return Page([], [], "")
@@ -341,7 +341,7 @@ class ObjectStore:
 
     def content(self, bucket: str, name: str) -> BinaryIO:
         """Returns the content of an object on this disk or remote, open for reading; a remote one is fetched
-        first. Raises ``NotFound``."""
+        first. Raises `NotFound`."""
         opened = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
         if isinstance(opened, OpenObject):
             return os.fdopen(opened.fd, "rb")
@@ -367,10 +367,10 @@ class ObjectStore:
             query = structs.replace(query, page_token=page.next_page_token)
 
     def write_probe(self, bucket: str, prefix: str) -> None:
-        """Raise unless objects below ``prefix`` can be written now; leaves nothing behind.
+        """Raise unless objects below `prefix` can be written now; leaves nothing behind.
 
         Creates and removes a hidden file in the deepest directory of the prefix that exists. Raises
-        ``NotFound`` (no such bucket), ``InvalidRequest`` (illegal prefix), ``Forbidden``.
+        `NotFound` (no such bucket), `InvalidRequest` (illegal prefix), `Forbidden`.
         """
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
         if self.catalog.rules.is_remote(bucket):

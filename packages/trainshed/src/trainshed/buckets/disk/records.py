@@ -1,7 +1,7 @@
 """Keeps the metadata of objects with their files, so that it can never describe another content.
 
 A record names the file it was written for (inode, size, modification time), and counts only while the file
-still has that identity: a write through the directory (``/gcs``) makes it stale, and the object then has a
+still has that identity: a write through the directory (`/gcs`) makes it stale, and the object then has a
 fresh generation that is a function of the new identity alone.
 
 It is kept in an extended attribute where the file system has them and the record fits, otherwise in a sidecar
@@ -11,8 +11,6 @@ A copy of the directory has other inodes, often other times, and no attributes. 
 table, by the object's name, and counts for a file at its path that has its size and time, or its size and
 checksums. It is then bound to that file (ADR 43).
 """
-
-from __future__ import annotations
 
 import errno
 import fcntl
@@ -62,7 +60,7 @@ def direct_record(identity: FileIdentity) -> ObjectRecord:
 class RecordStore:
     """Reads and writes records of open files. Blocking; safe to use from several threads.
 
-    ``key`` is an object's bucket and name, ``BUCKET/NAME``.
+    `key` is an object's bucket and name, `BUCKET/NAME`.
     """
 
     def __init__(self, state: Path, *, attributes: bool = True) -> None:
@@ -214,7 +212,7 @@ _SCHEMA = (
 
 
 class RecordTable:
-    """Encoded records by key (``BUCKET/NAME``), in a file that every way of copying takes along.
+    """Encoded records by key (`BUCKET/NAME`), in a file that every way of copying takes along.
 
     It is a second copy: the record attached to an object's file is what counts. It is read only for
     files that have none, so a failure to write it fails no request, and an unreadable one is begun anew.
@@ -235,7 +233,7 @@ class RecordTable:
         return None if row is None else row[0]
 
     def put(self, key: str, record: bytes, before: bytes | None = None) -> None:
-        """Store an object's record; with ``before`` only in its place, since others may have written a newer
+        """Store an object's record; with `before` only in its place, since others may have written a newer
         one."""
         if before is None:
             self._do("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, record))
@@ -245,7 +243,7 @@ class RecordTable:
             )
 
     def drop(self, key: str, before: bytes | None = None) -> None:
-        """Remove the record of an object that is gone; ``before`` as in `put`."""
+        """Remove the record of an object that is gone; `before` as in `put`."""
         self._do(
             "DELETE FROM records WHERE key = ? AND record = coalesce(?, record)", (key, before)
         )

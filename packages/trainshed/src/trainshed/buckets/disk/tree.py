@@ -1,24 +1,22 @@
 """The visible directory tree of a bucket: where an object lies in it, and opening, making, pruning and
 walking it safely.
 
-The tree is plain: object ``a/b`` is the file ``a/b``, so that ``/gcs/BUCKET`` can be a bind mount.
-Only what a file system cannot say is escaped, always with a name that begins with ``MARK``:
+The tree is plain: object `a/b` is the file `a/b`, so that `/gcs/BUCKET` can be a bind mount.
+Only what a file system cannot say is escaped, always with a name that begins with `MARK`:
 
-* ``.gs~=SEGMENT``  a segment that is empty, ``.``, ``..`` or itself begins with the mark;
-* ``.gs~+CHUNK/…/.gs~=REST``  a segment of more than 255 bytes, cut into directories;
-* ``.gs~file/LEAF``  object ``a`` where ``a`` is a directory already (because ``a/b`` exists).
+* `.gs~=SEGMENT`  a segment that is empty, `.`, `..` or itself begins with the mark;
+* `.gs~+CHUNK/…/.gs~=REST`  a segment of more than 255 bytes, cut into directories;
+* `.gs~file/LEAF`  object `a` where `a` is a directory already (because `a/b` exists).
 
 The mapping is one-to-one on valid object names; a marked name that the mapping would not produce is not an
 object.
 
-Programs write to the same tree through ``/gcs``, so nothing in it is trusted: every step is taken relative to
+Programs write to the same tree through `/gcs`, so nothing in it is trusted: every step is taken relative to
 an open directory without following symbolic links, only regular files are objects, and a directory may vanish
 or appear at any moment. A walk yields the objects in the order of their full names' UTF-8 bytes, which is not
-that of a plain directory walk: ``a-b`` comes before ``a/b``. It skips directories that were closed to the
+that of a plain directory walk: `a-b` comes before `a/b`. It skips directories that were closed to the
 service. Whatever opens or walks blocks.
 """
-
-from __future__ import annotations
 
 import errno
 import heapq
@@ -50,7 +48,7 @@ class Place(Struct, frozen=True):
 
 
 def place_of(name: str) -> Place:
-    """The place of a valid object name (its shadow place is ``dirs + SHADOW_DIR``, same leaf)."""
+    """The place of a valid object name (its shadow place is `dirs + SHADOW_DIR`, same leaf)."""
     components: list[str] = []
     for segment in name.split("/"):
         components.extend(encode_segment(segment))
@@ -79,8 +77,8 @@ def encode_segment(segment: str) -> tuple[str, ...]:
 def decode_component(component: str) -> tuple[str, bool] | None:
     """(text, complete) of one path component; None if the mapping never produces it.
 
-    ``complete`` is False for a chunk, whose text continues in the components below it. The caller
-    compares the joined segment with ``encode_segment``, which settles what is canonical.
+    `complete` is False for a chunk, whose text continues in the components below it. The caller
+    compares the joined segment with `encode_segment`, which settles what is canonical.
     """
     if component.startswith(ESCAPED):
         return component[len(ESCAPED) :], True
@@ -110,7 +108,7 @@ def is_absent(error: OSError) -> bool:
 
 @contextmanager
 def directory(base: int, components: tuple[str, ...]) -> Generator[int]:
-    """Open ``base/components`` for a while. Raises OSError (see ``is_absent``)."""
+    """Open `base/components` for a while. Raises OSError (see `is_absent`)."""
     fd = open_directory(base, components)
     try:
         yield fd
@@ -119,7 +117,7 @@ def directory(base: int, components: tuple[str, ...]) -> Generator[int]:
 
 
 def open_directory(base: int, components: tuple[str, ...]) -> int:
-    """Open ``base/components``; the caller closes it. Raises OSError (see ``is_absent``)."""
+    """Open `base/components`; the caller closes it. Raises OSError (see `is_absent`)."""
     current = os.dup(base)
     for component in components:
         try:
@@ -133,9 +131,9 @@ def open_directory(base: int, components: tuple[str, ...]) -> int:
 def make_directories(
     base: int, components: tuple[str, ...], make_way: Callable[[tuple[str, ...]], None]
 ) -> int:
-    """Open ``base/components`` and create what is missing, durably; the caller closes it.
+    """Open `base/components` and create what is missing, durably; the caller closes it.
 
-    ``make_way(path)`` is called when a file stands where a directory is needed; it has to move
+    `make_way(path)` is called when a file stands where a directory is needed; it has to move
     the file away. Raises FileNotFoundError if a directory is pruned meanwhile (try again).
     """
     current = os.dup(base)
@@ -173,7 +171,7 @@ def make_directory(parent: int, component: str) -> None:
 
 
 def prune(base: int, components: tuple[str, ...]) -> None:
-    """Remove ``base/components`` and its parents as long as they are empty."""
+    """Remove `base/components` and its parents as long as they are empty."""
     for depth in range(len(components), 0, -1):
         try:
             with directory(base, components[: depth - 1]) as parent:
@@ -267,7 +265,7 @@ class _Member(Struct, frozen=True):
 
 
 class Walk:
-    """The objects of a bucket in the order of their names' UTF-8 bytes, from ``floor`` on."""
+    """The objects of a bucket in the order of their names' UTF-8 bytes, from `floor` on."""
 
     def __init__(self, base: int, prefix: str, floor: bytes) -> None:
         self._base = base

@@ -5,8 +5,6 @@ An unknown path is a 404, and a verb that is not served a 400, with the public e
 success.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Mapping

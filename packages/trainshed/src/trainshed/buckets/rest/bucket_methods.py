@@ -1,7 +1,5 @@
 """The methods of the storage API on buckets: each takes a request and returns a resource."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii
@@ -29,7 +27,7 @@ class _Binding(Struct):
 
 
 async def collection(call: Call) -> Response:
-    """``b``: list and insert."""
+    """`b`: list and insert."""
     match call.request.method:
         case "GET":
             return await _list(call)
@@ -40,7 +38,7 @@ async def collection(call: Call) -> Response:
 
 
 async def bucket(call: Call) -> Response:
-    """``b/B``: get, patch, update, delete."""
+    """`b/B`: get, patch, update, delete."""
     name = call.target.bucket
     catalog = call.store.catalog
     match call.request.method:
@@ -66,7 +64,7 @@ def _view(call: Call, record: BucketRecord) -> dict[str, Any]:
 
 
 async def part(call: Call) -> Response:
-    """``b/B/…``: IAM policy, storage layout, managed folders; everything else is not supported."""
+    """`b/B/…`: IAM policy, storage layout, managed folders; everything else is not supported."""
     catalog = call.store.catalog
     match call.request.method, call.target.action:
         case "GET", "storageLayout":

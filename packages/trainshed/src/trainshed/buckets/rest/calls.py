@@ -4,8 +4,6 @@ It has what all handlers share: query and headers, the address the client used, 
 worker thread for blocking work, and header names that keep their capitals.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor
@@ -49,7 +47,7 @@ T = TypeVar("T")
 class VerbatimName(bytes):
     """A header name that the HTTP server sends as it is written.
 
-    Some clients (libcurl-based file systems) look for ``Location`` and ``Range`` with capitals; the server
+    Some clients (libcurl-based file systems) look for `Location` and `Range` with capitals; the server
     calls this method to put every name into lower case.
     """
 
@@ -69,7 +67,7 @@ class Call:
         sessions: UploadSessions,
         pool: Executor,
         *,
-        admitted: Callable[[Call], Awaitable[None]],
+        admitted: "Callable[[Call], Awaitable[None]]",
         listener: Listener = Listener.PORT,
         prefix: str = "",
         key: str = "",
@@ -115,11 +113,11 @@ class Call:
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
     async def json(self) -> dict[str, Any]:
-        """The body as a JSON object, {} if it is empty; raises ``InvalidRequest``."""
+        """The body as a JSON object, {} if it is empty; raises `InvalidRequest`."""
         return parse_json(b"".join([block async for block in self.blocks(limit=_MAX_JSON)]))
 
     async def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Yields the body in blocks of about ``BLOCK`` bytes.
+        """Yields the body in blocks of about `BLOCK` bytes.
 
         When the client goes away in the middle, what has arrived is yielded first, so that a resumable upload
         loses nothing; then `Disconnected` is raised.
@@ -176,8 +174,8 @@ class Call:
         return conditions_of({field: headers.get(name, "") for name, field in _CONDITIONS.items()})
 
     def check_tag(self, tag: str) -> None:
-        """Raise unless ``If-Match`` and ``If-None-Match`` hold for the entity tag of what is read. Raises
-        ``PreconditionFailed``, ``NotModified``."""
+        """Raise unless `If-Match` and `If-None-Match` hold for the entity tag of what is read. Raises
+        `PreconditionFailed`, `NotModified`."""
         wanted = _tags(self.request.headers.get("if-match", "*"))
         if not wanted & {tag, "*"}:
             raise condition_failed()
@@ -191,7 +189,7 @@ def _tags(header: str) -> set[str]:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object from bytes, {} from none and from `null`; raises ``InvalidRequest``."""
+    """A JSON object from bytes, {} from none and from `null`; raises `InvalidRequest`."""
     if body.strip() in (b"", b"null"):
         return {}
     try:

@@ -1,7 +1,5 @@
 """Sends content: whole objects, byte ranges, and unpacked gzip for clients that did not ask for gzip."""
 
-from __future__ import annotations
-
 import logging
 import re
 import zlib
@@ -27,8 +25,8 @@ is served without them, rather than read twice."""
 
 
 async def download(call: Call) -> Response:
-    """Returns a response that streams the content of the call's object. Raises ``NotFound``,
-    ``RangeNotSatisfiable``."""
+    """Returns a response that streams the content of the call's object. Raises `NotFound`,
+    `RangeNotSatisfiable`."""
     opened = await call.run(
         call.store.at(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
     )
@@ -135,7 +133,7 @@ def _must_unpack(call: Call, record: ObjectRecord) -> bool:
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
-    """Returns [start, end) of a ``Range`` header; None for the whole content (or a form that is ignored)."""
+    """Returns [start, end) of a `Range` header; None for the whole content (or a form that is ignored)."""
     match = _RANGE.fullmatch(header.strip())
     if match is None or match.group(0) == "bytes=-":
         return None

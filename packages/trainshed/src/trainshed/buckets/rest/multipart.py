@@ -4,8 +4,6 @@ are answered in order.
 As at the public service, a batch may only hold requests without content of their own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Awaitable, Callable
@@ -31,7 +29,7 @@ class Head(Struct, frozen=True):
 
 
 def boundaries_of(content_type: str) -> tuple[bytes, ...]:
-    """Returns the delimiters that a ``Content-Type`` may mean, likeliest first. Raises InvalidRequest."""
+    """Returns the delimiters that a `Content-Type` may mean, likeliest first. Raises InvalidRequest."""
     match = _BOUNDARY.search(content_type)
     if match is None:
         raise InvalidRequest(
@@ -70,7 +68,7 @@ class MultipartReader:
         return content
 
     def finish(self) -> bytes:
-        """Returns the content that was held back. Raises ``InvalidRequest`` if the body was cut."""
+        """Returns the content that was held back. Raises `InvalidRequest` if the body was cut."""
         end = self._buffer.rfind(self._newline + self._delimiter + b"--")
         if self.head is None or end < 0:
             # An empty content may have its delimiter right behind the blank line.
@@ -152,7 +150,7 @@ Answerer = Callable[[InnerRequest], Awaitable[Response]]
 
 
 async def answer_batch(call: Call, answer_part: Answerer) -> Response:
-    """Answer each request of a batch in turn. Raises ``InvalidRequest`` if the batch cannot be parsed."""
+    """Answer each request of a batch in turn. Raises `InvalidRequest` if the batch cannot be parsed."""
     body = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
     kind = call.request.headers.get("content-type", "")
     requests = await call.run(parse_batch, kind, body)
@@ -179,7 +177,7 @@ async def answer_batch(call: Call, answer_part: Answerer) -> Response:
 
 
 def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
-    """Split a batch into its requests. Raises ``InvalidRequest``."""
+    """Split a batch into its requests. Raises `InvalidRequest`."""
     # Imported here: few clients send batches, and every idle bucket process would hold the module.
     from email.parser import BytesParser
     from email.policy import HTTP

@@ -1,7 +1,5 @@
 """The methods of the storage API on objects: each takes a request and returns a resource or content."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +40,7 @@ _SEARCHERS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
 
 
 async def collection(call: Call) -> Response:
-    """``b/B/o``: list."""
+    """`b/B/o`: list."""
     if call.request.method != "GET":
         raise NotSupported(
             f"{call.request.method} on a list of objects is not supported here. "
@@ -82,7 +80,7 @@ async def collection(call: Call) -> Response:
 
 
 async def item(call: Call) -> Response:
-    """``b/B/o/O``: get (properties or content), patch, update, delete."""
+    """`b/B/o/O`: get (properties or content), patch, update, delete."""
     bucket, name = call.target.bucket, call.target.object
     objects = call.store.at(bucket)
     match call.request.method:
@@ -105,7 +103,7 @@ async def item(call: Call) -> Response:
 
 
 async def action(call: Call) -> Response:
-    """``b/B/o/O/VERB``: compose, copyTo, rewriteTo, moveTo; all else is refused."""
+    """`b/B/o/O/VERB`: compose, copyTo, rewriteTo, moveTo; all else is refused."""
     verb = call.target.action
     if call.request.method != "POST" or verb not in {"compose", "copyTo", "rewriteTo", "moveTo"}:
         raise NotSupported(
@@ -185,7 +183,7 @@ def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
 
 
 def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord], ObjectRecord]:
-    """Returns a function that applies a PATCH (merge; None removes) or a PUT (``whole``: replace) to a
+    """Returns a function that applies a PATCH (merge; None removes) or a PUT (`whole`: replace) to a
     record."""
 
     def change(record: ObjectRecord) -> ObjectRecord:

@@ -3,8 +3,6 @@
 Content goes to disk in blocks as it arrives; nothing is held whole in memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +21,7 @@ _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
 
 
 async def upload(call: Call) -> Response:
-    """``/upload/storage/v1/b/B/o``, by ``uploadType`` and ``upload_id``."""
+    """`/upload/storage/v1/b/B/o`, by `uploadType` and `upload_id`."""
     method, kind = call.request.method, call.query.get("uploadType", "")
     if "upload_id" in call.query:
         if method == "DELETE":
@@ -174,7 +172,7 @@ def _incomplete(call: Call) -> Response:
 
 
 async def _append(call: Call, writer: UploadWriter, first: int) -> None:
-    """Append the new bytes of a chunk that begins at ``first``: bytes that are stored already are skipped,
+    """Append the new bytes of a chunk that begins at `first`: bytes that are stored already are skipped,
     and a chunk that would leave a gap is not taken (the answer says where to continue)."""
     skip = writer.offset - first
     try:

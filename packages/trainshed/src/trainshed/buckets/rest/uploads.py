@@ -1,12 +1,10 @@
 """Keeps resumable upload sessions, which survive the death of the process at any moment.
 
-A session is a directory in the hidden part of the store: ``session.json`` (what is uploaded, and under which
-conditions), ``data`` (the bytes so far; a rename makes it the object) and, from the commit on,
-``commit.json`` (the record of the object). Bytes are only appended, so the length of ``data`` tells what has
+A session is a directory in the hidden part of the store: `session.json` (what is uploaded, and under which
+conditions), `data` (the bytes so far; a rename makes it the object) and, from the commit on,
+`commit.json` (the record of the object). Bytes are only appended, so the length of `data` tells what has
 arrived. All methods block.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -82,10 +80,10 @@ class UploadSessions:
         durable.sync_directory(str(self._root))
         return upload_id
 
-    def resume(self, bucket: str, upload_id: str) -> UploadWriter | Committed:
+    def resume(self, bucket: str, upload_id: str) -> "UploadWriter | Committed":
         """Take over a session; its former writer cannot write any more.
 
-        Raises ``NotFound`` for an id that is unknown, cancelled, too old or another bucket's.
+        Raises `NotFound` for an id that is unknown, cancelled, too old or another bucket's.
         """
         directory, spec = self._session(bucket, upload_id)
         writer = UploadWriter(self, self._store, spec, directory)
@@ -104,11 +102,11 @@ class UploadSessions:
         return writer
 
     def directory_of(self, bucket: str, upload_id: str) -> Path:
-        """Returns the directory of a session's files. Raises ``NotFound``."""
+        """Returns the directory of a session's files. Raises `NotFound`."""
         return self._session(bucket, upload_id)[0]
 
     def cancel(self, bucket: str, upload_id: str) -> None:
-        """Delete a session and its bytes. Raises ``NotFound``."""
+        """Delete a session and its bytes. Raises `NotFound`."""
         directory = self.directory_of(bucket, upload_id)
         with self._lock:
             writer = self._writers.pop(upload_id, None)
@@ -128,7 +126,7 @@ class UploadSessions:
             if not fresh:
                 self.drop(directory)
 
-    def release(self, writer: UploadWriter) -> None:
+    def release(self, writer: "UploadWriter") -> None:
         """Called when a writer's request has ended; the checksum state is kept for the next one."""
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
@@ -144,7 +142,7 @@ class UploadSessions:
         shutil.rmtree(directory, ignore_errors=True)
 
     def _session(self, bucket: str, upload_id: str) -> tuple[Path, UploadSpec]:
-        """Returns a session's directory, and what it uploads. Raises ``NotFound``."""
+        """Returns a session's directory, and what it uploads. Raises `NotFound`."""
         directory = self._root / upload_id
         try:
             if not _ID.fullmatch(upload_id):
@@ -222,7 +220,7 @@ class UploadWriter:
             os.lseek(fd, 0, os.SEEK_END)
 
     def write(self, block: bytes) -> None:
-        """Append a block. Raises ``Unavailable`` if another request has taken the session over."""
+        """Append a block. Raises `Unavailable` if another request has taken the session over."""
         with self._lock:
             staged = self._require()
             write_all(staged.fd, block)
@@ -242,7 +240,7 @@ class UploadWriter:
             os.fsync(self._require().fd)
 
     def commit(self, expected: Checksums) -> ObjectRecord:
-        """Make the session's bytes the object; ``expected`` adds to the checksums announced.
+        """Make the session's bytes the object; `expected` adds to the checksums announced.
 
         A session whose commit is refused for good (checksum, precondition) is dropped.
         """

@@ -1,7 +1,5 @@
 """Turns records into the JSON resources of the public storage API. Pure."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Mapping
@@ -42,7 +40,7 @@ def etag_of(record: ObjectRecord) -> str:
 
 
 def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict[str, Any]:
-    """Returns a ``storage#object``; ``base`` is the scheme and host that the client used."""
+    """Returns a `storage#object`; `base` is the scheme and host that the client used."""
     path = f"b/{bucket}/o/{quote(name, safe='')}"
     view: dict[str, Any] = {
         "kind": "storage#object",
@@ -79,7 +77,7 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
 
 
 def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]:
-    """Returns a ``storage#bucket``; ``project``: whose it is."""
+    """Returns a `storage#bucket`; `project`: whose it is."""
     return {
         **shown(record.settings),
         "kind": "storage#bucket",
@@ -98,7 +96,7 @@ def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]
 
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
-    """Returns a ``storage#storageLayout``: never a hierarchical namespace."""
+    """Returns a `storage#storageLayout`: never a hierarchical namespace."""
     return {
         "kind": "storage#storageLayout",
         "bucket": record.name,
@@ -113,7 +111,7 @@ def _location_type(record: BucketRecord) -> str:
 
 
 def policy_view(record: BucketRecord) -> dict[str, Any]:
-    """Returns a ``storage#policy`` with the bindings that were last set."""
+    """Returns a `storage#policy` with the bindings that were last set."""
     return {
         "kind": "storage#policy",
         "resourceId": f"projects/_/buckets/{record.name}",

@@ -10,8 +10,6 @@ ones make up the object; from then on it is committed as a resumable upload is, 
 gives the same answer.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from itertools import starmap
@@ -199,7 +197,7 @@ async def _complete(call: Call) -> Response:
     return _xml("CompleteMultipartUploadResult", _UPLOADED, inner, record)
 
 
-def _parts(body: bytes) -> list[Part]:
+def _parts(body: bytes) -> "list[Part]":
     if b"<!" in body:
         # No client sends declarations, and an entity may expand without end.
         raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
@@ -210,7 +208,7 @@ def _parts(body: bytes) -> list[Part]:
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
-def _part(element: ElementTree.Element) -> Part:
+def _part(element: ElementTree.Element) -> "Part":
     fields = {_bare(child.tag): (child.text or "").strip() for child in element}
     return Part(int(fields.get("PartNumber", "")), fields.get("ETag", ""))
 
@@ -236,7 +234,7 @@ def _custom(call: Call) -> dict[str, str]:
 
 
 def _expected(call: Call) -> Checksums:
-    """Returns the checksums that a client sends with its content. Raises ``InvalidRequest``."""
+    """Returns the checksums that a client sends with its content. Raises `InvalidRequest`."""
     sent = parse_goog_hash(call.request.headers.get("x-goog-hash", ""))
     return Checksums(sent.md5 or call.request.headers.get("content-md5", ""), sent.crc32c)
 
@@ -267,7 +265,7 @@ class Part(Struct, frozen=True):
 
 
 def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
-    """Returns a file for a part, which `keep_part` takes or its owner discards. Raises ``NotFound``."""
+    """Returns a file for a part, which `keep_part` takes or its owner discards. Raises `NotFound`."""
     directory = sessions.directory_of(bucket, upload_id)
     try:
         return Staged.create(directory)
@@ -295,7 +293,7 @@ def keep_part(staged: Staged, number: int) -> str:
 def complete(
     sessions: UploadSessions, bucket: str, upload_id: str, parts: Sequence[Part]
 ) -> tuple[str, ObjectRecord]:
-    """Make the object; returns its name and record. Raises ``NotFound``, ``InvalidRequest`` for missing
+    """Make the object; returns its name and record. Raises `NotFound`, `InvalidRequest` for missing
     parts."""
     session = sessions.resume(bucket, upload_id)
     if isinstance(session, Committed):
