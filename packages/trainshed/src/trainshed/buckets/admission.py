@@ -276,7 +276,6 @@ def is_public(binding: Mapping[str, Any]) -> bool:
 
 
 def without(binding: Mapping[str, Any], members: Set[str]) -> dict[str, Any]:
-    """Returns a binding without these members."""
     kept = [member for member in _members(binding) if member not in members]
     return {**binding, "members": kept}
 

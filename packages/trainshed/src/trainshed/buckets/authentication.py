@@ -130,7 +130,6 @@ class Renewal:
         self._due = time.monotonic() + _AGAIN
 
     async def __call__(self) -> None:
-        """Raises as `ask` does."""
         if time.monotonic() >= self._due and time.time() < _end_of(self._authorization):
             await self._ask()
             self._due = time.monotonic() + _AGAIN
@@ -207,7 +206,6 @@ class Authenticator:
 
 
 def caller_of(principal: Principal) -> Caller:
-    """Returns the caller for a principal that is known already."""
     if principal.program is not None:
         program = principal.program
         return Caller(

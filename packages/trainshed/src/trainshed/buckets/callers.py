@@ -24,8 +24,6 @@ from trainshed.access.permissions import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECT
 
 
 class Reach(IntEnum):
-    """A level."""
-
     NOTHING = 0
     #: Reads objects, lists buckets.
     VIEW = 1
@@ -140,7 +138,6 @@ class Introduction(msgspec.Struct, frozen=True):
 
     @property
     def caller(self) -> Caller:
-        """The program on whose behalf the relay speaks."""
         return Caller(
             Kind.REPLICA,
             self.service_account,
@@ -169,7 +166,6 @@ _PREFIX = re.compile(rb"/with/([A-Za-z0-9_-]{32})(?=/|$)")
 
 
 def storage_key(token: str) -> str:
-    """The key that belongs to a token."""
     return key_of_digest(hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest())
 
 

@@ -111,7 +111,6 @@ class Staged:
 
     @property
     def sums(self) -> Checksums:
-        """The checksums of the content."""
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> None:
@@ -136,7 +135,6 @@ class Staged:
 
     @staticmethod
     def create(directory: Path) -> "Staged":
-        """Create an empty temporary file."""
         path = directory / os.urandom(12).hex()
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         return Staged(path, fd, Digest())

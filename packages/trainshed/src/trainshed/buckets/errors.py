@@ -149,7 +149,6 @@ def require_object(value: Any, field: str) -> Mapping[str, Any]:
 
 
 def no_such_object(bucket: str, name: str) -> NotFound:
-    """Returns the error for an object that does not exist, with the public text."""
     return NotFound(f"No such object: {bucket}/{name}")
 
 
@@ -160,7 +159,6 @@ def no_such_bucket(bucket: str) -> NoSuchBucket:
 
 
 def held(bucket: str, name: str, holds: Sequence[str]) -> Held:
-    """Returns the error for an object that a hold keeps, with the public text."""
     kind = "Temporary" if "temporaryHold" in holds else "Event-Based"
     return Held(
         f"Object '{bucket}/{name}' is under active {kind} hold and cannot be deleted, overwritten or "

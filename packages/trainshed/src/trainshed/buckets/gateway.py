@@ -62,7 +62,6 @@ class BucketsGateway:
         self._never = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward one HTTP request."""
         if scope["type"] != "http":
             return
         begun = False
@@ -161,7 +160,6 @@ class BucketCalls:
         self._gateway = BucketsGateway(uds, identify)
 
     async def send(self, method: str, path: str, receive: Receive, send: Send) -> None:
-        """Forward a request, and its answer to `send`."""
         raw, _, query = path.partition("?")
         scope: Scope = {
             "type": "http",

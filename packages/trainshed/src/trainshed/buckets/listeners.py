@@ -50,12 +50,10 @@ class Listeners:
         return Listeners({name: Socket(fileno=handle) for name, handle in handles.items()})
 
     def sockets(self) -> Mapping[str, Socket]:
-        """The sockets by their names."""
         return self._sockets
 
     @property
     def is_open(self) -> bool:
-        """Whether any socket is open."""
         return any(listener.fileno() >= 0 for listener in self._sockets.values())
 
     def ports(self) -> tuple[int, int]:

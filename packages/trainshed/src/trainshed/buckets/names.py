@@ -116,8 +116,6 @@ class Endpoint(Enum):
 
 
 class Target(Struct, frozen=True):
-    """What a path names."""
-
     endpoint: Endpoint
     #: The bucket; "" where none is named.
     bucket: str = ""

@@ -95,7 +95,6 @@ class FileIdentity(Struct, frozen=True):
 
     @staticmethod
     def of(stat: os.stat_result) -> "FileIdentity":
-        """The identity that a stat result shows."""
         return FileIdentity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
@@ -125,7 +124,6 @@ class ObjectRecord:
 
     @property
     def size(self) -> int:
-        """Bytes of content."""
         return self.file.size
 
 
@@ -220,13 +218,11 @@ class BucketStore(Protocol):
         any size."""
         ...
 
-    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
-        """Returns only the record; see `open_object`."""
-        ...
+    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord: ...
 
-    def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
-        """Change the editable properties of an object."""
-        ...
+    def patch(
+        self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]
+    ) -> ObjectRecord: ...
 
     def delete(self, ref: ObjectRef) -> None:
         """Remove an object, durably; in a bucket with versioning it becomes noncurrent. A generation that is

@@ -57,7 +57,6 @@ class RemoteBucket:
         self._store = store
 
     def precheck(self, ref: ObjectRef) -> None:
-        """See the port."""
         self._check(ref)
 
     def commit(
@@ -106,7 +105,6 @@ class RemoteBucket:
         return OpenRemote(self._table, self._store, ref.name, version)
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
-        """See the port."""
         return self.open_object(ref).record
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
@@ -118,7 +116,6 @@ class RemoteBucket:
         )
 
     def delete(self, ref: ObjectRef) -> None:
-        """See the port."""
         record = self.read_record(replace(ref, conditions=ALWAYS))
         ref.conditions.check(record.generation, record.metageneration)
         with translated(self._table, ref.name):
@@ -199,7 +196,6 @@ class OpenRemote:
         self.record = version.record
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """See the port."""
         while start < end:
             stop = min(end, start + _SPAN)
             options: Any = {"range": (start, stop)}
@@ -217,7 +213,6 @@ class OpenRemote:
                 raise Unavailable("The store sent less than the object has. Read it again.")
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> None:
-        """See the port."""
         for block in self.blocks(0, self.record.size):
             staged.write(block)
 
@@ -276,7 +271,6 @@ class Version(Struct, frozen=True):
 
 
 def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
-    """Returns the version that the store's answer describes."""
     etag, version = meta["e_tag"] or "", meta["version"] or ""
     texts = {str(key): value for key, value in attributes.items()}
     moment = written_ns(meta)
@@ -301,7 +295,6 @@ def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
 
 
 def written_ns(meta: ObjectMeta) -> int:
-    """Returns when it was written (ns since the epoch)."""
     return int(meta["last_modified"].timestamp() * 1_000_000) * 1000
 
 

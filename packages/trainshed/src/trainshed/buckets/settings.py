@@ -109,7 +109,6 @@ def keeps_generations(settings: Mapping[str, Any]) -> bool:
 
 
 def holds_by_default(settings: Mapping[str, Any]) -> bool:
-    """Whether a bucket's new objects have an event-based hold."""
     return settings.get(_HOLD) is True
 
 
@@ -131,7 +130,6 @@ def storage_class(settings: Mapping[str, Any]) -> str:
 
 
 def shown(settings: Mapping[str, Any]) -> Settings:
-    """Returns a bucket's settings as its resource has them."""
     prevention = "enforced" if prevents_public_access(settings) else "inherited"
     return {
         **settings,
@@ -192,7 +190,6 @@ def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def _asks(value: Any) -> bool:
-    """Whether a value asks for anything."""
     if isinstance(value, dict):
         return any(map(_asks, cast("dict[str, Any]", value).values()))
     if isinstance(value, list):

@@ -89,11 +89,9 @@ class BucketRules(Struct, frozen=True):
     default: str = DEFAULT_BUCKET
 
     def table(self, name: str) -> BucketTable | None:
-        """Returns what the configuration says about a bucket."""
         return next((table for table in self.tables if table.name == name), None)
 
     def is_remote(self, name: str) -> bool:
-        """Whether a bucket's objects are in a remote store."""
         table = self.table(name)
         return table is not None and table.is_remote
 
@@ -168,7 +166,6 @@ class BucketSetup(Struct, frozen=True):
     linger: float = 0
 
     def encode(self) -> str:
-        """Returns the setup as text for `decode`."""
         return msgspec.json.encode(self).decode()
 
     @staticmethod

@@ -30,8 +30,6 @@ class Account(Struct, frozen=True):
 
 
 class SplitCounts(Struct, frozen=True):
-    """What was written of one split."""
-
     rows: int = 0
     size: int = 0
     shards: tuple[str, ...] = ()

@@ -107,7 +107,6 @@ class Storage:
             connection.close()
 
     def begin_upload(self, uri: str, content_type: str) -> str:
-        """Begin a resumable upload, and return its path."""
         bucket, name = _parted(uri)
         query = {"uploadType": "resumable", "name": name}
         body = json.dumps({"contentType": content_type}).encode()
@@ -129,7 +128,6 @@ class Storage:
             raise DataUnwritten(f"The upload of {uri} is not whole; it is begun again.")
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
-        """Write a whole object at once."""
         bucket, name = _parted(uri)
         query = {"uploadType": "media", "name": name}
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"

@@ -96,20 +96,16 @@ class Crew:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Run work as the function `begin` does."""
         self._hold(begin(work, what))
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
-        """Run work as the function `keep` does."""
         self._hold(keep(work, what))
 
     @property
     def is_busy(self) -> bool:
-        """Whether any task is still running."""
         return bool(self._tasks)
 
     def cancel(self) -> None:
-        """Cancel all tasks."""
         for task in tuple(self._tasks):
             task.cancel()
 
@@ -119,7 +115,6 @@ class Crew:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until all tasks have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _hold(self, task: asyncio.Task[Any]) -> None:

@@ -135,7 +135,6 @@ class Connections:
         self._watch()
 
     def active(self, connection: Connection) -> None:
-        """The connection's head is complete."""
         self._forget(connection)
         self._active.add(connection)
 
@@ -151,7 +150,6 @@ class Connections:
         self._watch()
 
     def body_ended(self, connection: Connection) -> None:
-        """The body is complete."""
         self._bodies.pop(connection, None)
 
     def closed(self, connection: Connection) -> None:

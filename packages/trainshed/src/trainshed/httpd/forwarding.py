@@ -240,7 +240,6 @@ async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
 
 
 def _head(request: Request, rules: Rules) -> bytes:
-    """Raises BodyTooLarge."""
     lines = [f"{request.method} {_target(request)} HTTP/1.1".encode("latin-1")]
     lines += [b"%b: %b" % pair for pair in _sent(request.scope, rules)]
     if (length := request.headers.get("content-length")) is not None:

@@ -75,7 +75,6 @@ class Request:
 
     @property
     def method(self) -> str:
-        """The HTTP method."""
         return self.scope["method"]
 
     @property
@@ -97,7 +96,6 @@ class Request:
 
     @property
     def raw_query(self) -> str:
-        """The query as it was sent."""
         return self.scope["query_string"].decode("latin-1")
 
     @cached_property
@@ -213,7 +211,6 @@ class Response:
         await send({"type": "http.response.body", "body": self.body})
 
     async def start(self, send: Send) -> None:
-        """Send status and headers."""
         start = {
             "type": "http.response.start",
             "status": self.status,
@@ -310,7 +307,6 @@ class Front(Generic[C]):
         self._surface = surface
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
         call = self._surface.begin(Request(scope, receive))
         try:
             response = await self.respond(call)

@@ -42,8 +42,6 @@ class ConnectionGroups:
 
 
 def guarded(groups: ConnectionGroups) -> "type[GuardedProtocol]":
-    """Returns a protocol class whose connections are counted by `groups`."""
-
     class Counted(GuardedProtocol):
         counting = groups
 
@@ -364,7 +362,6 @@ class Joined:
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Whether the connection is closed or being closed."""
         return self._transport.is_closing()
 
 

@@ -19,8 +19,6 @@ ANY: Final = ""
 
 
 class Template(Struct, frozen=True):
-    """A parsed path template."""
-
     #: The template as it was written.
     text: str
     #: The segments of the path, with `*` and `**` for variable ones.
@@ -33,7 +31,6 @@ class Template(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "Template":
-        """Parse a template."""
         path, custom = text.lstrip("/"), ""
         head, colon, tail = path.rpartition(":")
         if colon and "}" not in tail:

@@ -40,7 +40,6 @@ class Senders:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The targets, as `core.notifications` knows them."""
         return tuple(table.target for table in self._tables.values())
 
     async def send(self, target: str, id_: str, content: str) -> None:

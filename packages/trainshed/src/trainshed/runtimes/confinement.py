@@ -131,7 +131,6 @@ class Confinement(Struct, frozen=True):
 
     @property
     def wheels(self) -> Path:
-        """Directory for built wheels."""
         return Path(self.workspace) / "wheels"
 
     def prepare(self) -> None:

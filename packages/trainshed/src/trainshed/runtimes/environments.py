@@ -35,8 +35,6 @@ _SIZE = "size.txt"
 
 
 class Environments:
-    """Builds base environments and finds existing ones."""
-
     def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
         """`now`: nanoseconds, only for the durations in progress lines."""
         self._shelf = Shelf(root)

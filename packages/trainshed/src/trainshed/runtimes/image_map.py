@@ -30,7 +30,6 @@ class MappedImage(Struct, frozen=True):
 
     @property
     def family(self) -> str:
-        """The runtime's family."""
         return self.runtime.partition(" ")[0]
 
     @property
@@ -71,5 +70,4 @@ class MappedImage(Struct, frozen=True):
 
 
 def mapped(entries: Sequence[MappedImage], image_uri: str) -> MappedImage | None:
-    """Return the first entry that matches the image."""
     return next((entry for entry in entries if fnmatch.fnmatchcase(image_uri, entry.pattern)), None)

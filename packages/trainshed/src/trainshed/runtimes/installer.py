@@ -236,7 +236,6 @@ class Installer:
 
     @property
     def cache(self) -> Path:
-        """The directory of uv's downloads."""
         return Path(self._environ["UV_CACHE_DIR"])
 
     def clear_cache(self) -> None:

@@ -46,7 +46,6 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def minor(self) -> Minor:
-        """Its version as (major, minor)."""
         return self.version[:2]
 
     @property
@@ -58,7 +57,6 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def full_version(self) -> str:
-        """Its version, such as `"3.11.7"`."""
         return ".".join(str(part) for part in self.version)
 
 

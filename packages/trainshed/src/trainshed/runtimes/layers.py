@@ -54,8 +54,6 @@ class _LayerRequest(Struct, frozen=True):
 
 
 class Layers:
-    """Builds layers and finds existing ones."""
-
     def __init__(
         self,
         root: Path,
@@ -156,7 +154,6 @@ class Layers:
         return (layer.root / _CALLS_GSUTIL).exists()
 
     def used(self, layer: Prefix) -> None:
-        """Record that a program is about to be started in the layer."""
         self._shelf.used(layer.root.name)
 
     def _install(

@@ -72,7 +72,6 @@ class Narration:
         self._heard = 0
 
     def hear(self, line: str) -> None:
-        """Handle a line of the installer."""
         self._silent = 0.0
         if not line.strip() or self._quiet:
             return
@@ -96,7 +95,6 @@ class Narration:
         self._tell(f"{still}: {self._silent:.0f} s.")
 
     def end(self) -> None:
-        """Report what was collected."""
         if self._changed:
             self._tell(", ".join(self._changed))
             self._changed = []

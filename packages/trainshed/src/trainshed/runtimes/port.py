@@ -55,8 +55,6 @@ class Image(Struct, frozen=True):
 
 
 class PreparedRuntime(Struct, frozen=True):
-    """What a program is started in."""
-
     #: Directory of a tiny Python environment (interpreter link, configuration, path file) that sees the
     #: shared base and the job's packages. Where it is read-only, a program's own installs go to its user
     #: base. "" with an `image`.

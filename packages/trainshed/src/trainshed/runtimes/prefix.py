@@ -33,7 +33,6 @@ class Prefix(Struct, frozen=True, dict=True):
 
     @cached_property
     def executable(self) -> Path:
-        """The interpreter's binary."""
         return self.root / "bin" / f"python{self.python}"
 
     @cached_property
@@ -43,7 +42,6 @@ class Prefix(Struct, frozen=True, dict=True):
 
     @cached_property
     def site(self) -> Path:
-        """The `site-packages` directory."""
         return self.library / "site-packages"
 
     @cached_property

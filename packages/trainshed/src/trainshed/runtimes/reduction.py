@@ -113,7 +113,6 @@ class Reduction:
         return self._shelf.path(self.key) if self._shelf.has(self.key) else None
 
     def used(self) -> None:
-        """Record that a program is about to be started with the package."""
         self._shelf.used(self.key)
 
     def build(self, progress: Progress) -> Path:

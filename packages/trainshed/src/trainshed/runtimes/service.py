@@ -188,7 +188,6 @@ class LocalRuntimes:
         return self._prepared(sheet, base, layer, interpreter, command)
 
     def reduction(self) -> str | None:
-        """See the port."""
         package = self._reduction.find()
         if package is None:
             return None
@@ -196,7 +195,6 @@ class LocalRuntimes:
         return str(package)
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
-        """See the port."""
         return str(await asyncio.to_thread(self._reduction.build, progress or _unheard))
 
     def _calls_gsutil(self, choice: RuntimeChoice, layer: Prefix | None) -> bool:
@@ -328,7 +326,6 @@ class ContainerRuntimes:
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        """See `Runtimes`."""
         if self._images is None or self._packages.known(packages) is None:
             return None
         image = self._images.ready(choice.image)
@@ -337,7 +334,6 @@ class ContainerRuntimes:
     async def prepare(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None
     ) -> PreparedRuntime:
-        """See `Runtimes`."""
         if self._images is None:
             raise BuildFailed(
                 f"The image {choice.image} cannot be run: this service does not run container "

@@ -85,13 +85,10 @@ class Release(Struct, frozen=True):
         return self.version.endswith(f"+{_SLIM}")
 
     def runs_on(self, python: Minor) -> bool:
-        """Whether this release can be installed on that Python."""
         return self.pythons[0] <= python <= self.pythons[1]
 
 
 class Sheet(Struct, frozen=True):
-    """A runtime family."""
-
     family: str
     title: str
     #: Newest first.
@@ -169,7 +166,6 @@ def parse_minor(text: str) -> Minor | None:
 
 
 def format_minor(python: Minor) -> str:
-    """Return (3, 10) as `"3.10"`."""
     return f"{python[0]}.{python[1]}"
 
 

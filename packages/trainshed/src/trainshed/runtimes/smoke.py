@@ -17,7 +17,6 @@ _OF_JOBS = ("setuptools.build_meta", "google.cloud.storage", "hypertune")
 
 
 def python() -> None:
-    """Import what every runtime holds."""
     _load(*_OF_JOBS, "pip", "requests", "pandas")
 
 

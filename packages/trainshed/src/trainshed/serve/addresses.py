@@ -71,7 +71,6 @@ def web_address(settings: Settings, port: int) -> str:
 
 
 def browsers_address(settings: Settings, port: int) -> str:
-    """Return the URL that browsers use."""
     return settings.web_url or web_address(settings, port)
 
 
@@ -98,7 +97,6 @@ def write_private(path: Path, document: dict[str, Any]) -> None:
 
 
 def write_private_text(path: Path, text: str) -> None:
-    """Do the same with any text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write(str(path), text, sync=False, is_shared=True)
 

@@ -80,7 +80,6 @@ class BucketAdapter:
             return None
 
     def ensure(self, name: str, location: str, project: str) -> None:
-        """Make a project's bucket, as the protocol says."""
         try:
             self._store.catalog.ensure(name, location, project)
         except OSError as failure:
@@ -106,15 +105,12 @@ class BucketAdapter:
             return None
 
     def is_closed(self, name: str, project: str) -> bool:
-        """Whether no program of a project may read an existing bucket."""
         return self._store.catalog.is_closed(name, project)
 
     def is_unmounted(self, name: str) -> bool:
-        """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
         return self._store.catalog.is_unmounted(name)
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
-        """Return the digest of an object's content, as the protocol says."""
         hashed, size = hashlib.sha256(), 0
         try:
             bucket, name = parse_gs_uri(uri)
@@ -172,7 +168,6 @@ class BucketSummaries:
         self._store = store
 
     def directory(self, uri: str, project: str) -> Directory | None:
-        """Return the directory, as the protocol says."""
         try:
             bucket, name = parse_gs_uri(uri)
             if not self._store.catalog.exists(bucket) or self._store.catalog.is_closed(

@@ -103,7 +103,6 @@ class Emulation:
         self._rules()
 
     def around(self, services: Services) -> Services:
-        """Return services that do so."""
         self._services = services
         return replace(
             services,

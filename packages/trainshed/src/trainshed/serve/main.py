@@ -35,7 +35,6 @@ register(group, clock.now, _COMMANDS)
 
 
 def main() -> None:
-    """Run the command line. Raises SystemExit."""
     try:
         group(prog_name=_NAME)
     except SystemExit as end:

@@ -360,7 +360,6 @@ def told_set_aside(bad: Sequence[RecordSetAside]) -> str:
 
 
 def say(text: str) -> None:
-    """Write a line to the terminal (stderr)."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

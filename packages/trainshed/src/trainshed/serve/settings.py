@@ -165,7 +165,6 @@ class Settings(Struct, frozen=True):
 
     @property
     def strict(self) -> bool:
-        """Whether nodes have bounds."""
         bounded = self.engine in ("kubernetes", "slurm") and not self.is_handed_down
         return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
 
@@ -244,7 +243,6 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
 
 
 def engine_settings(settings: Settings) -> dict[str, Any]:
-    """Return the table of the chosen engine."""
     if settings.engine != "local":
         return settings.engines.get(settings.engine, {})
     accelerators = accelerators_of(settings.node_accelerators)

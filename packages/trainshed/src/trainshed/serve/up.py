@@ -287,7 +287,6 @@ def _say_started(data: Path) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return the factory of the event loop to run on."""
     import uvloop
 
     return uvloop.new_event_loop

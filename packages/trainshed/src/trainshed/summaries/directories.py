@@ -63,7 +63,6 @@ class LocalDirectory:
             os.close(handle)
 
     def open(self, file: EventFile) -> BinaryIO:
-        """Do as the port says."""
         *directories, leaf = file.path.split("/")
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in (*self._below, *directories):

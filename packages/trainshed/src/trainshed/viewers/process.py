@@ -90,8 +90,6 @@ class ShownDirectory(Struct, frozen=True):
 
 
 class ViewerProcess:
-    """A running viewer."""
-
     def __init__(self, process: Process, line: socket.socket, workspace: Path) -> None:
         self._process = process
         self._line = line

@@ -29,7 +29,6 @@ def with_its_fonts(application: Any) -> Any:
 
 
 def main(listener: int, directory: str) -> None:
-    """Serve until it is ended."""
     default: Any = importlib.import_module("tensorboard.default")
     program: Any = importlib.import_module("tensorboard.program")
     serving: Any = importlib.import_module("werkzeug.serving")

@@ -227,11 +227,9 @@ class LocalViewers:
         self._started = 0
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        """Do as the protocol says."""
         return bool(await asyncio.to_thread(self._found, directories))
 
     async def open(self, name: str, directories: Sequence[LogDirectory], say: Say) -> None:
-        """Do as the protocol says."""
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
         shown = await asyncio.to_thread(self._existing, directories)
@@ -247,7 +245,6 @@ class LocalViewers:
         request: Request,
         more: list[tuple[bytes, bytes]],
     ) -> Response:
-        """Do as the protocol says."""
         runtime = await self._runtime(lambda line: None)
         # A page that is reloaded shows what there is now; its own further requests stay with that.
         renew = request.path == "/"
@@ -260,7 +257,6 @@ class LocalViewers:
                 return await viewer.forward(request, self._closing, more)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """Do as the protocol says."""
         self._pool.end(wanted)
 
     async def close(self) -> None:
@@ -315,7 +311,6 @@ class LocalViewers:
         return shown
 
     def _known_terms(self) -> InstallationTerms:
-        """Return the terms. Raises FailedPrecondition."""
         if not self._started:
             # It may be left of a service that was killed.
             shutil.rmtree(self._root, ignore_errors=True)

@@ -38,8 +38,6 @@ _ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
 
 
 class BucketRecord(Struct, frozen=True):
-    """A bucket's properties."""
-
     name: str
     location: str
     #: When it was made (ns since the epoch); `updated_ns` likewise.
@@ -143,7 +141,6 @@ class BucketCatalog:
         return holding is not None and not readable(project, holding)
 
     def project_of(self, record: BucketRecord) -> str:
-        """Returns the project that a bucket belongs to."""
         table = self.rules.table(record.name)
         project = table.project if table is not None else ""
         if record.name == self.rules.default:

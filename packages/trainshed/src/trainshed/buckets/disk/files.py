@@ -45,7 +45,6 @@ be coarse, and the next write of the same size could then leave the identity as 
 
 
 def key_of(bucket: str, name: str) -> str:
-    """An object's key in the table of records."""
     return f"{bucket}/{name}"
 
 

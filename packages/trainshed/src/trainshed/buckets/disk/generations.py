@@ -63,7 +63,6 @@ class Generations:
         durable.sync_directory(str(directory))
 
     def note(self, bucket: str, name: str, record: ObjectRecord) -> None:
-        """Write a generation's record."""
         values = (bucket, name.encode(), record.generation, msgspec.json.encode(record))
         self._do(
             lambda table: table.execute(
@@ -127,7 +126,6 @@ class Generations:
         )
 
     def forget(self, bucket: str) -> None:
-        """Forget everything of a bucket that is gone."""
         if self._table.exists():
             self._do(
                 lambda table: table.execute("DELETE FROM generations WHERE bucket = ?", (bucket,))
@@ -135,7 +133,6 @@ class Generations:
             shutil.rmtree(self._directory(bucket), ignore_errors=True)
 
     def close(self) -> None:
-        """Close the table."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -145,7 +142,6 @@ class Generations:
         return self._contents / bucket
 
     def content(self, bucket: str, name: str, generation: int) -> Path:
-        """Returns where the content of a generation is."""
         # Two names that a program gave one file are of one generation.
         digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         return self._directory(bucket) / f"{generation}-{digest}"

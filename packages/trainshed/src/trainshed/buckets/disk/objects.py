@@ -97,7 +97,6 @@ class OpenObject(Struct, frozen=True):
             raise Unavailable("The source object changed while it was copied. Try again.")
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.fd)
 
 
@@ -147,7 +146,6 @@ class ObjectStore:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close everything that is open."""
         self._files.records.close()
         self.generations.close()
 
@@ -219,7 +217,6 @@ class ObjectStore:
         return OpenObject(opened.fd, record)
 
     def open(self, bucket: str, name: str, *, hash_limit: int | None = None) -> OpenObject:
-        """Open the live object; see `open_object`."""
         return self.open_object(ObjectRef(bucket, name), hash_limit=hash_limit)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
@@ -244,7 +241,6 @@ class ObjectStore:
         return noncurrent
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
-        """The record alone; see `open_object`."""
         opened = self.open_object(ref, hash_limit=hash_limit)
         opened.close()
         return opened.record
@@ -480,7 +476,6 @@ class GenerationSource:
         self._ceiling = self._last
 
     def next(self) -> int:
-        """The next generation."""
         with self._lock:
             number = max(self._now() // 1000, self._last + 1)
             if number >= self._ceiling:

@@ -109,11 +109,9 @@ class RecordStore:
         self._sidecar(identity).unlink(missing_ok=True)
 
     def drop(self, key: str) -> None:
-        """Drop the record of an object that is gone from the table."""
         self._table.drop(key)
 
     def close(self) -> None:
-        """Close the table."""
         self._table.close()
 
     def _from_table(self, fd: int, identity: FileIdentity, key: str) -> ObjectRecord | None:
@@ -228,7 +226,6 @@ class RecordTable:
         self._is_told = False
 
     def get(self, key: str) -> bytes | None:
-        """The record of an object."""
         row = self._first("SELECT record FROM records WHERE key = ?", (key,))
         return None if row is None else row[0]
 
@@ -254,7 +251,6 @@ class RecordTable:
         return row[0] if row else 0
 
     def close(self) -> None:
-        """Close the file."""
         if self._connection is not None:
             with self._lock:
                 self._connection.close()

@@ -83,7 +83,6 @@ class BucketsApp:
         self._strangers = Strangers(_tell_of_stranger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
         if scope["type"] != "http":
             return
 
@@ -102,7 +101,6 @@ class BucketsApp:
             await self._front(scope, receive, answered)
 
     def begin(self, request: Request) -> Call:
-        """Returns the call that a request is."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
         target, source = parse_target(path), request.headers.get("x-goog-copy-source")
@@ -148,7 +146,6 @@ class BucketsApp:
         )
 
     async def _exchanged(self, call: Call) -> Response:
-        """Returns the answer to a client that exchanges a refresh token."""
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
             # At an address with a valid key no token is needed, so the client gets a placeholder.
@@ -167,7 +164,6 @@ class BucketsApp:
         return answer(msgspec.json.encode(content), status, kind="application/json")
 
     async def answer(self, call: Call) -> Response:
-        """Answer the call. Raises whatever is wrong with it."""
         if call.path == callers.PATH and call.request.method == "POST":
             return await self._exchanged(call)
         if not call.is_part:

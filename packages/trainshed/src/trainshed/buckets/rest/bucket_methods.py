@@ -148,7 +148,6 @@ def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str
 
 
 def _held(call: Call) -> list[str]:
-    """Returns those of the requested permissions that the caller has."""
     permissions = call.request.values.get("permissions", ())
     holding = call.store.catalog.holding(call.target.bucket)
     return held(call.caller, permissions, holding) if holding is not None else []

@@ -52,7 +52,6 @@ class VerbatimName(bytes):
     """
 
     def lower(self) -> bytes:
-        """Returns the name unchanged."""
         return self
 
 
@@ -159,7 +158,6 @@ class Call:
         return ObjectRef(target.to_bucket, target.to_object, conditions=self.conditions())
 
     def number(self, key: str) -> int | None:
-        """An optional number of the query."""
         return parse_number(self.query, key)
 
     def flag(self, key: str) -> bool:

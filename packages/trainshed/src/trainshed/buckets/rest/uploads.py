@@ -44,7 +44,6 @@ class UploadSpec(Struct, frozen=True):
 
     @property
     def ref(self) -> ObjectRef:
-        """The destination, and what has to hold for it."""
         return ObjectRef(self.bucket, self.name, conditions=self.conditions)
 
 
@@ -136,7 +135,6 @@ class UploadSessions:
                     self._digests[writer.upload_id] = digest
 
     def drop(self, directory: Path) -> None:
-        """Remove a session's files."""
         with self._lock:
             self._digests.pop(directory.name, None)
         shutil.rmtree(directory, ignore_errors=True)
@@ -193,7 +191,6 @@ class UploadWriter:
 
     @property
     def upload_id(self) -> str:
-        """The session's id."""
         return self._directory.name
 
     @property

@@ -122,7 +122,6 @@ def policy_view(record: BucketRecord) -> dict[str, Any]:
 
 
 def xml_error(error: BucketsError) -> bytes:
-    """Returns the public form of an error in the XML API."""
     text = xml_element("Code", error.code) + xml_element("Message", error.message)
     return f"<?xml version='1.0' encoding='UTF-8'?><Error>{text}</Error>".encode()
 
@@ -135,7 +134,6 @@ def xml_element(name: str, text: str) -> str:
 
 
 def error_view(error: BucketsError) -> dict[str, Any]:
-    """Returns the public form of an error in the JSON API."""
     detail: dict[str, Any] = {"message": error.message, "domain": "global", "reason": error.reason}
     if error.location is not None:
         detail["locationType"], detail["location"] = error.location

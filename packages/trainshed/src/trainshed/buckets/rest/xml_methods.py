@@ -52,7 +52,6 @@ _CUSTOM: Final = "x-goog-meta-"
 
 
 async def answer_xml(call: Call) -> Response:
-    """Answer a request at an address of the XML API."""
     method, query = call.request.method, call.query
     if not call.target.object:
         if method == "HEAD":

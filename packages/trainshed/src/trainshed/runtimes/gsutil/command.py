@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 
 def main() -> None:
-    """Run gsutil with this process's arguments."""
     endpoint = urlsplit(os.environ.get("STORAGE_EMULATOR_HOST", ""))
     if endpoint.hostname and endpoint.port:
         _reach_plainly(endpoint.hostname, endpoint.port)
@@ -39,7 +38,6 @@ def main() -> None:
 
 
 def _reach_plainly(host: str, port: int) -> None:
-    """Make HTTPS connections to that address without TLS."""
     http: Any = import_module("httplib2")
     plain = http.HTTPConnectionWithTimeout.connect
     secure = http.HTTPSConnectionWithTimeout.connect

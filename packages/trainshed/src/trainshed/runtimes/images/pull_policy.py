@@ -63,8 +63,6 @@ _ADVICE = (
 
 
 class PullPolicy:
-    """Pulls images."""
-
     def __init__(self, scratch: Path, now: Callable[[], int]) -> None:
         #: The directory of half-pulled images.
         self._scratch = scratch

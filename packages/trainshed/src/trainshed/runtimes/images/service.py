@@ -106,7 +106,6 @@ class Images:
             heed(self._workers.submit(self._sweep), "clearing up after image pulls")
 
     def _sweep(self) -> None:
-        """Remove what killed pulls left."""
         for left in self._pulls.glob("*"):
             if time.time() - left.stat().st_mtime > _LEFT:
                 remove_tree(left)
@@ -118,7 +117,6 @@ class Images:
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def refusal(self, reference: str) -> str:
-        """See `ImageSupport`."""
         if reason := self._unsupported():
             return reason
         if self._unpacked(self._known.find(reference)) is not None:

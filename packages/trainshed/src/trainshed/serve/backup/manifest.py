@@ -82,7 +82,6 @@ def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
-    """Return what `encode` was given. Raises BackupUnusable."""
     *parts, last = lines or [b""]
     try:
         sealed = msgspec.json.decode(last, type=_Sealed)

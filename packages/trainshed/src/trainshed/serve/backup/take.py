@@ -85,7 +85,6 @@ class Destination:
         return Entry(entry.path, entry.mode, entry.size, entry.mtime, digest.hexdigest())
 
     def finish(self, lines: Iterator[bytes]) -> None:
-        """Write the manifest."""
         # Everything has to be on disk before the file that completes the backup.
         os.sync()
         unfinished = self._directory / f"{FILE}.new"
@@ -97,7 +96,6 @@ class Destination:
         durable.sync_directory(str(self._directory))
 
     def abandon(self) -> None:
-        """Remove what was written."""
         for path in self._directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
