@@ -197,8 +197,7 @@ class LocalCatalog:
         available."""
         sheet = next((sheet for sheet in FAMILIES if family in ("", sheet.family)), None)
         if sheet is None:
-            known = ", ".join(other.family for other in FAMILIES)
-            return RuntimeRefusal(f"There is no runtime family {family!r}; there are: {known}.")
+            return RuntimeRefusal(no_family(family))
         if version and sheet.release(version) is None:
             versions = ", ".join(release.version for release in sheet.releases if release.version)
             return RuntimeRefusal(
@@ -396,6 +395,12 @@ class LocalCatalog:
             if image and image.framework in served:
                 newest_of.setdefault(image.framework, uri)
         return ", ".join(newest_of.values()) or "none"
+
+
+def no_family(family: str) -> str:
+    """Return a sentence that says so, and which there are."""
+    known = ", ".join(sheet.family for sheet in FAMILIES)
+    return f"There is no runtime family {family!r}; there are: {known}."
 
 
 def _refusal(images: ImageSupport | None, reference: str) -> str:

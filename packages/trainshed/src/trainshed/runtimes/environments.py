@@ -8,8 +8,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.installer import Installer, InstallFailed
-from trainshed.runtimes.interpreters import Interpreter
+from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.prefix import (
     Prefix,
@@ -18,7 +20,7 @@ from trainshed.runtimes.prefix import (
     write_command,
     write_template,
 )
-from trainshed.runtimes.sheet import Release, Sheet, format_minor
+from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.torch_extensions import take_out_unusable
 from trainshed.runtimes.trees import let_read, size_of
@@ -40,22 +42,10 @@ class Environments:
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
-        #: By family, release and interpreter, because each start of a program asks for one.
-        self._prefixes: dict[tuple[str, str, Interpreter], Prefix] = {}
 
     def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         """Return an environment's name, which identifies its content: interpreter, lock, uv, platform,
         layout."""
-        return self._prefix(sheet, release, interpreter).root.name
-
-    def _prefix(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix:
-        place = sheet.family, release.version, interpreter
-        if place not in self._prefixes:
-            root = self._shelf.path(self._made_key(sheet, release, interpreter))
-            self._prefixes[place] = Prefix(root, format_minor(interpreter.minor))
-        return self._prefixes[place]
-
-    def _made_key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, interpreter.full_version],
@@ -67,6 +57,10 @@ class Environments:
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
 
+    def _prefix(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix:
+        root = self._shelf.path(self.key(sheet, release, interpreter))
+        return Prefix(root, format_minor(interpreter.minor))
+
     def used(self, environment: Prefix) -> None:
         """Record that a program is about to be started in the environment, or in a layer on top of it."""
         self._shelf.used(environment.root.name)
@@ -77,10 +71,7 @@ class Environments:
 
     def size(self, environment: Prefix) -> int:
         """Return the bytes that the environment takes on the disk."""
-        try:
-            return int((environment.root / _SIZE).read_text())
-        except (OSError, ValueError):  # It was built before they were noted.
-            return size_of(environment.root)
+        return int((environment.root / _SIZE).read_text())
 
     def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
         """Return the environment if it is built and its interpreter still has its standard library. Fast."""
@@ -173,6 +164,22 @@ class Environments:
         InstallFailed."""
         command = [str(prefix.executable), "-I", str(SMOKE_TESTS), sheet.folder.name]
         self._installer.run(command, prefix.root, progress, "proving the runtime")
+
+
+def resolve(
+    choice: RuntimeChoice, interpreters: Interpreters
+) -> tuple[Sheet, Release, Interpreter]:
+    """Return what an environment for a choice is made of. Raises BuildFailed if it is not known any more."""
+    sheet = sheet_of(choice.family)
+    release = sheet.release(choice.version) if sheet else None
+    python = parse_minor(choice.python_version)
+    interpreter = interpreters.get(python) if python else None
+    if sheet is None or release is None or interpreter is None:
+        raise BuildFailed(
+            f"The runtime {choice.family} {choice.version} on Python {choice.python_version} is not known "
+            "here any more: its family was removed, or its interpreter is gone. Submit the job again."
+        )
+    return sheet, release, interpreter
 
 
 @cache

@@ -5,14 +5,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trainshed.core.runtime import RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
-from trainshed.runtimes.catalog import newest
-from trainshed.runtimes.environments import Environments
-from trainshed.runtimes.families import FAMILIES, sheet_of
+from trainshed.runtimes.catalog import LocalCatalog, newest, no_family
+from trainshed.runtimes.environments import Environments, resolve
+from trainshed.runtimes.families import FAMILIES
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
-from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
+from trainshed.runtimes.sheet import Release, Sheet, format_minor
 
 LIKELY = (FAMILIES[0].family, "python")
 """Families of jobs that name no runtime, and of most custom programs."""
@@ -40,14 +41,16 @@ class Inventory:
     """The base environments in `cache`. `now`: nanoseconds."""
 
     def __init__(self, cache: Path, *, now: Callable[[], int]) -> None:
-        self.installer = Installer(cache / "uv")
         self._interpreters = Interpreters()
-        self._environments = Environments(cache / "environments", self.installer, now)
+        self._catalog = LocalCatalog(self._interpreters)
+        self._environments = Environments(cache / "environments", Installer(cache / "uv"), now)
 
     def offers(self, family: str = "") -> list[InventoryEntry]:
         """Return every release on the Python on which jobs would get it here, and on others on which it is
         built. Raises BuildFailed for an unknown family."""
-        sheets = [self._sheet(family)] if family else FAMILIES
+        sheets = [sheet for sheet in FAMILIES if family in ("", sheet.family)]
+        if not sheets:
+            raise BuildFailed(no_family(family))
         return [
             offer
             for sheet in sheets
@@ -60,30 +63,17 @@ class Inventory:
     ) -> InventoryEntry:
         """Build a release, the newest one if no `version` is named, unless it is built. Blocks. Raises
         BuildFailed."""
-        sheet = self._sheet(family)
-        near = parse_minor(python) if python else None
-        if python and near is None:
-            raise BuildFailed(f"{python!r} is not a Python version such as 3.11.")
-        known = not version or sheet.release(version) is not None
-        candidate = newest(sheet, self._interpreters, version, near) if known else None
-        if candidate is None:
-            raise BuildFailed(self._cannot(sheet, version))
-        if near is not None and candidate.python != near:
+        choice = self._catalog.named(family, version, python)
+        if isinstance(choice, RuntimeRefusal):
+            raise BuildFailed(choice.reason)
+        if python not in ("", choice.python_version):
             raise BuildFailed(
-                f"{_titled(sheet, candidate.release)} cannot be built on Python {python} here: it needs "
-                f"{_needs(candidate.release)}, and found are {self._found()}."
+                f"{family} {choice.version} cannot be built on Python {python} here; the nearest on which it "
+                f"can is {choice.python_version}."
             )
-        interpreter = self._interpreters.get(candidate.python)
-        if interpreter is None:
-            raise BuildFailed(self._cannot(sheet, version))
-        self._environments.build(sheet, candidate.release, interpreter, progress)
-        return self._offer(sheet, candidate.release, interpreter)
-
-    def _sheet(self, family: str) -> Sheet:
-        if sheet := sheet_of(family):
-            return sheet
-        known = ", ".join(sheet.family for sheet in FAMILIES)
-        raise BuildFailed(f"There is no runtime family {family!r}; there are: {known}.")
+        sheet, release, interpreter = resolve(choice, self._interpreters)
+        self._environments.build(sheet, release, interpreter, progress)
+        return self._offer(sheet, release, interpreter)
 
     def _of(self, sheet: Sheet, release: Release) -> list[InventoryEntry]:
         chosen = newest(sheet, self._interpreters, release.version)
@@ -111,24 +101,6 @@ class Inventory:
             used,
             tuple(map(str, sheet.lacks(release, interpreter.minor))),
         )
-
-    def _cannot(self, sheet: Sheet, version: str) -> str:
-        release = sheet.release(version)
-        if version and release is None:
-            known = ", ".join(other.version for other in sheet.releases if other.version)
-            return f"{sheet.title} {version} is not served; there are: {known or 'no versions'}."
-        release = release or sheet.releases[0]
-        return (
-            f"{_titled(sheet, release)} needs {_needs(release)}, and found are {self._found()}. "
-            "Install such a Python where it is looked for (PATH, pyenv, uv), and try again."
-        )
-
-    def _found(self) -> str:
-        return ", ".join(map(format_minor, self._interpreters.found()))
-
-
-def _titled(sheet: Sheet, release: Release) -> str:
-    return f"{sheet.title} {release.version}".strip()
 
 
 def _needs(release: Release) -> str:

@@ -68,7 +68,6 @@ class Layers:
         self._installer = installer
         self._hidden = str(root.parent)
         self._terms = terms
-        self._notices: dict[str, tuple[str, ...]] = {}
 
     def key(self, base: Prefix, packages: Sequence[Package]) -> str:
         """Return a layer's name, which identifies its content: the base and the packages in their order."""
@@ -143,11 +142,8 @@ class Layers:
         return final
 
     def notices(self, layer: Prefix) -> tuple[str, ...]:
-        """Return lines on what was installed. The file is read once, because a layer never changes."""
-        key = layer.root.name
-        if key not in self._notices:
-            self._notices[key] = tuple(json.loads((layer.root / _NOTICES).read_text()))
-        return self._notices[key]
+        """Return lines on what was installed."""
+        return tuple(json.loads((layer.root / _NOTICES).read_text()))
 
     def calls_gsutil(self, layer: Prefix) -> bool:
         """Whether a file of the job's own packages names gsutil. Fast."""

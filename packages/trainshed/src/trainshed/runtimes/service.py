@@ -17,8 +17,8 @@ from trainshed.eventloop.background import heed, joined, looked_at
 from trainshed.runtimes.cache_cleaner import REDUCTION, bound
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.confinement import InstallationTerms
-from trainshed.runtimes.environments import Environments
-from trainshed.runtimes.families import GSUTIL, sheet_of
+from trainshed.runtimes.environments import Environments, resolve
+from trainshed.runtimes.families import GSUTIL
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
@@ -34,7 +34,7 @@ from trainshed.runtimes.port import (
 )
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
-from trainshed.runtimes.sheet import Release, Sheet, parse_minor
+from trainshed.runtimes.sheet import Release, Sheet
 from trainshed.runtimes.single_flight import SingleFlight
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class LocalRuntimes:
         if choice.family == CONTAINER:
             return self._contained.ready(choice, packages)
         try:
-            sheet, release, interpreter = self._resolve(choice)
+            sheet, release, interpreter = resolve(choice, self._interpreters)
             base = self._environments.find(sheet, release, interpreter)
         except BuildFailed:
             # `prepare` will report it, where a failure belongs.
@@ -169,7 +169,7 @@ class LocalRuntimes:
     ) -> PreparedRuntime:
         if choice.family == CONTAINER:
             return await self._contained.prepare(choice, packages, progress)
-        sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)
+        sheet, release, interpreter = await asyncio.to_thread(resolve, choice, self._interpreters)
         building = joined(self._base(sheet, release, interpreter, progress))
         if not packages:
             base = await building
@@ -260,20 +260,7 @@ class LocalRuntimes:
         choice = self.catalog.named(GSUTIL.family)
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
-        return self._resolve(choice)
-
-    def _resolve(self, choice: RuntimeChoice) -> tuple[Sheet, Release, Interpreter]:
-        sheet = sheet_of(choice.family)
-        release = sheet.release(choice.version) if sheet else None
-        python = parse_minor(choice.python_version)
-        interpreter = self._interpreters.get(python) if python else None
-        if sheet is None or release is None or interpreter is None:
-            raise BuildFailed(
-                f"The runtime {choice.family} {choice.version} on Python {choice.python_version} "
-                "is not known "
-                "here any more: its family was removed, or its interpreter is gone. Submit the job again."
-            )
-        return sheet, release, interpreter
+        return resolve(choice, self._interpreters)
 
     def _prepared(
         self,
