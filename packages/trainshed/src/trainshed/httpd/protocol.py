@@ -120,7 +120,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._leaving is not None or self._refusal is not None:
             self._unread += len(data)
             if self._unread > _LINGER_BYTES:
-                self.transport.abort()
+                self._abort()
             return
         if self._is_idle:
             self._is_idle = False
@@ -209,19 +209,16 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.active(self)
         before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not before:
-            # uvicorn has just made the cycle that answers this request.
-            joined = Joined(self.transport, self.loop)
-            self.cycle.transport = cast("asyncio.Transport", joined)
-            if not self.pipeline:
-                self._answered = self.cycle
+        # uvicorn has just made the cycle that answers this request.
+        if self.cycle is not before and not self.pipeline:
+            self._answered = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
         if self.cycle and self.cycle.response_complete:
             self._unread += len(body)
             if self._unread > self._limits.unread_bytes:
-                self.transport.abort()
+                self._abort()
                 return
         self._came += len(body)
         super().on_body(body)
@@ -263,13 +260,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.closed(self)
         super().handle_websocket_upgrade()
 
+    def _abort(self) -> None:
+        if self._answered is not None:
+            self._answered.disconnected = True  # It writes no more: the transport would raise.
+        self.transport.abort()
+
     def is_held_back(self) -> bool:
         return self.flow.read_paused
 
     def drop(self, reason: Reason) -> None:
         answering = self.cycle and not self.cycle.response_complete
         if reason is Reason.CROWDED or (answering and self.cycle.response_started):
-            self.transport.abort()
+            self._abort()
         elif reason is Reason.HEAD_LATE:
             # A caller that has sent nothing gets no answer.
             if not self._spent:
@@ -310,7 +312,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
             # The application waits for a body that will not come.
             if self.cycle.response_started or self.pipeline:
-                self.transport.abort()
+                self._abort()
                 return
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -324,45 +326,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.idle(self)
         self._unread = 0
         self._leaving = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
-
-
-class Joined:
-    """The transport of one answer. It holds back the first piece, the head, until the next one is written or
-    the event loop turns, so that a short answer leaves in one packet."""
-
-    __slots__ = ("_held", "_loop", "_transport", "_waits")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._held = b""
-        #: Whether nothing was written yet.
-        self._waits = True
-
-    def write(self, data: bytes) -> None:
-        """Write a piece; does nothing if the connection is closed."""
-        if self.is_closing():
-            return
-        if self._waits:
-            self._waits = False
-            self._held = data
-            self._loop.call_soon(self._flush)
-            return
-        held, self._held = self._held, b""
-        self._transport.write(held + data if held else data)
-
-    def _flush(self) -> None:
-        if self._held and not self.is_closing():
-            held, self._held = self._held, b""
-            self._transport.write(held)
-
-    def close(self) -> None:
-        """Close the connection once everything is written."""
-        self._flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
 
 
 _KEEP_ALIVE: Final = 75
