@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from trainshed.buckets.listeners import Listeners, encode
@@ -29,9 +29,8 @@ program, which would otherwise wait for a new process each time."""
 PAUSE = 0.2
 """Seconds before a bucket process that failed is started again; doubled each time, until one has lived for
 long."""
-_LONGEST_PAUSE = 30.0
-_SHORT = 1.0
-"""Seconds that callers can wait without an answer."""
+_LONGEST_PAUSE = 5.0
+"""Callers wait meanwhile."""
 LOOK = 5.0
 """Seconds between two checks whether callers wait for a bucket process to accept them."""
 _LOOKS = 3
@@ -83,15 +82,23 @@ class BucketKeeper:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause and lived < _LONGEST_PAUSE else PAUSE
             if failure and not self._closing.is_set():
                 log.warning("bucket process: %s; begun again after %g s", failure, pause)
-                await self._paused(pause)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._closing.wait()
             else:
                 pause = 0.0
 
     async def _is_called(self) -> bool:
         """Wait until there is a caller. Return False if the keeper is closed."""
         if not self._closing.is_set():
-            with self._heeding(lambda _: self._called.set()):
+            loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
+            for listener in listeners:
+                loop.add_reader(listener.fileno(), self._called.set)
+            try:
                 await self._called.wait()
+            finally:
+                for listener in listeners:
+                    loop.remove_reader(listener.fileno())
         return not self._closing.is_set()
 
     async def _served(self) -> str:
@@ -125,27 +132,6 @@ class BucketKeeper:
                 log.warning("bucket process: it takes no callers any more, killing it")
                 self._signal(signal.SIGKILL)
                 return
-
-    async def _paused(self, seconds: float) -> None:
-        """Pause before the next process. Callers are turned away immediately meanwhile, unless the pause is
-        short."""
-        with contextlib.ExitStack() as stack, contextlib.suppress(TimeoutError):
-            if seconds > _SHORT:
-                stack.enter_context(self._heeding(_turn_away))
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-
-    @contextlib.contextmanager
-    def _heeding(self, come: Callable[[socket.socket], None]) -> Generator[None]:
-        """Within the context, call `come` with each listener at which a caller waits."""
-        loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
-        for listener in listeners:
-            loop.add_reader(listener.fileno(), come, listener)
-        try:
-            yield
-        finally:
-            for listener in listeners:
-                loop.remove_reader(listener.fileno())
 
     def _kill(self) -> None:
         if self._pid:
@@ -187,14 +173,6 @@ async def _answers(listener: socket.socket) -> bool:
                 writer.close()
     except OSError:  # Includes TimeoutError; the listener's queue may be full.
         return False
-
-
-def _turn_away(listener: socket.socket) -> None:
-    """Close the connections that wait at a listener, so that their callers try again or report the
-    failure."""
-    with contextlib.suppress(OSError):
-        while True:
-            listener.accept()[0].close()
 
 
 def _wait(pid: int) -> int:
