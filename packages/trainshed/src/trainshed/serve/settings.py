@@ -203,17 +203,8 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
             for key in document
             if key not in known
         ]
-    # The defaults of the first two read their variables; tables can only be given in files.
-    for name in known.keys() - {
-        "data",
-        "cache",
-        "failure_rules",
-        "buckets",
-        "images",
-        "engines",
-        "notify",
-        "oidc",
-    }:
+    # The defaults of these two read their variables.
+    for name in known.keys() - {"data", "cache"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)

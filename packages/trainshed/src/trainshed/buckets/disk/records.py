@@ -75,18 +75,13 @@ class RecordStore:
         if attached is not None and attached.file == identity:
             return attached
         beside = self._from_sidecar(identity)
-        if beside is not None and beside.file == identity:
-            return beside
-        return self._from_table(fd, identity, key) or direct_record(identity)
+        return beside or self._from_table(fd, identity, key) or direct_record(identity)
 
     def of_closed(self, stat: os.stat_result) -> ObjectRecord:
         """Returns the record of a file that cannot be opened, as far as it is known without: always its size
         and times."""
         identity = FileIdentity.of(stat)
-        beside = self._from_sidecar(identity)
-        if beside is not None and beside.file == identity:
-            return beside
-        return direct_record(identity)
+        return self._from_sidecar(identity) or direct_record(identity)
 
     def attach(self, fd: int, record: ObjectRecord) -> None:
         """Attach a record to an open file; the caller syncs the file, we sync a sidecar."""
