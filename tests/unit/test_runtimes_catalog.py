@@ -153,7 +153,7 @@ def test_programs_of_an_older_pytorch_load_what_they_saved(name: str, variables:
     assert [way.variable for way in choice.old_ways] == variables
     assert any("torch.load" in notice for notice in choice.notices) == bool(variables)
     # Whoever names the runtime itself gets it as it is.
-    assert not chosen(catalog.default("pytorch")).old_ways
+    assert not chosen(catalog.named("pytorch")).old_ways
 
 
 def test_the_version_comes_before_cuda() -> None:

@@ -186,15 +186,11 @@ class LocalCatalog:
         # Nearly all jobs ask for one of a few images, and the releases and Pythons do not change.
         self._nearest = lru_cache(maxsize=256)(self._look_for_nearest)
 
-    def default(self, family: str = "") -> RuntimeChoice | RuntimeRefusal:
-        """Return the newest release of a family ("" = the default family) on its preferred Python."""
-        return self.named(family)
-
     def named(
-        self, family: str, version: str = "", python_version: str = ""
+        self, family: str = "", version: str = "", python_version: str = ""
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return a family's release of that version ("" = its newest) on that Python or the nearest one
-        available."""
+        """Return a family's ("" = the default family's) release of that version ("" = its newest) on that
+        Python or the nearest one available; "" = the preferred one."""
         sheet = next((sheet for sheet in FAMILIES if family in ("", sheet.family)), None)
         if sheet is None:
             return RuntimeRefusal(no_family(family))
@@ -239,7 +235,7 @@ class LocalCatalog:
         the operator maps `runtimeVersion:2.6` to, for example; else the nearest runtime with its several
         frameworks."""
         if not runtime_version:
-            choice = self.default()
+            choice = self.named()
             if isinstance(choice, RuntimeRefusal):
                 return choice
             note = f"No runtime version was asked for: the service's default is used, {_title(choice)}."

@@ -27,7 +27,7 @@ from trainshed.runtimes import corrections, output
 from trainshed.runtimes.confinement import Confinement, Verdict, read_verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.output import BEAT, NOISE, Narration
-from trainshed.runtimes.port import BuildFailed
+from trainshed.runtimes.port import BuildFailed, unheard
 from trainshed.runtimes.stop import OVERSEEN, Stop, end_by, kill
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "CC", "CXX", "CFLAGS", "LDFLAGS")
@@ -309,9 +309,7 @@ class Installer:
         command += [*self._flags, "--only-binary", ":all:", "--no-header", "--no-annotate"]
         command += ["asked.in"]
         with _settings(place):
-            self._execute(
-                [*command, "-o", "answer.txt"], place, _say_nothing, quiet=True, stop=stop
-            )
+            self._execute([*command, "-o", "answer.txt"], place, unheard, quiet=True, stop=stop)
         pins = (_PIN.match(line) for line in (place / "answer.txt").read_text().splitlines())
         return {pin["name"]: pin["version"] for pin in pins if pin}
 
@@ -327,7 +325,7 @@ class Installer:
         BuildFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]
         command += [*self._flags, "--out-dir", str(apart.wheels), str(source)]
-        self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
+        self._execute(command, apart.wheels, unheard, stop=stop, apart=apart)
 
     def run(
         self,
@@ -339,7 +337,7 @@ class Installer:
         """Run a program in the installer's clean environment. Blocks. `progress` is told now and then that it
         is still `doing` it, but not its output. Raises InstallFailed with its last lines, BuildFailed if the
         service stops."""
-        self._execute(command, cwd, progress or _say_nothing, doing, quiet=True)
+        self._execute(command, cwd, progress or unheard, doing, quiet=True)
 
     def compile(
         self,
@@ -354,7 +352,7 @@ class Installer:
             progress("Compiling the packages to bytecode.")
         command = [str(python), "-I", "-m", "compileall", "-qq", "-j", "0", "-x", _NOT_COMPILED]
         try:
-            tell = progress or _say_nothing
+            tell = progress or unheard
             command.append(str(directory))
             self._execute(command, directory, tell, "compiling", quiet=True, apart=apart)
         except InstallFailed as failure:
@@ -441,10 +439,6 @@ def _settings(place: Path) -> Generator[None]:
     finally:
         for name in settings:
             (place / name).unlink(missing_ok=True)
-
-
-def _say_nothing(line: str) -> None:
-    """Ignore a line of progress, because nobody needs it."""
 
 
 def _packaged() -> str:

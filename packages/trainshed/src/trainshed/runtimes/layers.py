@@ -23,7 +23,7 @@ from trainshed.runtimes.confinement import Confinement, InstallationTerms
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
-from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
+from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress, unheard
 from trainshed.runtimes.prefix import Prefix, derive_prefix, take_scripts, write_template
 from trainshed.runtimes.shelf import Shelf, held, waiting_for
 from trainshed.runtimes.stop import Stop
@@ -419,7 +419,7 @@ class Installation(Struct, frozen=True):
         plain: tuple[str, ...] = (),
         tell: bool = True,
     ) -> None:
-        progress = self.progress if tell else _say_nothing
+        progress = self.progress if tell else unheard
         site, python = self.prefix.site, self.prefix.executable
         paths = tuple(map(str, what))
         apart = replace(self.apart, archives=paths, when_plain=plain)
@@ -428,7 +428,3 @@ class Installation(Struct, frozen=True):
 
     def _paths(self) -> list[Path]:
         return [package.path for package in self.packages]
-
-
-def _say_nothing(line: str) -> None:
-    """Ignore progress of an attempt that may well fail."""

@@ -85,6 +85,10 @@ Progress = Callable[[str], None]
 """Takes one line about the progress of a build; called from any thread."""
 
 
+def unheard(line: str) -> None:
+    """Take a line of progress that nobody listens for."""
+
+
 class Runtimes(Protocol):
     """Builds and caches environments. Every method is safe to repeat and to call from several tasks."""
 

@@ -31,6 +31,7 @@ from trainshed.runtimes.port import (
     Preloadable,
     PreparedRuntime,
     Progress,
+    unheard,
 )
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
@@ -195,7 +196,7 @@ class LocalRuntimes:
         return str(package)
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
-        return str(await asyncio.to_thread(self._reduction.build, progress or _unheard))
+        return str(await asyncio.to_thread(self._reduction.build, progress or unheard))
 
     def _calls_gsutil(self, choice: RuntimeChoice, layer: Prefix | None) -> bool:
         return choice.gsutil or (layer is not None and self._layers.calls_gsutil(layer))
@@ -225,7 +226,7 @@ class LocalRuntimes:
         except BuildFailed as failure:
             # It may only be named, in a comment for example.
             self._lacks_gsutil = True
-            (progress or _unheard)(
+            (progress or unheard)(
                 f"The command gsutil is not there: {failure} Jobs run without it until the service is "
                 f"started again, or `trainshed runtimes build {GSUTIL.family}` has built it."
             )
@@ -294,10 +295,6 @@ class _Command(Struct, frozen=True):
 
     prefix: Prefix
     interpreter: Interpreter
-
-
-def _unheard(line: str) -> None:
-    """Ignore a line of progress, because nobody listens."""
 
 
 class ContainerRuntimes:

@@ -128,7 +128,7 @@ def gc(
         if removed:
             gone += piece.bytes
             count += 1
-        outcome = "kept" if not removed else "due" if dry_run else "deleted"
+        outcome = "stays" if not removed else "would go" if dry_run else "removed"
         why = "" if removed else piece.why or "it has come into use"
         click.echo(_said(piece, outcome, why))
     word = "would be removed" if dry_run else "removed"
@@ -146,9 +146,10 @@ def _remove(piece: "Removal") -> bool:
 
 
 def _said(piece: "Removal", outcome: str, why: str) -> str:
-    word = {"kept": "stays", "due": "would go", "deleted": "removed"}[outcome]
     because = f"  ({why})" if why else ""
-    return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
+    return (
+        f"{outcome}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
+    )
 
 
 def _inventory(settings: Settings) -> "Inventory":

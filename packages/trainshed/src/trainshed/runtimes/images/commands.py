@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from trainshed.core.units import Bytes
 from trainshed.runtimes.output import BEAT, Narration, lines
-from trainshed.runtimes.port import Progress
+from trainshed.runtimes.port import Image, Progress
 from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 
@@ -49,6 +49,12 @@ class ImageConfig(Struct, frozen=True):
     system: str = ""
     #: Bytes when unpacked.
     size: Bytes = 0
+
+    def image(self, root: str) -> Image:
+        """Return the image for launch plans. `root`: its unpacked root file system; "" = on the cluster."""
+        return Image(
+            root, self.id, self.entrypoint, self.command, self.environ, self.workdir, self.user
+        )
 
 
 _LAST_LINES = 12

@@ -306,14 +306,6 @@ class ClusterImages:
                     f"What the image {reference} starts by itself is not known here: {failure}."
                 )
         else:
-            image = Image(
-                root="",
-                digest=config.id,
-                entrypoint=config.entrypoint,
-                command=config.command,
-                environ=config.environ,
-                workdir=config.workdir,
-                user=config.user,
-            )
+            image = config.image("")
         self._read[reference] = _Read(image, self._now())
         return image

@@ -4,7 +4,6 @@ them once, and describes them."""
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import platform
 import secrets
@@ -13,8 +12,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from trainshed.eventloop.background import heed
 from trainshed.runtimes.images import unpacking
@@ -56,8 +55,8 @@ class KnownImages:
     def find(self, reference: str) -> KnownImage | None:
         """Return what a reference meant; None = it is not known. Reads one small file."""
         try:
-            return KnownImage(**json.loads(self._place(reference).read_text()))
-        except (OSError, ValueError, TypeError):
+            return msgspec.json.decode(self._place(reference).read_bytes(), type=KnownImage)
+        except (OSError, ValueError):
             return None
 
     def keep(self, known: KnownImage) -> None:
@@ -65,7 +64,7 @@ class KnownImages:
         self._root.mkdir(parents=True, exist_ok=True)
         place = self._place(known.reference)
         draft = place.with_name(f".{secrets.token_hex(8)}")
-        draft.write_text(json.dumps(asdict(known)))
+        draft.write_bytes(msgspec.json.encode(known))
         os.replace(draft, place)  # noqa: PTH105 -- beside its place, whatever that is
 
     def _place(self, reference: str) -> Path:
@@ -225,7 +224,7 @@ class Images:
                 draft / _ROOT, lambda into: tool.export(config.id, name, into, tell, stop)
             )
             unpacking.remove_devices(draft / _ROOT)
-            (draft / _CONFIG).write_text(json.dumps(asdict(config)))
+            (draft / _CONFIG).write_bytes(msgspec.json.encode(config))
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
 
         self._shelf.put(config.id, fill, writable=_ROOT, waiting=waiting_for(tell))
@@ -251,18 +250,10 @@ class Images:
             return None
         place = self._shelf.path(known.id)
         try:
-            config = json.loads((place / _CONFIG).read_text())
+            config = msgspec.json.decode((place / _CONFIG).read_bytes(), type=ImageConfig)
         except OSError:
             return None
-        return Image(
-            root=str(place / _ROOT),
-            digest=known.id,
-            entrypoint=tuple(config["entrypoint"]),
-            command=tuple(config["command"]),
-            environ=tuple((name, value) for name, value in config["environ"]),
-            workdir=config["workdir"],
-            user=config["user"],
-        )
+        return config.image(str(place / _ROOT))
 
 
 def _check_machine(reference: str, config: ImageConfig) -> None:

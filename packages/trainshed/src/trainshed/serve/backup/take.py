@@ -21,7 +21,6 @@ from typing import BinaryIO, Final
 
 import click
 import msgspec
-from msgspec import Struct, field
 
 from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE
@@ -110,12 +109,6 @@ def _private(path: Path, flags: int) -> BinaryIO:
     return os.fdopen(os.open(path, flags, _FILE_MODE), "wb")
 
 
-class _Summary(Struct):
-    entries: list[Entry] = field(default_factory=list[Entry])
-    left_out: list[str] = field(default_factory=list[str])
-    objects: int = 0
-
-
 def take(data: Path, into: Destination, *, now: Nanos, config: Path | None = None) -> Contents:
     """Write a backup of `data` as of `now` (ns since the epoch), the manifest last. `config`: a file of
     settings to include.
@@ -131,7 +124,9 @@ class _Backup:
         self._data = data
         self._into = into
         self._temporary = temporary
-        self._taken = _Summary()
+        self._entries: list[Entry] = []
+        self._left_out: list[str] = []
+        self._objects = 0
 
     def take(self, now: Nanos, config: Path | None) -> Contents:
         # Read before the database as well as after it: values are sealed with a key that one of the two
@@ -161,11 +156,11 @@ class _Backup:
             created=now,
             data=str(self._data),
             jobs=len(works),
-            objects=self._taken.objects,
+            objects=self._objects,
             running=tuple(RunningJob(w.uid, w.name, w.state) for w in works if w.is_live),
-            left_out=tuple(self._taken.left_out),
+            left_out=tuple(self._left_out),
         )
-        self._into.finish(encode(contents, self._taken.entries))
+        self._into.finish(encode(contents, self._entries))
         return contents
 
     def _secrets(self, before: list[bytes]) -> None:
@@ -201,7 +196,7 @@ class _Backup:
     def _add(self, entry: Entry, blocks: Iterator[bytes]) -> bool:
         taken = self._into.add(entry, blocks)
         if taken is not None:
-            self._taken.entries.append(taken)
+            self._entries.append(taken)
         return taken is not None
 
     # --- buckets ---
@@ -220,7 +215,7 @@ class _Backup:
                 for bucket in store.catalog.names():
                     self._bucket(store, table, bucket)
                     self._noncurrent(store, kept, bucket)
-                if table.count() != self._taken.objects:
+                if table.count() != self._objects:
                     raise OSError(
                         "the objects' metadata could not be written; make room and try again"
                     )
@@ -247,7 +242,7 @@ class _Backup:
                 record = self._object(store, bucket, entry.name, f"buckets/{bucket}/{path}")
                 if record is not None:
                     files.add(path)
-                    self._taken.objects += 1
+                    self._objects += 1
                     table.put(key_of(bucket, entry.name), msgspec.json.encode(record))
         except NotFound:
             return  # The bucket was removed meanwhile, or is in a remote store.
@@ -268,14 +263,14 @@ class _Backup:
             except NotFound:
                 return None
             except BucketsError as failure:
-                self._taken.left_out.append(str(failure))
+                self._left_out.append(str(failure))
                 return None
             try:
                 if self._content(opened, path):
                     return opened.record
             finally:
                 opened.close()
-        self._taken.left_out.append(f"gs://{bucket}/{name} was being rewritten by a program.")
+        self._left_out.append(f"gs://{bucket}/{name} was being rewritten by a program.")
         return None
 
     def _content(self, opened: OpenObject, path: str) -> bool:
@@ -287,11 +282,11 @@ class _Backup:
         rewritten = record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file
         if taken is None or rewritten:
             return False
-        self._taken.entries.append(taken)
+        self._entries.append(taken)
         return True
 
     def _directory(self, path: str, mode: int) -> None:
-        self._taken.entries.append(Entry(path, mode))
+        self._entries.append(Entry(path, mode))
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
