@@ -61,7 +61,7 @@ class Place:
             admits=lambda name: name in self.admitted,
             serve=self._serve,
             introduction=lambda name, line: line in self.introductions.get(name, ()),
-            limits=Limits(connections=8, opening=8, head_seconds=head_seconds),
+            limits=Limits(connections=8, head_seconds=head_seconds),
         )
 
     async def _serve(self, channel: Channel[Message, Message]) -> None:

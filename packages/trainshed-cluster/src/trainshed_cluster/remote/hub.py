@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
-_LIMITS: Final = Limits(connections=256, opening=64, head_seconds=greeting.SECONDS)
+_LIMITS: Final = Limits(connections=256, head_seconds=greeting.SECONDS)
 """Of connections that have not said yet what they want."""
 _MOST_OF_AGENT: Final = 1024
 """Connections of one agent."""
@@ -212,7 +212,7 @@ class Hub(Generic[Sent, Received]):
         assert task is not None
         half = HalfOpen(task)
         first = FirstLine()
-        self._opening.open(half, address)
+        self._opening.open(half)
         try:
             connection.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(

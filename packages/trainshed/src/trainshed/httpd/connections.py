@@ -7,14 +7,12 @@ It reads no bytes. It is used on one event loop, and has no timer while nobody k
 import asyncio
 import contextlib
 import resource
-from collections import Counter
 from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
 
 _MOST_CONNECTIONS = 4096
-_MOST_OPENING = 1024
 _ENOUGH = 1 << 16
 """File descriptors that suffice; a higher limit is not asked for."""
 
@@ -25,14 +23,10 @@ class Limits(Struct, frozen=True):
     #: Connections open at once. Beyond that the least busy go first: those with incomplete heads, then idle
     #: ones.
     connections: int = 1024
-    #: Connections of one peer address whose heads are incomplete for longer than `settling`.
-    opening: int = 256
     #: Bytes of a request line and headers; also of chunk headers and trailers between two pieces of a body.
     head_bytes: int = 64 << 10
     #: Seconds from a head's first byte, or from the start of a connection, until the head is complete.
     head_seconds: float = 20.0
-    #: Seconds for which a crowd of new connections is left alone, since replicas start together.
-    settling: float = 1.0
     #: Bytes of an unfinished body that must come within `body_seconds` while the server reads it.
     body_bytes: int = 4 << 10
     body_seconds: float = 20.0
@@ -59,7 +53,7 @@ def of_this_process() -> Limits:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = soft == resource.RLIM_INFINITY
     connections = _MOST_CONNECTIONS if unlimited else max(16, min(_MOST_CONNECTIONS, soft // 4))
-    return Limits(connections=connections, opening=min(_MOST_OPENING, connections // 2))
+    return Limits(connections=connections)
 
 
 _TICK = 1.0
@@ -106,7 +100,6 @@ class Connections:
         self.limits = limits
         # Each dictionary is in the order in which its connections entered that state.
         self._opening: dict[Connection, float] = {}
-        self._peers: dict[Connection, str] = {}
         self._active: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
         # Unfinished bodies: since when each is watched, and the bytes that came since.
@@ -116,10 +109,8 @@ class Connections:
     def __len__(self) -> int:
         return len(self._opening) + len(self._active) + len(self._idle)
 
-    def open(self, connection: Connection, peer: str) -> None:
-        """Count a new connection from a peer address ("" for a Unix socket). It may drop another one, or this
-        one."""
-        self._peers[connection] = peer
+    def open(self, connection: Connection) -> None:
+        """Count a new connection. It may drop another one, or this one."""
         self.opening(connection)
         if len(self) > self.limits.connections:
             oldest = next(iter(self._opening))
@@ -156,7 +147,6 @@ class Connections:
         """The connection is gone. Calling this twice does no harm."""
         self._forget(connection)
         self._bodies.pop(connection, None)
-        self._peers.pop(connection, None)
 
     def _forget(self, connection: Connection) -> None:
         self._opening.pop(connection, None)
@@ -178,7 +168,6 @@ class Connections:
             if now - since < self.limits.head_seconds:
                 break
             self._drop(connection, Reason.HEAD_LATE)
-        self._thin_out(now)
         for connection, (since, came) in tuple(self._bodies.items()):
             if connection.is_held_back():
                 self._bodies[connection] = now, 0
@@ -189,17 +178,6 @@ class Connections:
                     self._bodies[connection] = now, 0
         if self._opening or self._bodies:
             self._watch()
-
-    def _thin_out(self, now: float) -> None:
-        """Drop the oldest connections without a complete head of each peer that has too many of them."""
-        waiting = Counter(self._peers[connection] for connection in self._opening)
-        for connection, since in tuple(self._opening.items()):
-            if now - since < self.limits.settling:
-                break
-            peer = self._peers[connection]
-            if waiting[peer] > self.limits.opening:
-                waiting[peer] -= 1
-                self._drop(connection, Reason.CROWDED)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -83,7 +83,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._counted = self.counting.of(transport)
         self._limits = self._counted.limits
-        self._counted.open(self, self.client[0] if self.client else "")
+        self._counted.open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._counted.closed(self)

@@ -89,7 +89,7 @@ class _Greeting:
         task = asyncio.current_task()
         assert task is not None
         half = HalfOpen(task)
-        self._counted.open(half, address)
+        self._counted.open(half)
         try:
             await _readable(connection)
             first = connection.recv(1, socket.MSG_PEEK)

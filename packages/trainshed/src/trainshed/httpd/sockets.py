@@ -28,7 +28,7 @@ class CountedWebSocket(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
         self._counted = self._groups.of(transport)
-        self._counted.open(self, self.client[0] if self.client else "")
+        self._counted.open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._counted.closed(self)
