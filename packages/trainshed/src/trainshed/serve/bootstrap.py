@@ -132,7 +132,6 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
     return BucketSetup(
         root=str(root),
         gateway=str(settings.data / "gateway.sock"),
-        # Relays of older versions know this path as well, and learn there that they are too old.
         replicas=str(settings.data / "buckets.sock"),
         host=settings.host,
         port=_beside(settings, 1, settings.host),

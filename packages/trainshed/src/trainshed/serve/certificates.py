@@ -37,6 +37,7 @@ RENEW_DAYS: Final = 275
 """A certificate that ends in fewer days is renewed: a service may then run for most of a year."""
 _AUTHORITY: Final = "ca.pem"
 _SERVER: Final = "server"
+_ROOTS: Final = "roots.pem"
 _TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 """Variables by which the operator tells programs which roots to trust."""
 _END: Final = "-----END CERTIFICATE-----"
@@ -47,24 +48,14 @@ class CertificatesUnusable(Exception):
 
 
 class Certificates(Struct, frozen=True):
-    """The certificates of a service: files in PEM."""
+    """A certificate with its key, and what clients have to trust: files in PEM."""
 
-    #: The server's certificate and key.
     chain: Path
     key: Path
     #: The certificate that a client has to trust.
     ca: Path
     #: The same together with the roots that gRPC clients trust anyway.
     roots: Path
-
-
-class Signed(Struct, frozen=True):
-    """PEM files of a certificate that the service's authority signed; `ca`: the authority's own
-    certificate."""
-
-    chain: Path
-    key: Path
-    ca: Path
 
 
 class Interception(Struct, frozen=True):
@@ -81,7 +72,9 @@ def given(chain: Path, key: Path, directory: Path) -> Certificates:
     CertificatesUnusable."""
     _check(chain, key)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Certificates(chain, key, chain, _with_roots(chain, directory))
+    made = Certificates(chain, key, chain, directory / _ROOTS)
+    _write_roots(made)
+    return made
 
 
 def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
@@ -91,9 +84,9 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
     `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names besides
     the usual ones.
     """
-    files = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
-    _with_roots(files.ca, directory)
-    return Certificates(files.chain, files.key, files.ca, directory / "roots.pem")
+    made = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
+    _write_roots(made)
+    return made
 
 
 def server_files(directory: Path) -> tuple[Path, Path]:
@@ -101,10 +94,10 @@ def server_files(directory: Path) -> tuple[Path, Path]:
     return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
-def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Signed:
+def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Certificates:
     """Return a certificate signed by the service's own authority, in files called `name` in `directory`; made
     or renewed if necessary. Raises CertificatesUnusable."""
-    files = Signed(directory / f"{name}.pem", directory / f"{name}.key", directory / _AUTHORITY)
+    files = _files_of(directory / f"{name}.pem")
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The same interpreter and import path, without the working directory: a file there is no library.
@@ -127,11 +120,17 @@ def names_of(host: str, machine: str, further: tuple[str, ...] = ()) -> tuple[st
     return tuple(dict.fromkeys(name for name in names if name.isascii() and name and name != "*"))
 
 
-def _note(files: Signed) -> Path:
+def _files_of(chain: Path) -> Certificates:
+    """Return the files of a certificate that the service's authority signs."""
+    ca, roots = chain.with_name(_AUTHORITY), chain.with_name(_ROOTS)
+    return Certificates(chain, chain.with_suffix(".key"), ca, roots)
+
+
+def _note(files: Certificates) -> Path:
     return files.chain.with_suffix(".json")
 
 
-def _is_good(files: Signed, names: tuple[str, ...], now: float) -> bool:
+def _is_good(files: Certificates, names: tuple[str, ...], now: float) -> bool:
     """Whether the existing files are good enough. Uses the note beside them, because reading a certificate
     itself takes a library."""
     try:
@@ -178,19 +177,11 @@ def _check(chain: Path, key: Path) -> None:
         ) from None
 
 
-def _with_roots(ca: Path, directory: Path) -> Path:
-    """Write a file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, and
-    return its path. That variable replaces all other roots, and the user's programs may call others than this
-    service."""
-    path = directory / "roots.pem"
-    text = "\n".join(part.strip() for part in (*public_roots(), ca.read_text())) + "\n"
-    try:
-        same = path.read_text() == text
-    except OSError:
-        same = False
-    if not same:
-        durable.write(str(path), text, sync=False)
-    return path
+def _write_roots(made: Certificates) -> None:
+    """Write the roots for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH. That variable replaces all other roots, and the
+    user's programs may call others than this service."""
+    parts = (*public_roots(), made.ca.read_text())
+    _put(made.roots, "\n".join(part.strip() for part in parts) + "\n", 0o600)
 
 
 def public_roots() -> Iterable[str]:
@@ -202,7 +193,7 @@ def public_roots() -> Iterable[str]:
             yield path.read_text()
 
 
-def _make(files: Signed, names: tuple[str, ...], now: float) -> None:
+def _make(files: Certificates, names: tuple[str, ...], now: float) -> None:
     """Make a server's certificate, and the authority if there is none. The note is written last, so that what
     a crash leaves unfinished is made again. Raises ValueError if only a part of the authority exists."""
     # Only here: it takes 12 MB.
@@ -286,9 +277,7 @@ def _put(path: Path, text: str, mode: int) -> None:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    place = Signed(path, path.with_suffix(".key"), path.with_name(_AUTHORITY))
     try:
-        _make(place, tuple(sys.argv[3:]), float(sys.argv[2]))
+        _make(_files_of(Path(sys.argv[1])), tuple(sys.argv[3:]), float(sys.argv[2]))
     except (OSError, ValueError) as failure:
         sys.exit(str(failure))
