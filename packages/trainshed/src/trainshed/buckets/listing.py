@@ -38,13 +38,15 @@ def list_page(
     start = _start_of(query)
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
-    search = Search(compile_glob(query.match_glob) if query.match_glob else None)
-    for name, read in entries:
+    glob = compile_glob(query.match_glob) if query.match_glob else None
+    until = time.monotonic() + SEARCH_S
+    for looked, (name, read) in enumerate(entries):
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
-        if search.is_over():
+        # At least one name is looked at, so that a client always gets further.
+        if glob is not None and looked and time.monotonic() >= until:
             return Page(objects, prefixes, encode_token(name.encode()))
-        if not search.passes(name):
+        if glob is not None and not glob.is_all_of(name):
             continue
         common = name if read is None else common_prefix(name, query)
         if common is not None and common in prefixes[-1:]:
@@ -153,26 +155,6 @@ _LONGEST_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
 """Characters of a translated glob: an escaped character takes two, a wildcard five."""
 _MOST_STEPS: Final = 20_000
 """Steps that RE2 may take: names are short, so a glob may take more work for each character than usual."""
-
-
-class Search:
-    """One call's search for names that match a glob. Without a glob every name matches, and the search has no
-    end."""
-
-    def __init__(self, glob: Regex | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._glob = glob
-        self._clock = clock
-        self._end = clock() + SEARCH_S
-        self._looked = 0
-
-    def passes(self, name: str) -> bool:
-        self._looked += 1
-        return self._glob is None or self._glob.is_all_of(name)
-
-    def is_over(self) -> bool:
-        """Whether the page has to end before the next name. At least one name is looked at, so that a client
-        always gets further."""
-        return self._glob is not None and self._looked > 0 and self._clock() >= self._end
 
 
 def compile_glob(pattern: str) -> Regex:
