@@ -93,7 +93,8 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
                     raise UnreadableCaller(f"it has more than {_LONGEST_INTRODUCTION} bytes")
                 introduction = introduced(line)
             except UnreadableCaller as error:
-                self.send_400_response(_told(error))
+                text = f"This replica does not say on whose behalf it asks: start its job again. ({error})"
+                self.send_400_response(text.encode("ascii", "backslashreplace").decode())
                 return
             self._waiting = None
             self.scheme = introduction.scheme
@@ -107,15 +108,6 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
 def listener_of(state: Mapping[str, Any]) -> Listener:
     """Returns the listener of a request whose connection has this state."""
     return state.get(LISTENER, Listener.PORT)
-
-
-def _told(error: UnreadableCaller) -> str:
-    text = (
-        "This replica does not say on whose behalf it asks: it was started by an older version of "
-        "the service. "
-        f"Start its job again. ({error})"
-    )
-    return text.encode("ascii", "backslashreplace").decode()
 
 
 class Renewal:

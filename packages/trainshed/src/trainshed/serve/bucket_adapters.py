@@ -80,22 +80,13 @@ class BucketAdapter:
             return None
 
     def ensure(self, name: str, location: str, project: str) -> None:
-        try:
+        with _storing(f"The bucket gs://{name} of the project {project} cannot be made"):
             self._store.catalog.ensure(name, location, project)
-        except OSError as failure:
-            raise errors.Unavailable(
-                f"The bucket gs://{name} of the project {project} cannot be made: {failure.strerror}. Make "
-                "room, or mount the disk for writing, and try again."
-            ) from failure
 
     def forget(self, accounts: Iterable[str]) -> None:
         """Take service accounts out of the policies of all buckets. Raises Unavailable."""
-        try:
+        with _storing("The policies of buckets cannot be changed"):
             self._store.catalog.forget(set(map(member_of, accounts)))
-        except OSError as failure:
-            raise errors.Unavailable(
-                f"The policies of buckets cannot be changed: {failure.strerror}. Make room, and try again."
-            ) from failure
 
     def bucket_location(self, name: str) -> str | None:
         """Return a bucket's location; None if there is no such bucket (none has an illegal name)."""
@@ -144,6 +135,16 @@ class BucketAdapter:
 
     def _record(self, bucket: str, name: str) -> ObjectRecord:
         return self._store.at(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
+
+
+@contextmanager
+def _storing(what: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as failure:
+        raise errors.Unavailable(
+            f"{what}: {failure.strerror}. Make room, or mount the disk for writing, and try again."
+        ) from failure
 
 
 @contextmanager
