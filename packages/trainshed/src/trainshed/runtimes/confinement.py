@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -66,18 +65,6 @@ class InstallationTerms(Struct, frozen=True):
     pids_base: str = ""
     #: Ports of the service and of replicas, on which no script may listen.
     kept_ports: tuple[int, ...] = ()
-
-
-Kind = Literal["", "level", "limit", "archive"]
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """Why an installation was ended, or not begun."""
-
-    #: `level`: it is not available; `limit`: one was reached; `archive`: one was refused; "" = none of these,
-    #: it ended by itself.
-    kind: Kind = ""
-    text: str = ""
 
 
 class LentDirectory(Struct, frozen=True):
@@ -140,7 +127,7 @@ class Confinement(Struct, frozen=True):
 
     def command(self, command: Sequence[str], line: int) -> list[str]:
         """Return the command line that runs `command` confined. `line`: handle of a socket, over which the
-        keeper reports why it ended the command (`Verdict`); when its other end is closed, everything is
+        keeper reports why it ended the command (`read_verdict`); when its other end is closed, everything is
         ended."""
         texts = (msgspec.json.encode(value).decode() for value in (sys.path, self))
         # Nothing is imported on the way, neither from a user's own packages nor from the working directory.
@@ -159,19 +146,17 @@ class Confinement(Struct, frozen=True):
         return kept | {name: f"{self.workspace}/{place}" for name, place in own.items()}
 
 
-def read_verdict(line: socket.socket) -> Verdict:
-    """Return what a keeper that has ended reported; an empty verdict if it reported nothing."""
+def read_verdict(line: socket.socket) -> str:
+    """Return why a keeper that has ended did not begin an installation, or ended it: the level is not
+    available, a limit was reached, or an archive was refused; "" = none of these, it ended by itself."""
     line.setblocking(False)
     data = b""
     try:
         while chunk := line.recv(4096):
             data += chunk
     except OSError:
-        return Verdict()  # It was killed, and another process still has its end.
-    try:
-        return msgspec.json.decode(data, type=Verdict) if data else Verdict()
-    except msgspec.DecodeError:
-        return Verdict()
+        return ""  # It was killed, and another process still has its end.
+    return data.decode(errors="replace")
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

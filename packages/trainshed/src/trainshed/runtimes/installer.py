@@ -24,7 +24,7 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.runtimes import corrections, output
-from trainshed.runtimes.confinement import Confinement, Verdict, read_verdict
+from trainshed.runtimes.confinement import Confinement, read_verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed, unheard
@@ -50,7 +50,7 @@ class Execution(Struct, frozen=True):
     #: Ends the run, without waiting for that.
     end: Callable[[], None]
     #: Reads from its keeper why it was ended; call it once, after the end.
-    verdict: Callable[[], Verdict]
+    verdict: Callable[[], str]
     #: Seconds after which it is killed if nothing else has ended it; None = its caller decides.
     seconds: float | None
 
@@ -70,7 +70,7 @@ def begun(
         ):
             assert process.stdout is not None
             output = process.stdout.fileno()
-            yield Execution(process, output, -1, lambda: kill(process), Verdict, None)
+            yield Execution(process, output, -1, lambda: kill(process), str, None)
         return
     ours, theirs = socket.socketpair()
     inner = apart.environ(dict(environ), offline="--offline" in command)
@@ -405,8 +405,8 @@ class Installer:
             )
         if stop.is_asked:
             raise BuildFailed("The build was stopped, because no job waits for it any more.")
-        if verdict.kind:
-            raise InstallFailed((*last, verdict.text), is_final=True)
+        if verdict:
+            raise InstallFailed((*last, verdict), is_final=True)
         if process.returncode == 128 + signal.SIGKILL:
             last.append(f"{KILLED}, perhaps by the kernel for want of memory.")
         if process.returncode == -signal.SIGKILL:

@@ -21,7 +21,7 @@ from trainshed.replica.sandbox import call_filter, levels, socket_calls, users, 
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 from trainshed.runtimes import archives, corrections
-from trainshed.runtimes.confinement import MOST_FILES, Confinement, Verdict, without_secrets
+from trainshed.runtimes.confinement import MOST_FILES, Confinement, without_secrets
 
 _NOWHERE = "-"
 """Stands in for a replica's address: an installation has none, so binds are redirected to no replica's."""
@@ -56,7 +56,7 @@ class Keeper:
         )
         self._loop = loop.Loop()
         self._inbox = b""
-        self._verdict = Verdict()
+        self._verdict = ""
         self._first = 0
         self._status = -1
         self._extents: list[trees.TreeSize] = []
@@ -152,7 +152,7 @@ class Keeper:
             if word == "level":
                 self._verdict = self._not_begun(rest)
             elif word == "archive":
-                self._verdict = Verdict("archive", rest)
+                self._verdict = rest
         if not data:
             self._loop.drop(ours.fileno())
 
@@ -218,7 +218,7 @@ class Keeper:
     # --- its end ---
 
     def _end(self, limit: str, what: str) -> None:
-        if not self._verdict.kind:
+        if not self._verdict:
             self._verdict = self._limited(limit, what)
         self._kill()
 
@@ -228,7 +228,7 @@ class Keeper:
 
     def _judge(self, kills: int) -> None:
         """Find out whether a limit that the kernel enforces caused its end."""
-        if self._verdict.kind or self._status == 0:
+        if self._verdict or self._status == 0:
             return
         if kills:
             limit = f"{self._terms.memory_bytes >> 20} MiB"
@@ -237,18 +237,17 @@ class Keeper:
             limit = f"{self._terms.processes} processes and threads"
             self._verdict = self._limited(limit, "it wanted more")
 
-    def _limited(self, limit: str, what: str) -> Verdict:
+    def _limited(self, limit: str, what: str) -> str:
         subject = self._confinement.subject
-        return Verdict("limit", f"{subject} was ended: {what} than its limit of {limit}.")
+        return f"{subject} was ended: {what} than its limit of {limit}."
 
-    def _not_begun(self, cause: str) -> Verdict:
+    def _not_begun(self, cause: str) -> str:
         level = self._terms.level
-        return Verdict(
-            "level",
+        return (
             f"{self._confinement.subject} cannot be run at isolation level {level}, at which programs run "
             f"here: {cause}. No weaker one is taken. Mend that (`trainshed doctor` tries the levels; the "
             "cache may lie elsewhere, $TRAINSHED_CACHE), or start the service with another level "
-            "(--isolation).",
+            "(--isolation)."
         )
 
     def _refused_processes(self) -> bool:
@@ -263,7 +262,7 @@ class Keeper:
     def _seal(self) -> None:
         cgroups.remove(self._groups.directories())
         try:
-            self._line.sendall(msgspec.json.encode(self._verdict))
+            self._line.sendall(self._verdict.encode(errors="replace"))
         except OSError:
             return  # The service is gone: there is nobody to tell.
 

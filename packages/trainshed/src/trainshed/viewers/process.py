@@ -175,8 +175,8 @@ class ViewerProcess:
         await asyncio.to_thread(shutil.rmtree, self._workspace, ignore_errors=True)
         if self._is_asked:
             return ""
-        if verdict.kind:
-            return verdict.text
+        if verdict:
+            return verdict
         lines = " ".join(self._last)
         return f"{SUBJECT} ended with status {code}: {lines or 'it said nothing'}"
 
