@@ -91,12 +91,10 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def write_private(path: Path, document: dict[str, Any]) -> None:
-    """Replace a JSON file atomically, readable only by its owner; a reader sees the old or the new one."""
-    write_private_text(path, json.dumps(document) + "\n")
-
-
-def write_private_text(path: Path, text: str) -> None:
+def write_private(path: Path, content: dict[str, Any] | str) -> None:
+    """Replace a file of JSON, or of text, atomically, readable only by its owner; a reader sees the old or
+    the new one."""
+    text = content if isinstance(content, str) else json.dumps(content) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write(str(path), text, sync=False, is_shared=True)
 

@@ -42,7 +42,7 @@ from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import LogInventory, ServiceStreams
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
-from trainshed.notifying.targets import Smtp, mail_server
+from trainshed.notifying.targets import mail_server
 from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import ContainerImages
@@ -51,7 +51,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import BucketAdapter, BucketDirectories, BucketSummaries
+from trainshed.serve.bucket_adapters import BucketAdapter, BucketSummaries, find_shown
 from trainshed.serve.engine_adapters import (
     EngineLogs,
     EngineShells,
@@ -61,7 +61,7 @@ from trainshed.serve.engine_adapters import (
     viewer_terms,
 )
 from trainshed.serve.setting_types import prices_of
-from trainshed.serve.settings import Settings, SettingsError, engine_settings
+from trainshed.serve.settings import SettingsError, engine_settings
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.progress import Place
 from trainshed.store.logs.reader import LogReader
@@ -108,7 +108,11 @@ class App:
         self.runtimes = self._runtimes()
         self.suggesting = StudyOperations(store.studies, self.advisor, self._notices, clock.now)
         self.outbox = OutboxWorker(
-            Senders(settings.notify, _mail_server(settings), clock.now),
+            Senders(
+                settings.notify,
+                mail_server(settings.smtp, os.environ.get("TRAINSHED_SMTP_PASSWORD", "")),
+                clock.now,
+            ),
             store.notifications,
             store.intake,
             clock.now,
@@ -119,7 +123,7 @@ class App:
         self.viewers = LocalViewers(
             settings.data / "viewers",
             self.runtimes,
-            BucketDirectories(self._buckets).find,
+            partial(find_shown, self._buckets),
             viewer_terms(settings, self._engine),
             pool=ViewerPool(_TENSORBOARDS),
             closing=stopping,
@@ -386,8 +390,3 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
     source = StreamSource(job.uid, job.attempt, job.spec.primary)
     return (await logs.sampled(source, Place(), 1 << 20)).lines
-
-
-def _mail_server(settings: Settings) -> Smtp | None:
-    password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
-    return mail_server(settings.smtp, password)

@@ -14,7 +14,7 @@ from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.tree import encode_segment
-from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
+from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound, no_such_bucket
 from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.port import ObjectRecord, ObjectRef
@@ -170,57 +170,51 @@ class BucketSummaries:
 
     def directory(self, uri: str, project: str) -> Directory | None:
         try:
-            bucket, name = parse_gs_uri(uri)
-            if not self._store.catalog.exists(bucket) or self._store.catalog.is_closed(
-                bucket, project
-            ):
-                return None
-            name = name.rstrip("/")
-            if self._store.catalog.rules.is_remote(bucket):
-                return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
-            return LocalDirectory(self._store.catalog.directory(bucket), path_below(name))
+            bucket, name = _readable(self._store, uri, project)
         except BucketsError:
             return None
+        if self._store.catalog.rules.is_remote(bucket):
+            return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
+        return LocalDirectory(self._store.catalog.directory(bucket), path_below(name))
 
 
-class BucketDirectories:
-    """Finds directories of event files in the buckets that are to be shown (`viewers.service.Find`)."""
+def _readable(store: ObjectStore, uri: str, project: str) -> tuple[str, str]:
+    """Return the bucket and the directory of a URI. Raises NotFound also where the project may not read,
+    InvalidRequest."""
+    bucket, name = parse_gs_uri(uri)
+    if not store.catalog.exists(bucket) or store.catalog.is_closed(bucket, project):
+        raise no_such_bucket(bucket)
+    return bucket, name.rstrip("/")
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
 
-    def find(self, wanted: LogDirectory) -> ShownDirectory | None:
-        """Return a directory's place on disk if it contains an event file, otherwise None. Raises
-        FailedPrecondition."""
-        try:
-            bucket, name = parse_gs_uri(wanted.uri)
-            if not self._store.catalog.exists(bucket) or self._store.catalog.is_closed(
-                bucket, wanted.project
-            ):
-                return None
-            if self._store.catalog.rules.is_remote(bucket):
-                raise errors.FailedPrecondition(
-                    f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files "
-                    "on this disk alone. Run one where that bucket can be read: tensorboard --logdir "
-                    f"{wanted.uri}"
-                )
-            base, below = self._store.catalog.directory(bucket), path_below(name.rstrip("/"))
-        except BucketsError:
+def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | None:
+    """Return a directory's place on disk if it contains an event file, otherwise None
+    (`viewers.service.Find`). Raises FailedPrecondition."""
+    try:
+        bucket, name = _readable(store, wanted.uri, wanted.project)
+    except BucketsError:
+        return None
+    if store.catalog.rules.is_remote(bucket):
+        raise errors.FailedPrecondition(
+            f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files on this "
+            "disk alone. Run one where that bucket can be read: tensorboard --logdir "
+            f"{wanted.uri}"
+        )
+    base, below = store.catalog.directory(bucket), path_below(name)
+    met: list[tuple[int, int]] = []
+
+    def note(handle: int, awaited: str) -> None:
+        # The first one without an awaited name is the directory itself.
+        if not met and not awaited:
+            status = os.fstat(handle)
+            met.append((status.st_dev, status.st_ino))
+
+    try:
+        if next(LocalDirectory(base, below).files(note), None) is None:
             return None
-        met: list[tuple[int, int]] = []
-
-        def note(handle: int, awaited: str) -> None:
-            # The first one without an awaited name is the directory itself.
-            if not met and not awaited:
-                status = os.fstat(handle)
-                met.append((status.st_dev, status.st_ino))
-
-        try:
-            if next(LocalDirectory(base, below).files(note), None) is None:
-                return None
-        except OSError:
-            return None
-        return ShownDirectory(wanted.label, base, below, met[0])
+    except OSError:
+        return None
+    return ShownDirectory(wanted.label, base, below, met[0])
 
 
 def path_below(name: str) -> tuple[str, ...]:

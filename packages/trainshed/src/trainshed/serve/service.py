@@ -48,7 +48,6 @@ from trainshed.serve.addresses import (
     secure_addresses,
     web_address,
     write_private,
-    write_private_text,
 )
 from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
@@ -269,7 +268,7 @@ class Service:
         if address := document.get("storage_tls"):
             roots, token = document["ca_bundle"], self._bootstrap.token
             boto = boto_document(plain, address, roots, token, settings.project)
-            write_private_text(settings.data / BOTO_FILE, boto)
+            write_private(settings.data / BOTO_FILE, boto)
         shown = digest_of(self._bootstrap.token)
         link = self._console.link(shown) if self._console is not None else ""
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]

@@ -137,7 +137,11 @@ def command(
         _write_addresses(settings, document, ready_file, ready_fd)
 
     try:
-        emulation = _emulation(plan, capture) if emulate else None
+        emulation = None
+        if emulate:
+            from trainshed.serve.emulation import Emulation
+
+            emulation = Emulation(plan, capture)
         _serve(settings, announce, emulation, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
         # Of any kind: a full disk shows in errors of the store, of the engine and of the file system.
@@ -146,12 +150,6 @@ def command(
         if isinstance(failure, _refusals()):
             raise click.ClickException(str(failure)) from None
         raise
-
-
-def _emulation(plan: Path | None, capture: Path | None) -> "Emulation":
-    from trainshed.serve.emulation import Emulation
-
-    return Emulation(plan, capture)
 
 
 def _make_data_directory(data: Path) -> None:
