@@ -33,7 +33,6 @@ _COMMANDS = (
     ("drill", "trainshed.cli.jobs.drill", "Inject a fault into a job and report its recovery."),
     ("emulate", "trainshed.cli.emulate", "Serve tests of programs, with jobs that end as planned."),
     ("env", "trainshed.cli.environment", "Print variables that point gcloud and SDKs here."),
-    ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
     ("iam", "trainshed.cli.team:iam", "Give somebody a role in a project."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("list", "trainshed.cli.listing:list_", "List models, datasets, experiments, nodes and more."),
@@ -50,7 +49,7 @@ _COMMANDS = (
 SECTIONS = {
     "Every day": ("run", "jobs", "up", "status", "console", "down"),
     "What jobs use and make": ("list", "describe", "delete", "buckets", "secrets", "tensorboard"),
-    "Capacity and recovery": ("explain", "quotas", "nodes", "drill"),
+    "Capacity and recovery": ("quotas", "nodes", "drill"),
     "People and clients": ("env", "login", "iam", "tokens"),
     "The service": ("doctor", "runtimes", "backup", "restore", "emulate"),
 }

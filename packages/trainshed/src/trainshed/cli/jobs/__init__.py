@@ -1,1 +1,1 @@
-"""The commands about jobs: they list, describe, follow, enter, drill and explain them."""
+"""The commands about jobs: they list, describe, follow, enter and drill them."""

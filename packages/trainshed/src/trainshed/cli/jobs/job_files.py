@@ -26,12 +26,6 @@ spelling."""
 _PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
-_PROGRAM = frozenset(
-    {
-        *("packageUris", "package_uris", "pythonModule", "python_module"),
-        *("masterConfig", "master_config"),
-    }
-)
 _ML_ONLY = frozenset(
     name
     for both in (
@@ -121,29 +115,6 @@ def with_region(file: JobFile, region: str) -> JobFile:
         return file
     training = cast(dict[str, Any], value)
     return JobFile(file.api, {**file.job, key: {**training, "region": region}})
-
-
-def with_flags(file: JobFile) -> tuple[JobFile, tuple[str, ...]]:
-    """Return the job with placeholders for a missing program, and notices about them. gcloud's --config for
-    `ml` need not name the program, because gcloud adds it from its flags."""
-    value = next((file.job[key] for key in sorted(_TRAINING) if key in file.job), None)
-    if file.api is not Api.ML or not isinstance(value, dict):
-        return file, ()
-    training = cast(dict[str, Any], value)
-    if training.keys() & _PROGRAM:
-        return file, ()
-    key = next(key for key in sorted(_TRAINING) if key in file.job)
-    filled = {
-        "scaleTier": "BASIC",
-        **training,
-        "packageUris": ["gs://trainshed/package.tar.gz"],
-        "pythonModule": "trainer.task",
-    }
-    notice = (
-        "The file names no program, which gcloud takes from --module-name and --package-path: looked at is"
-        " the job with any.",
-    )
-    return JobFile(file.api, {**file.job, key: filled}), notice
 
 
 def _named(job: Mapping[str, Any], name: str) -> dict[str, Any]:

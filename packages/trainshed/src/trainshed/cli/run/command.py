@@ -1,7 +1,7 @@
 """`trainshed run`: submits a program of this machine, or the job in a file, and follows it to its end."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, find, takes_address, takes_place
 from trainshed.cli.jobs import job_files
-from trainshed.cli.jobs.explain import explanation
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
 from trainshed.cli.run import program, request, sending
+from trainshed.cli.run.explanation import WOULD_WAIT, explanation
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError, split_requirements
 from trainshed.cli.text.colours import one_line
@@ -166,6 +166,9 @@ class ProgramCommand(click.Command):
     help="Print the job for another client; submit nothing.",
 )
 @click.option(
+    "--dry-run", is_flag=True, help="Print what would run where and when; submit nothing."
+)
+@click.option(
     "--watch/--detach",
     default=None,
     help="Follow the job to its end, or not. Default: follow on a terminal.",
@@ -197,7 +200,8 @@ def command(
     runs as it is. What follows -- goes to the program.
 
     Prints what runs where and when before it submits. The exit status is 0 if the job succeeded (or was
-    submitted), 1 if it failed, 130 after Ctrl-C (the job goes on).
+    submitted), 1 if it failed, 130 after Ctrl-C (the job goes on); with --dry-run 0 if the job would start
+    now, 3 if it would wait or has no place here, 1 if it would be refused.
 
     With --local no service is needed: it runs to its end in a temporary directory, which is then removed, or
     in that of --data, which stays. Ctrl-C cancels it.
@@ -262,15 +266,13 @@ def _run(
     )
     wanted = requested(job.job)
     plan = read(answer, Explanation)
-    facts = [("Runs", _runs(wanted, packed))]
-    if packed:
-        facts.append(("Files", first_few(packed.files, _SHOWN)))
-        facts.append(("Installs", first_few(packed.requirements, _SHOWN)))
-    facts.append(("Output", wanted.output))
-    for line in (*pairs([fact for fact in facts if fact[1]]), *explanation(plan)):
-        click.echo(line, err=True)
-    if packed:
-        sending.upload(endpoint, packed.packages)
+    for line in _planned(plan, wanted, packed):
+        click.echo(line, err=not options["dry_run"] or form == "json")
+    if options["dry_run"]:
+        if form == "json":
+            print_data(answer)
+        raise SystemExit(0 if plan.admitted else WOULD_WAIT)
+    sending.upload(endpoint, packed.packages if packed else ())
     if options["form_of"]:
         form_of = SnippetForm(options["form_of"])
         click.echo(snippet(form_of, job.api, place["project"], place["region"], job.job), nl=False)
@@ -296,6 +298,17 @@ def _run(
         known=(*plan.notices, *plan.warnings),
         results=pairs([] if form == "json" else results),
     )
+
+
+def _planned(plan: Explanation, wanted: Requested, packed: Program | None) -> Iterator[str]:
+    """Yield the lines that say what runs where and when."""
+    facts = [("Runs", _runs(wanted, packed))]
+    if packed:
+        facts.append(("Files", first_few(packed.files, _SHOWN)))
+        facts.append(("Installs", first_few(packed.requirements, _SHOWN)))
+    facts.append(("Output", wanted.output))
+    yield from pairs([fact for fact in facts if fact[1]])
+    yield from explanation(plan)
 
 
 def follow_on(
@@ -371,6 +384,7 @@ def _of_file(
         "region",
         "api",
         "form_of",
+        "dry_run",
         "watch",
         "form",
     }

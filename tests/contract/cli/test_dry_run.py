@@ -1,4 +1,4 @@
-"""`trainshed explain`: what of a file is sent, and what the answer looks like."""
+"""`trainshed run --dry-run`: what of a file is sent, and what the answer looks like."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_job_that_would_start(trainshed: Invoke, service: FakeService, tmp_pat
     service.on("POST", EXPLAIN, answer())
     file = tmp_path / "train.json"
     file.write_text(json.dumps({"workerPoolSpecs": POOLS}))
-    result = trainshed("explain", "-f", str(file))
+    result = trainshed("run", "--dry-run", "-f", str(file))
     assert result.exit_code == 0, result.stderr
     assert sent(service) == {
         "api": "vertex",
@@ -79,9 +79,10 @@ def test_a_job_that_would_start(trainshed: Invoke, service: FakeService, tmp_pat
 def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
     service.on("POST", EXPLAIN, WAITS)
     text = json.dumps({"trainingInput": {"scaleTier": "BASIC", "pythonModule": "m"}})
-    result = trainshed("explain", "-f", "-", "--region", "us-east1", input=text)
+    result = trainshed("run", "--dry-run", "-f", "-", "--region", "us-east1", input=text)
     assert result.exit_code == 3, result.stderr
-    assert result.stdout.splitlines()[:5] == [
+    assert result.stdout.splitlines()[:6] == [
+        "Runs  m",
         "Would wait  p, us-central1",
         "  needs 8 CPUs, 4 of 8 are used by job 17 (quota)",
         "  would start now with at most 4 replicas",
@@ -89,22 +90,13 @@ def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
         "  2 jobs before it",
     ]
     assert sent(service)["job"] == {
-        "jobId": f"explain_{NOW}",
+        "jobId": f"job_{NOW // 10**6}",
         "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", "region": "us-east1"},
     }
 
 
 def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) -> None:
     service.refuse("POST", EXPLAIN, 400, "x", **{"a.b": "It is too small.", "c": "Unknown."})
-    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
+    result = trainshed("run", "--dry-run", "-f", "-", input='{"jobSpec": {}}')
     assert result.exit_code == 1
     assert "a.b: It is too small.\n  c: Unknown." in result.stderr
-
-
-def test_gclouds_config_needs_no_program(trainshed: Invoke, service: FakeService) -> None:
-    """The public guides' config.yaml: gcloud takes the program from its flags."""
-    service.on("POST", EXPLAIN, answer())
-    config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standard-4\n"
-    result = trainshed("explain", "-f", "-", input=config)
-    assert "The file names no program, which gcloud takes from --module-name" in result.stdout
-    assert sent(service)["job"]["trainingInput"]["pythonModule"] == "trainer.task"

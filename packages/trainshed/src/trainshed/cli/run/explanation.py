@@ -1,0 +1,62 @@
+"""Shows what the service would do with a job (spec/submit#preflight)."""
+
+from collections.abc import Iterator
+
+import click
+from msgspec.structs import replace
+
+from trainshed.cli.jobs.describe import waiting_lines
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import gibibytes
+from trainshed.cli.text.tables import Field, table_of
+from trainshed.core.capacity import WaitReason
+from trainshed.wire.trainshed_v1.capacity import Explanation
+
+WOULD_WAIT = 3
+"""The exit status for a valid job that would wait, or that no set of nodes can hold."""
+
+TOO_LARGE = (
+    "ask for fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up"
+    " --node-cpus 4), fewer of them (--nodes 1), or share what there is (--capacity relaxed). Submitted as"
+    " it is, it would fail after a few tries"
+)
+
+
+def explanation(answer: Explanation) -> Iterator[str]:
+    """Yield the lines that show the answer of a preflight."""
+    where = f"{answer.project}, {answer.location}"
+    waiting = answer.waiting
+    if waiting is None:
+        yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
+    else:
+        stock_out = waiting.reason == WaitReason.STOCK_OUT
+        verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
+        yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
+        # A job that can never fit does not wait in the queue, so it has no position.
+        shown = replace(waiting, position=0) if stock_out else waiting
+        yield from (f"  {line}" for line in waiting_lines(shown))
+        if stock_out and not waiting.hint:
+            yield f"  {TOO_LARGE}"
+    yield ""
+    yield from table_of(_MACHINES, answer.machines)
+    if answer.places:
+        yield ""
+        yield from table_of(_PLACES, answer.places)
+    shown = [("notice", text) for text in answer.notices]
+    shown += [("warning", text) for text in answer.warnings]
+    if shown:
+        yield ""
+    for kind, text in shown:
+        yield click.style(f"{kind}: {text}", fg="yellow" if kind == "warning" else None)
+
+
+_MACHINES = (
+    Field("POOL", "pool"),
+    Field("REPLICAS", "replicas", right=True),
+    Field("MACHINE TYPE", "machine_type"),
+    Field("CPUS", "vcpus", lambda vcpus: f"{vcpus:g}" if vcpus else "", right=True),
+    Field("A REPLICA GETS", "memory_limit_bytes", gibibytes, right=True),
+    Field("ACCELERATORS", "accelerators", lambda devices: f"{devices.count} × {devices.type}"),
+    Field("DISK", "disk_gb", "{} GB".format, right=True),
+)
+_PLACES = (Field("REPLICA", "task"), Field("NODE", "node"))
