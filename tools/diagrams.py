@@ -40,7 +40,6 @@ _ABOUT: Final[tuple[tuple[AnyTable, str], ...]] = (
         "followed by another, and all end with the attempt.",
     ),
     (tables.PIPELINE, "A training pipeline, as far as its backing job moves it."),
-    (tables.OPERATION, "A long-running operation."),
 )
 _SECOND: Final = 10**9
 

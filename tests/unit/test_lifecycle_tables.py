@@ -1,4 +1,4 @@
-"""The five transition tables: total, walked cell by cell, every state reachable, no way out of an end."""
+"""The four transition tables: total, walked cell by cell, every state reachable, no way out of an end."""
 
 import enum
 from collections.abc import Iterator
@@ -11,8 +11,6 @@ from trainshed.core.lifecycle.states import (
     AttemptState,
     JobState,
     JobTrigger,
-    OperationState,
-    OperationTrigger,
     PipelineState,
     PipelineTrigger,
     ReplicaState,
@@ -27,7 +25,6 @@ FIRST: list[tuple[AnyTable, enum.StrEnum]] = [
     (tables.ATTEMPT, AttemptState.WAITING),
     (tables.REPLICA, ReplicaState.WAITING),
     (tables.PIPELINE, PipelineState.QUEUED),
-    (tables.OPERATION, OperationState.RUNNING),
 ]
 """Each with the state that it begins in."""
 TABLES = [table for table, _ in FIRST]
@@ -36,12 +33,10 @@ ENDS: dict[str, set[enum.StrEnum]] = {
     "attempt": {AttemptState.OVER},
     "replica": set(),  # a replica has no end of its own: it ends with its attempt
     "pipeline": {s for s in PipelineState if s.is_final},
-    "operation": {s for s in OperationState if s.is_final},
 }
 CANCELS: list[tuple[AnyTable, enum.StrEnum]] = [
     (tables.JOB, JobTrigger.CANCEL_ACCEPTED),
     (tables.PIPELINE, PipelineTrigger.CANCEL_ACCEPTED),
-    (tables.OPERATION, OperationTrigger.CANCEL_ACCEPTED),
 ]
 CELLS = [(table, state, trigger) for table in TABLES for state, trigger in table.cells]
 
@@ -129,7 +124,7 @@ def test_a_replica_has_another_incarnation_only_after_the_end_of_the_last() -> N
 
 
 def test_a_table_with_a_gap_cannot_be_made() -> None:
-    rows = {state: dict.fromkeys(OperationTrigger, Ignore("x")) for state in OperationState}
-    del rows[OperationState.RUNNING][OperationTrigger.STOPPED]
+    rows = {state: dict.fromkeys(ReplicaTrigger, Ignore("x")) for state in ReplicaState}
+    del rows[ReplicaState.RUNNING][ReplicaTrigger.LOST]
     with pytest.raises(ValueError, match="nothing is said of"):
-        Table("operation", OperationState, OperationTrigger, rows)
+        Table("replica", ReplicaState, ReplicaTrigger, rows)

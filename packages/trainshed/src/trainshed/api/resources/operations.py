@@ -13,8 +13,7 @@ from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.job import JobError
-from trainshed.core.lifecycle.states import OperationTrigger
-from trainshed.core.lifecycle.tables import OPERATION
+from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.eventloop.background import joined
 from trainshed.store.port import StaleCommit
@@ -85,12 +84,10 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
 async def cancel_operation(services: Services, name: str) -> None:
     """Cancel an operation. One that is done stays as it is, without an error. Raises NotFound."""
     record = await services.reader.operation(name)
-    cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
-    if cancelling.is_final:
+    if record.state.is_final:
         return
     # Nothing was handed out yet, so no work has to be stopped first.
-    ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
-    assert ended is not None
+    ended = OperationState.CANCELLED
     error = JobError(CANCELLED, "The operation was cancelled.")
     # It may have ended at this moment, which is fine as well.
     with contextlib.suppress(StaleCommit):

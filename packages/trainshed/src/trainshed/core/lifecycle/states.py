@@ -145,24 +145,13 @@ class PipelineTrigger(enum.StrEnum):
 
 
 class OperationState(enum.StrEnum):
-    """States of a long-running operation: `done` is false in the first two."""
+    """States of a long-running operation: `done` is false in the first."""
 
     RUNNING = "RUNNING"
-    CANCELLING = "CANCELLING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
     @property
     def is_final(self) -> bool:
-        return self not in (OperationState.RUNNING, OperationState.CANCELLING)
-
-
-class OperationTrigger(enum.StrEnum):
-    """The triggers that move an operation from state to state. STOPPED: its work ended because of a
-    cancel."""
-
-    CANCEL_ACCEPTED = "cancel accepted"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
+        return self is not OperationState.RUNNING

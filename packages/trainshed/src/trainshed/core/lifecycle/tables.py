@@ -1,4 +1,4 @@
-"""The five transition tables: for every (state, trigger) the next state, why nothing happens, or why the
+"""The four transition tables: for every (state, trigger) the next state, why nothing happens, or why the
 trigger cannot come.
 
 A table is total: building one that leaves a cell out raises ValueError. Diagrams in docs/lifecycle.md are
@@ -16,8 +16,6 @@ from trainshed.core.lifecycle.states import (
     AttemptTrigger,
     JobState,
     JobTrigger,
-    OperationState,
-    OperationTrigger,
     PipelineState,
     PipelineTrigger,
     ReplicaState,
@@ -88,14 +86,8 @@ class Table(Generic[State, Trigger]):
         return cell.state if isinstance(cell, Next) else None
 
 
-_J, _A, _R, _P, _O = JobState, AttemptState, ReplicaState, PipelineState, OperationState
-_jt, _at, _rt, _pt, _ot = (
-    JobTrigger,
-    AttemptTrigger,
-    ReplicaTrigger,
-    PipelineTrigger,
-    OperationTrigger,
-)
+_J, _A, _R, _P = JobState, AttemptState, ReplicaState, PipelineState
+_jt, _at, _rt, _pt = JobTrigger, AttemptTrigger, ReplicaTrigger, PipelineTrigger
 
 _NOT_STARTED: Final = Illegal("no attempt has begun")
 _JOB_OVER: Final = Ignore("the job is over; whoever reports may report twice")
@@ -319,32 +311,5 @@ PIPELINE: Final = Table(
         _P.SUCCEEDED: _PIPELINE_FINAL,
         _P.FAILED: _PIPELINE_FINAL,
         _P.CANCELLED: _PIPELINE_FINAL,
-    },
-)
-
-_OPERATION_OVER: Final = dict.fromkeys(
-    OperationTrigger, Ignore("the operation is done; whoever reports may report twice")
-)
-
-OPERATION: Final = Table(
-    "operation",
-    OperationState,
-    OperationTrigger,
-    {
-        _O.RUNNING: {
-            _ot.CANCEL_ACCEPTED: _O.CANCELLING,
-            _ot.SUCCEEDED: _O.SUCCEEDED,
-            _ot.FAILED: _O.FAILED,
-            _ot.STOPPED: Illegal("a cancel is accepted first"),
-        },
-        _O.CANCELLING: {
-            _ot.CANCEL_ACCEPTED: Ignore("it is being cancelled already"),
-            _ot.SUCCEEDED: _O.SUCCEEDED,
-            _ot.FAILED: _O.FAILED,
-            _ot.STOPPED: _O.CANCELLED,
-        },
-        _O.SUCCEEDED: _OPERATION_OVER,
-        _O.FAILED: _OPERATION_OVER,
-        _O.CANCELLED: _OPERATION_OVER,
     },
 )
