@@ -1,58 +1,9 @@
-"""What charts are drawn from: bars of attempts, parallel coordinates, fronts; and where a job leads."""
+"""What charts are drawn from: parallel coordinates, fronts; and where a job leads."""
 
 from trainshed.console.pages.searches import Metric, Search, importance, parallel
-from trainshed.console.pages.timelines import WIDTH, chart
 from trainshed.console.rendering import render
 from trainshed.core.requested import Requested
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Pipeline, Trial
-from trainshed.wire.trainshed_v1.timeline import (
-    Attempt,
-    Incarnation,
-    IncarnationExit,
-    ReplicaHistory,
-    Timeline,
-    Verdict,
-)
-
-
-def at(second: int) -> str:
-    return f"2026-01-01T00:{second // 60:02}:{second % 60:02}.000000Z"
-
-
-def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
-    lives = (
-        Incarnation(
-            incarnation=1,
-            start_time=at(20),
-            end_time=at(60),
-            exit=IncarnationExit(exit_code=1),
-            verdict=Verdict(at=at(60), message="restart 1 of 3", drill=1),
-        ),
-        Incarnation(incarnation=2, start_time=at(70)),
-    )
-    story = Timeline(
-        attempts=(
-            Attempt(
-                attempt=1,
-                start_time=at(20),
-                replicas=(ReplicaHistory(id="a", task="worker-0", incarnations=lives),),
-            ),
-        )
-    )
-    job = JobDescription(create_time=at(0), start_time=at(20), state="RUNNING")
-    result = chart(story, job, 1767225600 + 100)
-    whole, row = result.rows
-    assert [(bar.x, bar.width, bar.tone) for bar in whole.bars] == [
-        (0, 200.0, "wait"),
-        (200.0, WIDTH - 200, "run"),
-    ]
-    assert [(bar.x, bar.width, bar.tone) for bar in row.bars] == [
-        (200.0, 400.0, "bad"),
-        (700.0, 300.0, "run"),
-    ]
-    assert row.bars[0].title.endswith("exit code 1")
-    assert [(mark.x, mark.is_drill) for mark in row.marks] == [(600.0, True)]
-    assert result.ticks[0] == (0.0, "0")
 
 
 def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:

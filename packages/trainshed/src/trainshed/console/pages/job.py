@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlencode
 from msgspec import UNSET, Struct
 
 from trainshed.console.pages.jobs import first_line, lasted, telling
-from trainshed.console.pages.timelines import chart
 from trainshed.console.rendering import curve_data, epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
@@ -106,8 +105,8 @@ def tab_view(
 
 
 async def overview(visit: Visit) -> View:
-    """`/jobs/J`: why the job failed or waits, what it measures, its replicas, the chart of its attempts, its
-    last lines and its timeline."""
+    """`/jobs/J`: why the job failed or waits, what it measures, its replicas, its last lines and its
+    timeline."""
     job = await describe(visit)
     timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
     # The page of a pipeline shows the replicas and lines of the job that it runs, once there is one.
@@ -130,7 +129,6 @@ async def overview(visit: Visit) -> View:
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
         "curves": Part("_job_curves.html", of_runs | {"charts": charts, "restarts": restarts}),
         "replicas": Part("_job_replicas.html", of_runs),
-        "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
@@ -161,13 +159,6 @@ def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dic
         "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
         "progress": runs.progress or job.progress or None,
     }
-
-
-def _chart(runs: JobDescription, timeline: Timeline, visit: Visit) -> dict[str, object]:
-    """Return the chart of its attempts, and the tones of its bars for the legend."""
-    drawn = chart(timeline, runs, visit.now / 1e9) if timeline.attempts else None
-    tones = {bar.tone for row in drawn.rows for bar in row.bars} if drawn else ()
-    return {"chart": drawn, "tones": tones}
 
 
 def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
