@@ -148,8 +148,8 @@ def _meddling(dice: random.Random, submit: Submit, span: int) -> list[Request]:
         replica = dice.choice(submit.job.spec.replicas())
         at = submit.at + dice.randint(0, soon)
         kind = dice.choice(tuple(DrillKind))
-        after = dice.choice((0, MINUTE))
-        requests.append(OrderDrill(at, uid, Drill(0, kind, replica, at, after=after)))
+        at += dice.choice((0, MINUTE))
+        requests.append(OrderDrill(at, uid, Drill(0, kind, replica, at)))
     return requests
 
 

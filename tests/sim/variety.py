@@ -93,7 +93,7 @@ def _varied(dice: random.Random, request: Request) -> Request:
     if isinstance(request, Submit) and dice.random() < 0.25:
         return dataclasses.replace(request, job=_older(dice, request.job))
     if isinstance(request, OrderDrill) and dice.random() < 0.5:
-        return dataclasses.replace(request, drill=replace(request.drill, at_line="step 2", after=0))
+        return dataclasses.replace(request, drill=replace(request.drill, at_line="step 2"))
     return request
 
 

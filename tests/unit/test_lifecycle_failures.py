@@ -177,9 +177,9 @@ def test_a_cancel_that_was_accepted_stands_when_the_job_is_given_up() -> None:
 
 
 def order(
-    kind: DrillKind, replica: ReplicaId = WORKER, *, at_line: str = "", after: int = 0, at: int = 0
+    kind: DrillKind, replica: ReplicaId = WORKER, *, at_line: str = "", at: int = 0
 ) -> DrillOrdered:
-    return DrillOrdered(Drill(0, kind, replica, at, at_line, after))
+    return DrillOrdered(Drill(0, kind, replica, at, at_line))
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,13 @@ async def order(house: House, **body: Any) -> Any:
 async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -> None:
     await created(house)
     first = await order(house, kind="kill", replica="workerpool1-0", atLine="step 12")
-    second = await order(house, kind="oom", after="30s")
+    second = await order(house, kind="oom")
     assert [first.json["number"], second.json["number"]] == [1, 2]
     assert first.json == {
         "number": 1,
         "kind": "kill",
         "replica": "workerpool1-0",
         "atLine": "step 12",
-        "after": "",
         "task": "workerpool1-0",
         "state": "armed",
         "orderTime": "2025-10-09T08:53:20.000000Z",
@@ -71,29 +70,23 @@ async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -
         "attempt": 0,
         "incarnation": 0,
     }
-    assert (second.json["replica"], second.json["after"]) == ("workerpool0-0", "30s")
+    assert (second.json["replica"], second.json["atLine"]) == ("workerpool0-0", "")
     listed = await house.result("GET", f"{JOB}/drills")
     assert listed == {"name": NAME, "drills": [first.json, second.json]}
 
 
 async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:
     await created(house)
-    faults = violations(
-        await order(house, kind="flood", replica="wrkr", atLine="(", after="soon", what=1)
-    )
+    faults = violations(await order(house, kind="flood", replica="wrkr", atLine="(", what=1))
     assert "maintenance" in faults["kind"]
     assert "workerpool1-0" in faults["replica"]
     assert "missing )" in faults["atLine"]
-    assert '"30s"' in faults["after"]
     assert "what" in faults
-    other = violations(
-        await order(house, kind="kill", replica="workerpool2-0", atLine="x", after=1)
-    )
+    other = violations(await order(house, kind="kill", replica="workerpool2-0", atLine="x"))
     assert "it has: workerpool0-0, workerpool1-0" in other["replica"]
     for name in ("workerpool9-9", "wrkr"):
         fault = violations(await order(house, kind="kill", replica=name))["replica"]
         assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in fault
-    assert "not both" in other["after"]
     assert "kind" in violations(await order(house))
     assert (await house.result("GET", f"{JOB}/drills"))["drills"] == []
 

@@ -20,7 +20,6 @@ DRILL = {
     "kind": "kill",
     "replica": "workerpool0-0",
     "atLine": "",
-    "after": "",
     "task": "workerpool0-0",
     "state": "armed",
     "orderTime": "2026-11-20T06:00:02.000000Z",

@@ -19,12 +19,10 @@ from trainshed.wire.trainshed_v1 import drills as records
 
 MOST_DRILLS: Final = 100
 """Most drills of one job."""
-_LONGEST_AFTER: Final = 30 * 24 * 3600
 _NAMED: Final = 10
 """Most replicas that an error names."""
 _PATIENCE: Final = 5.0
 """Seconds to wait until the controller has taken up a drill and numbered it."""
-_SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?", re.ASCII)
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
 _BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
 
@@ -68,10 +66,7 @@ def read_drill(fields: Fields, now: Nanos, job: Job) -> Drill:
         compile_regex(at_line)
     except PatternError as error:
         fields.fault("atLine", str(error))
-    after = _after(fields)
-    if at_line and after:
-        fields.fault("after", "A drill waits for a line (atLine) or for a time (after), not both.")
-    return Drill(0, DrillKind(kind or DrillKind.KILL), replica, now, at_line, after)
+    return Drill(0, DrillKind(kind or DrillKind.KILL), replica, now, at_line)
 
 
 def drill_view(drill: Drill, api: Api) -> records.Drill:
@@ -93,7 +88,6 @@ def order_view(drill: Drill) -> records.DrillOrder:
         kind=drill.kind.value,
         replica=str(drill.replica),
         at_line=drill.at_line,
-        after=f"{drill.after / 10**9:g}s" if drill.after else "",
     )
 
 
@@ -123,24 +117,6 @@ def read_replica(fields: Fields, job: Job) -> ReplicaId:
             return ReplicaId(_ROLES[match[1]], int(match[2] or 0))
     fields.fault("replica", no_replica(job, repr(text)))
     return ReplicaId(0, 0)
-
-
-def _after(fields: Fields) -> int:
-    """Return the time in nanoseconds; 0 if none was given."""
-    value = fields.raw("after")
-    if value is None or value == "":
-        return 0
-    seconds = -1.0
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    elif isinstance(value, str) and (match := _SECONDS.fullmatch(value)):
-        seconds = float(match[1])
-    if not 0 <= seconds <= _LONGEST_AFTER:
-        fields.fault(
-            "after", f'It must be seconds, as a number or like "30s", at most {_LONGEST_AFTER}.'
-        )
-        return 0
-    return round(seconds * 10**9)
 
 
 async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int) -> Drill:

@@ -39,7 +39,6 @@ _SECOND = 10**9
     help="Replica to hit, such as workerpool1-0. Default: the primary.",
 )
 @click.option("--at-line", metavar="REGEX", help="Inject it when a line of the replica matches.")
-@click.option("--after", metavar="TIME", help="Inject it when the replica has run this long: 30s.")
 @click.option(
     "--wait/--no-wait",
     default=True,
@@ -55,26 +54,23 @@ def command(
     kind: str | None,
     replica: str | None,
     at_line: str | None,
-    after: str | None,
     wait: bool,
     form: str,
 ) -> None:
     """Inject a fault into a running job and report whether it resumed where it was; without --kind report
     what each drill did to it.
 
-    The fault comes at once, or --at-line, or --after. The exit status is 1 if the job started over, 130 after
+    The fault comes at once, or --at-line. The exit status is 1 if the job started over, 130 after
     Ctrl-C (the drill stays ordered).
     """
     if kind is None:
-        if replica or at_line or after:
+        if replica or at_line:
             raise click.UsageError("Say by --kind which fault it is to be.")
         _report(endpoint, job, form)
         return
-    if at_line and after:
-        raise click.UsageError("A drill waits for a line or for a time: give --at-line or --after.")
     client = endpoint.client()
     target = JobView.parse(find_job(client, job, endpoint.project))
-    order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
+    order = {"kind": kind, "replica": replica, "atLine": at_line}
     body = {name: value for name, value in order.items() if value}
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
     click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")

@@ -43,19 +43,13 @@ async def page(visit: Visit) -> View:
 
 
 async def order(visit: Visit) -> Response:
-    """`POST /jobs/J/drills`: order a fault now, after a time or at a line. Raises Refused."""
+    """`POST /jobs/J/drills`: order a fault now or at a line. Raises Refused."""
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
-    match form.get("when", ""):
-        case "after":
-            body["after"] = form.get("after", "").strip() or _missing("after", "Say how long.")
-        case "line":
-            body["atLine"] = form.get("line", "") or _missing("line", "Say at which line.")
-        case _:
-            pass
+    if form.get("when") == "line":
+        text = "Say at which line."
+        body["atLine"] = form.get("line", "")
+        if not body["atLine"]:
+            raise Refused(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
     await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
     return redirect(job_path(target, "drills"))
-
-
-def _missing(field: str, text: str) -> str:
-    raise Refused(StatusCode.INVALID_ARGUMENT, f"{field}: {text}", (Violation(field, text),))

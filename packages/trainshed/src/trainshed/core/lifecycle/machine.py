@@ -149,13 +149,12 @@ def _take_of_replica(
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
     """Return the events that time will bring: a cancel when maxWaitTime passes before the first RUNNING, or
-    at the running limit (spec/lifecycle#time-limits); drills that wait for a
-    time; ends of pauses. Once the job's end is decided, there are none."""
+    at the running limit (spec/lifecycle#time-limits); ends of pauses. Once the job's end is decided, there
+    are none."""
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
     due = [
-        *_drill_deadlines(job),
         *notes.note_deadlines(job),
         *_pause_deadlines(job),
     ]
@@ -451,27 +450,11 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
 
 
 def _fire_due_drills(transition: Transition) -> None:
-    """Fire the drills that wait for no log line and whose time has come."""
+    """Fire the drills that wait for no log line and whose replica runs."""
     for drill in transition.job.drills:
-        at = _drill_due_at(transition.job, drill)
-        if at is not None and at <= transition.now:
+        is_due = drill.is_armed and not drill.at_line
+        if is_due and drill_target(transition.job, drill) is not None:
             _fire_drill(transition, drill)
-
-
-def _drill_due_at(job: Job, drill: Drill) -> int | None:
-    """Return when (ns) a drill without a line fires, as things are; None if it has fired, waits for a line,
-    or its replica does not run."""
-    target = drill_target(job, drill)
-    if not drill.is_armed or drill.at_line or target is None:
-        return None
-    return max(target.started, drill.ordered) + drill.after
-
-
-def _drill_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
-    for drill in job.drills:
-        at = _drill_due_at(job, drill)
-        if at is not None:
-            yield at, DrillTriggered(drill.number, at)
 
 
 def drill_target(job: Job, drill: Drill) -> Replica | None:

@@ -45,8 +45,7 @@ class Drill(Struct, frozen=True):
     """One ordered fault.
 
     It fires once, when the replica is running and a line of its log, written after the drill was ordered,
-    matches `at_line`, or `after` has passed since the order and since the start of the incarnation that runs,
-    or at once if neither is given.
+    matches `at_line`; without `at_line` as soon as the replica runs.
     """
 
     #: Counts a job's drills from 1.
@@ -56,8 +55,6 @@ class Drill(Struct, frozen=True):
     #: When it was ordered (ns).
     ordered: Nanos
     at_line: str = ""
-    #: Delay before it fires, in nanoseconds.
-    after: int = 0
     #: When it fired (ns); 0 = it is armed.
     fired: Nanos = 0
     #: The attempt that it hit.

@@ -211,12 +211,7 @@ def verdict(
 
 def drill_ordered(job: Job, drill: Drill) -> TimelineEntry:
     name = public_replica_name(job.name.api, drill.replica)
-    if drill.at_line:
-        when = f"at a line that matches {drill.at_line!r}"
-    elif drill.after:
-        when = f"after {_duration(drill.after)}"
-    else:
-        when = "as soon as it runs"
+    when = f"at a line that matches {drill.at_line!r}" if drill.at_line else "as soon as it runs"
     return TimelineEntry(
         drill.ordered,
         "drill_ordered",

@@ -13,11 +13,9 @@ class DrillOrder(Record, frozen=True):
     kind: str = ""
     #: "workerpool1-0", "worker 0" or "worker-replica-0"; "" = the primary.
     replica: str = ""
-    #: The drill waits for a line of that replica that matches this regular expression (RE2).
+    #: The drill waits for a line of that replica that matches this regular expression (RE2); "" = it comes as
+    #: soon as the replica runs.
     at_line: str = ""
-    #: Seconds that the replica has to run before the drill, as a number or "30s". Without it and `at_line`
-    #: the drill comes at once.
-    after: str | float = ""
 
 
 class Drill(DrillOrder, frozen=True):
