@@ -12,11 +12,9 @@ from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.jobs.job_files import JobFile
 from trainshed.cli.run.program import Package
+from trainshed.core.copies import collection_of
 from trainshed.core.names import Api, JobName
 from trainshed.core.packages import staged_name
-
-_SEARCHES = ("trialJobSpec", "trial_job_spec")
-"""Fields by which a tuning job is recognised."""
 
 
 def package_uri(bucket: str, package: Package) -> str:
@@ -48,16 +46,10 @@ def require_bucket(endpoint: Endpoint, place: dict[str, str]) -> None:
 
 def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
     """Create a job in a project and region, and return its full name. Raises Refused, Unreachable."""
-    project, region = place["project"], place["region"]
-    if job.api is Api.ML:
-        path = f"/v1/projects/{project}/jobs"
-    elif any(key in job.job for key in _SEARCHES):
-        path = f"/v1/projects/{project}/locations/{region}/hyperparameterTuningJobs"
-    else:
-        path = f"/v1/projects/{project}/locations/{region}/customJobs"
+    path = collection_of(job.api, job.job, place["project"], place["region"])
     created: dict[str, Any] = client.post(path, job.job)
     if job.api is Api.ML:
-        return f"projects/{project}/jobs/{created['jobId']}"
+        return f"projects/{place['project']}/jobs/{created['jobId']}"
     return str(JobName.parse(created["name"]))
 
 
