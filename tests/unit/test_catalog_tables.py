@@ -10,12 +10,12 @@ REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 
 
 def test_accelerated_machines_say_which_accelerators_they_take() -> None:
-    """A machine that needs accelerators has a way to name them: a count, or a TPU topology."""
+    """A machine that needs accelerators has a way to name them."""
     for api in Api:
         for machine in machines.named_in(api):
             choices = machines.allowed(machine, api)
             if machine.needs_accelerators:
-                assert choices or machines.tpu_topologies(machine), machine.name
+                assert choices, machine.name
             assert set(choices) <= set(machines.accelerator_types(api)), machine.name
 
 
@@ -26,7 +26,6 @@ def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
         "STANDARD_1": 4.0571,
         "PREMIUM_1": 33.7829,
         "BASIC_GPU": 1.6939,
-        "BASIC_TPU": 9.5714,
     }
     assert set(machines.predefined_tiers()) == set(prices)
     for tier, pools in machines.predefined_tiers().items():

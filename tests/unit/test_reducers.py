@@ -67,7 +67,6 @@ def machine(kind: str, accelerator: str = "", count: int = 0) -> Machine:
         ("a3-megagpu-8g", "NVIDIA_H100_MEGA_80GB", 8, 1600),
         ("g2-standard-12", "NVIDIA_L4", 1, 16),
         ("a4-highgpu-8g", "NVIDIA_B200", 8, None),
-        ("cloud-tpu", "TPU_V2", 8, None),
         ("mainframe", "", 0, None),
     ],
 )

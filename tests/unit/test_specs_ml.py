@@ -68,7 +68,8 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "no master type": (ml_job(scaleTier="CUSTOM"), "master_type"),
     "machine of Vertex only": (custom(masterType="n4-standard-4"), "master_type"),
-    "TPU as master": (custom(masterType="cloud_tpu"), "master_type"),
+    "tier of TPUs": (ml_job(scaleTier="BASIC_TPU"), "scale_tier"),
+    "TPU": (custom(workerType="cloud_tpu", workerCount="1"), "worker_type"),
     "evaluators without type": (custom(evaluatorCount="1"), "evaluator_type"),
     "negative workers without type": (custom(workerCount="-1"), "worker_count"),
     "negative workers": (custom(workerType="n1-standard-4", workerCount="-1"), "worker_count"),
@@ -121,12 +122,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "prebuilt image by arguments with a local package": (
         image(SKLEARN, args=["--module_name=trainer.task", "--package_uris=p.tar.gz"]),
         "args",
-    ),
-    "TPU worker without its TensorFlow": (
-        image(
-            scaleTier="CUSTOM", masterType="n1-standard-4", workerType="cloud_tpu", workerCount="1"
-        ),
-        "worker_config.tpu_tf_version",
     ),
     "no packages": (ml_job(packageUris=None), "package_uris"),
     "no module": (ml_job(pythonModule=None), "python_module"),
@@ -203,8 +198,7 @@ def test_python_left_out_is_the_runtimes_own(version: str, python: str) -> None:
 
 
 def test_tiers_with_devices() -> None:
-    """spec/queue#capacity, facts/machines#accelerators: the TPU is the master's, and that there are no
-    devices is said."""
+    """spec/queue#capacity, facts/machines#accelerators: that there are no devices is said."""
     gpu = spec_of(ml_job(scaleTier="BASIC_GPU"))
     assert gpu.pool(0).machine.accelerators == Accelerators("NVIDIA_TESLA_K80", 1)
     assert len(gpu.warnings) == 1, "only who knows the nodes can say that they have none"
@@ -212,10 +206,6 @@ def test_tiers_with_devices() -> None:
     assert without_gpus(gpu.pools, {"NVIDIA_TESLA_T4"}) == ""
     legacy = spec_of(custom(masterType="complex_model_l_gpu")).pool(0).machine
     assert (legacy.accelerators, legacy.vcpus) == (Accelerators("NVIDIA_TESLA_K80", 8), 32)
-    tpu = spec_of(ml_job(scaleTier="BASIC_TPU"))
-    assert tpu.pool(0).machine.type == "n1-standard-4"
-    assert tpu.pool(0).machine.accelerators == Accelerators("TPU_V2", 8)
-    assert any("TPU" in warning for warning in tpu.warnings)
 
 
 def test_containers_fall_back_to_the_masters_image() -> None:

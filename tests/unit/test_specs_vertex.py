@@ -14,7 +14,7 @@ from tests.unit.specs_requests import (
     package,
     pool,
 )
-from tests.unit.specs_vertex import FIRST, machine, parse, violations, with_gpus
+from tests.unit.specs_vertex import FIRST, parse, violations, with_gpus
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
 
@@ -71,21 +71,12 @@ def test_a_valid_job_keeps_what_was_given() -> None:
         ("NVIDIA_TESLA_A100", 16, "a2-megagpu-16g"),
         ("NVIDIA_L4", 4, "g2-standard-48"),
         ("NVIDIA_H100_80GB", 8, "a3-highgpu-8g"),
-        ("TPU_V2", 8, "cloud-tpu"),
-        ("TPU_V3", 32, "cloud-tpu"),
     ],
 )
 def test_accelerators_that_go_with_their_machine(kind: str, count: int, machine_type: str) -> None:
     """facts/machines#accelerators."""
     spec = parse(with_gpus(kind, count, machine_type)).spec
     assert spec.pool(0).machine.accelerators == Accelerators(kind, count)
-
-
-def test_tpu_by_topology_runs_with_a_warning() -> None:
-    """facts/machines#accelerators: a v5e machine names its topology and no accelerator."""
-    spec = parse(machine(machineType="ct5lp-hightpu-4t", tpuTopology="4x4")).spec
-    assert spec.pool(0).machine.accelerators is None
-    assert any("TPU" in warning for warning in spec.warnings)
 
 
 def test_scheduling() -> None:

@@ -62,12 +62,11 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         machine(machineType="a2-highgpu-1g"),
         f"{MACHINE}.accelerator_type",
     ),
-    "TPU without topology": (machine(machineType="ct5lp-hightpu-4t"), f"{MACHINE}.tpu_topology"),
+    "TPU": (machine(machineType="ct5lp-hightpu-4t"), f"{MACHINE}.machine_type"),
     "topology without TPU": (
         machine(machineType="n1-standard-4", tpuTopology="2x2"),
         f"{MACHINE}.tpu_topology",
     ),
-    "TPU pod of 40": (with_gpus("TPU_V3", 40, "cloud-tpu"), f"{MACHINE}.accelerator_count"),
     "large disk": (
         custom_job(pool(diskSpec={"bootDiskSizeGb": 64_001})),
         f"{FIRST}.disk_spec.boot_disk_size_gb",

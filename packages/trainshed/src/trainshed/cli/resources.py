@@ -291,9 +291,9 @@ def _machine_types() -> list[Json]:
     return [
         {
             "name": machine.name,
-            "vcpus": machine.vcpus or None,
-            "memoryBytes": machine.memory_bytes or None,
-            "replicaMemoryBytes": machine.memory_limit_bytes or None,
+            "vcpus": machine.vcpus,
+            "memoryBytes": machine.memory_bytes,
+            "replicaMemoryBytes": machine.memory_limit_bytes,
             "apis": sorted(api.value for api in machine.apis),
             "accelerators": accelerators(machine),
         }

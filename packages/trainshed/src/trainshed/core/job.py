@@ -29,9 +29,8 @@ class Machine(Struct, frozen=True):
     """A public machine type with its sizes."""
 
     type: str
-    #: 0 = the table does not say (TPU hosts).
     vcpus: float
-    #: The type's nominal memory; 0 = the table does not say (TPU hosts).
+    #: The type's nominal memory.
     memory_bytes: int
     #: How much of it a replica may use (spec/machines#memory).
     memory_limit_bytes: int

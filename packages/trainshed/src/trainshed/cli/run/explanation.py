@@ -54,7 +54,7 @@ _MACHINES = (
     Field("POOL", "pool"),
     Field("REPLICAS", "replicas", right=True),
     Field("MACHINE TYPE", "machine_type"),
-    Field("CPUS", "vcpus", lambda vcpus: f"{vcpus:g}" if vcpus else "", right=True),
+    Field("CPUS", "vcpus", "{:g}".format, right=True),
     Field("A REPLICA GETS", "memory_limit_bytes", gibibytes, right=True),
     Field("ACCELERATORS", "accelerators", lambda devices: f"{devices.count} × {devices.type}"),
     Field("DISK", "disk_gb", "{} GB".format, right=True),

@@ -2,8 +2,7 @@
 accelerators go with it.
 
 Source: facts/machines#accelerators; for the K80 older tables, since the samples of both services still ask
-for it. Published gigabytes are GiB. Figures of TPU hosts that the facts do not
-give are 0.
+for it. Published gigabytes are GiB. TPUs are left out: no node has any.
 """
 
 import functools
@@ -29,9 +28,7 @@ class MachineType(Struct, frozen=True):
     """One row of the machine table."""
 
     name: str
-    #: 0 = the facts do not say (TPU hosts).
     vcpus: float
-    #: 0 = the facts do not say (TPU hosts).
     memory_bytes: int
     #: A request must name the machine's accelerators as well.
     needs_accelerators: bool
@@ -78,8 +75,8 @@ def machine_types() -> dict[str, MachineType]:
             apis = (Api.VERTEX, Api.ML) if in_ml else (Api.VERTEX,)
             types[name] = MachineType(
                 name=name,
-                vcpus=vcpus or 0,
-                memory_bytes=round((gib or 0) * GIB),
+                vcpus=vcpus,
+                memory_bytes=round(gib * GIB),
                 needs_accelerators=needs,
                 apis=frozenset(apis if section == "computeEngine" else ()),
                 egress_gbps=egress,
@@ -87,8 +84,8 @@ def machine_types() -> dict[str, MachineType]:
     for name, (_, vcpus, gib, accelerator, count) in data["legacy"].items():
         types[name] = MachineType(
             name=name,
-            vcpus=vcpus or 0,
-            memory_bytes=round((gib or 0) * GIB),
+            vcpus=vcpus,
+            memory_bytes=round(gib * GIB),
             needs_accelerators=False,
             apis=frozenset({Api.ML}),
             is_legacy=True,
@@ -184,15 +181,6 @@ def consumed_units(nodes: Iterable[float], running: int) -> float:
 K80 = "NVIDIA_TESLA_K80"
 RETIRED = frozenset({K80})
 """Types that the public services no longer have; a job that asks for one is accepted, with a notice."""
-_PODS: Mapping[str, tuple[str, ...]] = {
-    "cloud-tpu": ("TPU_V2", "TPU_V3"),
-    "cloud_tpu": ("TPU_V2_POD", "TPU_V3_POD"),
-}
-"""Types that may be asked for in pods, by the machine type of either API."""
-_TPU_BOARD = 8
-_TPU_POD_STEP = 32
-_TPU_DEVICES: Mapping[str, str] = {"ct5lp": "TPU_V5_LITEPOD"}
-"""Accelerator type that a request may name with a TPU machine family, besides the machine."""
 FLEX_START_TYPES = frozenset(
     {
         "NVIDIA_L4",
@@ -213,19 +201,13 @@ def accelerator_types(api: Api) -> tuple[str, ...]:
 
 
 def allowed(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
-    """Return the accelerator types that go with `machine`, each with its counts; a TPU's pod sizes are left
-    out."""
+    """Return the accelerator types that go with `machine`, each with its counts."""
     return _allowed(machine.name, api)
 
 
 @functools.cache
 def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
     data = table("accelerators")
-    if name in ("cloud-tpu", "cloud_tpu"):
-        return {"TPU_V2": (_TPU_BOARD,), "TPU_V3": (_TPU_BOARD,)}
-    if name in data["tpuChipsPerVm"]:
-        device = _TPU_DEVICES.get(name.split("-", maxsplit=1)[0])
-        return {device: (data["tpuChipsPerVm"][name],)} if device else {}
     known = set(accelerator_types(api))
     by_type = {
         accelerator: tuple(counts)
@@ -235,19 +217,3 @@ def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
     if name in data["k80"]:
         by_type[K80] = tuple(data["k80"][name])
     return by_type
-
-
-def count_is_allowed(machine: MachineType, accelerator: str, count: int, api: Api) -> bool:
-    """Whether `count` devices of `accelerator` go with `machine`, including TPU pods of 32 and more."""
-    if count in allowed(machine, api).get(accelerator, ()):
-        return True
-    return (
-        accelerator in _PODS.get(machine.name, ())
-        and count >= _TPU_POD_STEP
-        and count % _TPU_POD_STEP == 0
-    )
-
-
-def tpu_topologies(machine: MachineType) -> Mapping[str, int]:
-    """Return the number of hosts by topology, for a TPU machine that is chosen by topology; else nothing."""
-    return table("accelerators")["tpuTopologies"].get(machine.name, {})

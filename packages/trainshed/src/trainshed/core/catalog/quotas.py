@@ -35,8 +35,6 @@ ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
 """N1 and E2 machines use one quota together."""
 _DISKS = ("hyperdisk_balanced_gb", "pd_ssd_gb", "pd_standard_gb")
-_TPU_BOARD = 8
-"""More cores than one board has are a pod, which has a quota of its own."""
 
 
 def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
@@ -64,9 +62,8 @@ def usage_of(
 def metrics() -> tuple[str, ...]:
     """Return every metric that a job may use, sorted."""
     machines = machine_types().values()
-    families = {_family(m.name) for m in machines if m.apis and not m.is_legacy and m.vcpus}
-    devices = set(accelerator_types(Api.VERTEX)) | {"TPU_V2_POD", "TPU_V3_POD"}
-    plain = families | devices
+    families = {_family(m.name) for m in machines if m.apis and not m.is_legacy}
+    plain = families | set(accelerator_types(Api.VERTEX))
     ml_devices = {f"{ML}{device}" for device in accelerator_types(Api.ML)}
     return tuple(
         sorted(
@@ -88,16 +85,11 @@ def _each(api: Api, prefix: str, machine: Machine, disk: Disk) -> list[tuple[str
     kind = disk.type.replace("-", "_")
     demands = [(cpus, machine.vcpus), (f"{ml}{kind}_gb", float(disk.size_gb))]
     if machine.accelerators:
-        device = _device(machine.accelerators.type, machine.accelerators.count)
-        demands.append((f"{ml or prefix}{device}", float(machine.accelerators.count)))
+        device = machine.accelerators
+        demands.append((f"{ml or prefix}{device.type}", float(device.count)))
     return demands
 
 
 def _family(machine_type: str) -> str:
     family = machine_type.split("-", maxsplit=1)[0]
     return f"cpus_{_SHARED_FAMILIES.get(family, family)}"
-
-
-def _device(accelerator: str, count: int) -> str:
-    is_pod = accelerator in ("TPU_V2", "TPU_V3") and count > _TPU_BOARD
-    return f"{accelerator}_POD" if is_pod else accelerator

@@ -21,8 +21,13 @@ MAX_REPLICAS = 2_000
 """Limit of one pool: bounds what a mistyped count can cost."""
 
 
+NO_TPU = "This service has no TPUs: choose machines with GPUs, or without any."
+
+
 def unknown_machine(name: str, api: Api) -> str:
     """Return the public words for a machine type that `api` does not have (facts/limits#error-texts)."""
+    if name.startswith(("cloud-tpu", "cloud_tpu", "ct", "tpu")):
+        return f"Machine type {name} is not supported. {NO_TPU}"
     names = (machine.name for machine in machines.named_in(api))
     near = closest(name, names) or " trainshed machine-types lists those that are."
     return f"Machine type {name} is not supported.{near}"
@@ -54,17 +59,16 @@ def accelerator_faults(
     if not accelerator:
         return _missing(machine, count, api)
     allowed = machines.allowed(machine, api)
-    pod = machines.count_is_allowed(machine, accelerator, count, api)
-    if accelerator not in allowed and not pod:
+    if accelerator not in allowed:
         others = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
         hint = f" It goes with {others}." if others else " It takes no accelerators."
         return (
             f'Accelerator "{accelerator}" is not supported for machine type "{machine.name}".{hint}',
             "",
         )
-    if pod:
+    if count in allowed[accelerator]:
         return "", ""
-    wanted = f"use {_either(allowed.get(accelerator, ()))}"
+    wanted = f"use {_either(allowed[accelerator])}"
     if count <= 0:
         return "", f"The number of {accelerator} accelerators must be given; {wanted}."
     return "", (
@@ -77,7 +81,7 @@ def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
     """Do the same as `accelerator_faults` for a request that names no accelerator type."""
     if count != 0:
         return "An accelerator count is given without an accelerator type; give both.", ""
-    if machine.needs_accelerators and not machines.tpu_topologies(machine):
+    if machine.needs_accelerators:
         choices = "; ".join(
             f"{name} x {_either(counts)}" for name, counts in machines.allowed(machine, api).items()
         )

@@ -20,7 +20,6 @@ from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
 from trainshed.core.specs.ml_pools import (
-    CLOUD_TPU,
     ROLES,
     Hardware,
     Programs,
@@ -182,9 +181,7 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
                 "TensorFlow of their runtime or image."
             )
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
-        # It has no replicas of its own if it stands for a TPU of the master.
-        is_tpu = training.text(role.type_field) == CLOUD_TPU
-        if unused and role.position not in running and not is_tpu:
+        if unused and role.position not in running:
             names = " and ".join(map(training.at, unused))
             hyperparameters.append(
                 f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."

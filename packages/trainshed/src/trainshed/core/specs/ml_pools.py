@@ -5,7 +5,6 @@
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core import reducers
 from trainshed.core.catalog import images
@@ -23,8 +22,6 @@ from trainshed.core.requests import Section
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, syntax
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
-
-CLOUD_TPU = "cloud_tpu"
 
 
 class Role(Struct, frozen=True):
@@ -58,28 +55,27 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
     the section's faults."""
     tier = training.text("scaleTier") or DEFAULT_TIER
     if tier == CUSTOM_TIER:
-        return _merge_tpu(_custom(training))
+        return _custom(training)
     pools = predefined_tiers().get(tier)
     if pools is None:
         known = ", ".join((*predefined_tiers(), CUSTOM_TIER))
-        training.fault("scaleTier", f"{tier!r} is not a scale tier; choose {known}.")
+        hint = f" {machines.NO_TPU}" if "TPU" in tier else ""
+        training.fault("scaleTier", f"{tier!r} is not a scale tier here; choose {known}.{hint}")
         return ()
     _refuse_explicit(training, tier)
-    return _merge_tpu(
-        tuple(
-            Hardware(
-                role=ROLES[pool.position],
-                count=pool.count,
-                machine=machines.resolve(
-                    machine_types()[pool.machine_type],
-                    Accelerators(pool.accelerator_type, pool.accelerator_count)
-                    if pool.accelerator_type
-                    else None,
-                ),
-                disk=_disk(training.section(ROLES[pool.position].config_field)),
-            )
-            for pool in pools
+    return tuple(
+        Hardware(
+            role=ROLES[pool.position],
+            count=pool.count,
+            machine=machines.resolve(
+                machine_types()[pool.machine_type],
+                Accelerators(pool.accelerator_type, pool.accelerator_count)
+                if pool.accelerator_type
+                else None,
+            ),
+            disk=_disk(training.section(ROLES[pool.position].config_field)),
         )
+        for pool in pools
     )
 
 
@@ -121,9 +117,6 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
         if machine is None:
             training.fault(role.type_field, machines.unknown_machine(name, Api.ML))
             continue
-        if name == CLOUD_TPU and role.position != 1:
-            training.fault(role.type_field, "cloud_tpu is a machine type for workers only.")
-            continue
         if not count:
             continue
         types[role.type_field] = machine
@@ -147,16 +140,15 @@ def _count(training: Section, role: Role) -> int:
 
 
 def _check_category(training: Section, types: Mapping[str, MachineType]) -> None:
-    """Check that all machine types are legacy or all are Compute Engine's; cloud_tpu goes with both."""
-    categorised = {field: m for field, m in types.items() if m.name != CLOUD_TPU}
-    if len({machine.is_legacy for machine in categorised.values()}) < 2:
+    """Check that all machine types are legacy or all are Compute Engine's."""
+    if len({machine.is_legacy for machine in types.values()}) < 2:
         return
-    first, *others = categorised
+    first, *others = types
     for field in others:
-        if categorised[field].is_legacy != categorised[first].is_legacy:
+        if types[field].is_legacy != types[first].is_legacy:
             training.fault(
                 field,
-                f"{categorised[field].name} cannot go with {categorised[first].name}: all machine types "
+                f"{types[field].name} cannot go with {types[first].name}: all machine types "
                 "of a job are either legacy types or Compute Engine types.",
             )
 
@@ -164,14 +156,12 @@ def _check_category(training: Section, types: Mapping[str, MachineType]) -> None
 def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
     section = config.section("acceleratorConfig")
     kind, count = section.enum("type"), section.integer("count")
-    if machine.is_legacy and machine.name != CLOUD_TPU and (kind or count):
+    if machine.is_legacy and (kind or count):
         config.fault(
             "acceleratorConfig",
             f"Machine type {machine.name} has its accelerators built in or none; use a Compute Engine "
             "type such as n1-standard-8 to choose them.",
         )
-        return None
-    if machine.name == CLOUD_TPU and not kind and not count:
         return None
     type_fault, count_fault = machines.accelerator_faults(machine, kind, count, Api.ML)
     if type_fault:
@@ -183,22 +173,6 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
 
 def _disk(config: Section) -> Disk:
     return machines.read_disk(config.section("diskConfig"), Api.ML)
-
-
-def _merge_tpu(kinds: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
-    """Turn a cloud_tpu worker into a device of the master: it is no machine that runs the program
-    (facts/program#tf_config)."""
-    tpu = next((hardware for hardware in kinds if hardware.machine.type == CLOUD_TPU), None)
-    if tpu is None:
-        return kinds
-    devices = tpu.machine.accelerators
-    return tuple(
-        replace(hw, machine=replace(hw.machine, accelerators=hw.machine.accelerators or devices))
-        if hw.role.position == 0
-        else hw
-        for hw in kinds
-        if hw is not tpu
-    )
 
 
 _UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
@@ -278,7 +252,6 @@ def _containers(
             programs[role.position] = Program(_UNKNOWN_RUNTIME, image)
         else:
             programs[role.position] = _container(training, config, image, runtimes)
-    _check_tpu_version(training)
     return programs
 
 
@@ -335,12 +308,3 @@ def _module(training: Section) -> str:
     if fault := syntax.module_fault(module):
         training.fault("pythonModule", fault)
     return module
-
-
-def _check_tpu_version(training: Section) -> None:
-    """Check that a TPU worker of a container job has its TensorFlow version (facts/program#arguments)."""
-    config = training.section("workerConfig")
-    if training.text("workerType") == "cloud_tpu" and not config.text("tpuTfVersion"):
-        config.fault(
-            "tpuTfVersion", "A cloud_tpu worker of a container job needs its TensorFlow version."
-        )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from trainshed.core import reducers
 from trainshed.core.catalog import images
-from trainshed.core.catalog.machines import FLEX_START_TYPES, MachineType, tpu_topologies
+from trainshed.core.catalog.machines import FLEX_START_TYPES
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     Accelerators,
@@ -380,7 +380,8 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     if machine_kind is None:
         spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
         return _NO_MACHINE
-    _check_topology(spec, machine_kind)
+    if spec.text("tpuTopology"):
+        spec.fault("tpuTopology", machines.NO_TPU)
     kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
     if is_reducer and (kind or count or machine_kind.needs_accelerators):
         spec.fault(
@@ -396,20 +397,3 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     if count_fault:
         spec.fault("acceleratorCount", count_fault)
     return machines.resolve(machine_kind, Accelerators(kind, count) if kind else None)
-
-
-def _check_topology(spec: Section, machine: MachineType) -> None:
-    topologies = tpu_topologies(machine)
-    shape = spec.text("tpuTopology")
-    if shape and not topologies:
-        spec.fault("tpuTopology", f"Machine type {machine.name} has no TPU topology; leave it out.")
-    elif topologies and shape not in topologies:
-        wanted = (
-            f"TPU topology {shape!r} is not supported for"
-            if shape
-            else "A TPU topology is needed for"
-        )
-        spec.fault(
-            "tpuTopology",
-            f"{wanted} machine type {machine.name}; choose {', '.join(topologies)}.",
-        )

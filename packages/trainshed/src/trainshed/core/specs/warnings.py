@@ -41,13 +41,6 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     texts += dict.fromkeys(
         _other_disk(pool.disk) for pool in pools if pool.disk != default_disk(pool.machine.type)
     )
-    tpus = [pool for pool in pools if _asks_for_tpu(pool)]
-    if tpus:
-        gpus = ", ".join(sorted({_devices(pool) for pool in tpus}))
-        texts.append(
-            f"The job asks for TPUs ({gpus}); this service has none, so its programs run on the CPUs of "
-            "the host."
-        )
     return tuple(texts)
 
 
@@ -119,13 +112,6 @@ def _idle(role: str, family: str) -> str:
     return (
         f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
         "their place by CLUSTER_SPEC and TF_CONFIG, and share no work unless the program does so itself."
-    )
-
-
-def _asks_for_tpu(pool: WorkerPool) -> bool:
-    devices = pool.machine.accelerators
-    return pool.machine.type.startswith(("ct", "cloud", "tpu")) or (
-        devices is not None and devices.type.startswith("TPU")
     )
 
 
