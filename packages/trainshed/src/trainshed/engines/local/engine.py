@@ -4,7 +4,6 @@ in the slots' files."""
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -82,7 +81,7 @@ class LocalEngine:
         )
         #: None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
-        self._reconciler = Reconciler(self._shims.request)
+        self._reconciler = Reconciler(self._shims.request, options.lease)
         self._gangs = Gangs(
             self._layout,
             self._probe,
@@ -94,7 +93,7 @@ class LocalEngine:
         self._leases = Leases(
             options.lease,
             self._gangs.slot_handles,
-            partial(self._reconciler.evict, lease=options.lease),
+            self._reconciler.evict,
             lambda: self._tasks.begin(self._spawner.replace_hung(), "replacing the zygote"),
         )
 

@@ -5,13 +5,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from pathlib import Path
 
 from trainshed.engines.local import findings
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
-from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.telemetry.lines import about
 
@@ -72,42 +70,37 @@ class Leases:
 
 
 class Reconciler:
-    """Brings slot handles in line with the actual state of their shims."""
+    """Brings slot handles in line with the actual state of their shims. `lease`: as in `Leases`, in
+    seconds."""
 
-    def __init__(self, request: Callable[[SlotHandle], Awaitable[None]]) -> None:
+    def __init__(self, request: Callable[[SlotHandle], Awaitable[None]], lease: float) -> None:
         #: Requests a shim for a slot from the zygote.
         self._request = request
+        self._lease = lease
         self._tasks = Crew()
-        self._evicting: set[tuple[SlotHandle, int]] = set()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
         """Find out how a slot that has neither a link nor an end stands."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
-        self._tasks.keep(
-            work, f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
-        )
+        what = f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
+        self._tasks.keep(work, what)
 
-    def evict(self, slot_handle: SlotHandle, lease: float) -> None:
-        """Kill a shim that has not answered for `lease` seconds and all processes of its replica, then report
-        the loss. Nothing is reported before all of them are dead."""
-        if (slot_handle, slot_handle.incarnation) not in self._evicting:
-            self._evicting.add((slot_handle, slot_handle.incarnation))
+    def evict(self, slot_handle: SlotHandle) -> None:
+        """Kill a shim whose lease is over and all processes of its replica, then report the loss. Nothing is
+        reported before all of them are dead."""
+        if not slot_handle.is_evicted:
+            slot_handle.is_evicted = True
             slot_handle.close()
-            work = partial(self._evict, slot_handle, slot_handle.incarnation, lease)
-            self._tasks.keep(
-                work, f"job {slot_handle.job_uid}: clearing {slot_handle.slot.replica}"
-            )
+            self.reconcile(slot_handle)
 
     async def close(self) -> None:
         await self._tasks.close()
 
     async def _reconcile(self, slot_handle: SlotHandle, incarnation: int) -> None:
         pause = 0.001
-        while self._is_open(slot_handle, incarnation):
+        while slot_handle.expects(incarnation):
             try:
-                finding = await asyncio.to_thread(
-                    findings.probe_slot, slot_handle.directory, incarnation
-                )
+                finding = await asyncio.to_thread(self._look, slot_handle, incarnation)
             except OSError as error:
                 # On a full disk, for example, the end cannot be written down yet, and so must not be
                 # reported. The shim's silence is then not its fault.
@@ -120,7 +113,7 @@ class Reconciler:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.1)
                 case findings.NeverStarted() if (
-                    self._is_open(slot_handle, incarnation)
+                    slot_handle.expects(incarnation)
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
                 ):
@@ -128,50 +121,33 @@ class Reconciler:
                     slot_handle.retries_left -= 1
                     await self._ask(slot_handle, incarnation)
                     return
-                case findings.NeverStarted() if self._is_open(slot_handle, incarnation):
-                    slot_handle.lose(protocol.NEVER_STARTED)
-                    return
                 case _:
                     slot_handle.settle(incarnation, finding)
                     return
+
+    def _look(self, slot_handle: SlotHandle, incarnation: int) -> findings.Finding:
+        """Return how an incarnation stands; one that is evicted is killed first, and can never start any
+        more. Blocks."""
+        slot = slot_handle.directory
+        if slot_handle.is_evicted:
+            cause = f"no shim came up for it within {self._lease:g} s"
+            if journal.Entries(str(slot)).latest >= incarnation:
+                silent = f"its shim did not answer for {self._lease:g} s"
+                cause = f"{silent}; it was killed, and its program with it"
+            if not journal.expel(str(slot), incarnation, cause):
+                return (
+                    findings.Changing()
+                )  # A process that waits for a device cannot die yet, for example.
+        return findings.probe_slot(slot, incarnation)
 
     async def _ask(self, slot_handle: SlotHandle, incarnation: int) -> None:
         try:
             await self._request(slot_handle)
         except (EngineUnavailable, OSError) as error:
-            if self._is_open(slot_handle, incarnation):
+            if slot_handle.expects(incarnation):
                 slot_handle.lose(str(error), by_service=True)
-
-    def _is_open(self, slot_handle: SlotHandle, incarnation: int) -> bool:
-        """Whether an incarnation's end is neither known nor being brought about."""
-        return slot_handle.expects(incarnation) and (slot_handle, incarnation) not in self._evicting
-
-    async def _evict(self, slot_handle: SlotHandle, incarnation: int, lease: float) -> None:
-        while slot_handle.expects(incarnation):
-            try:
-                finding = await asyncio.to_thread(_end, slot_handle.directory, incarnation, lease)
-            except OSError as error:
-                _log(slot_handle).warning("slot not cleared: %s; once more in a second", error)
-                finding = findings.Changing()
-            if isinstance(finding, findings.Changing):
-                # A process that waits for a device cannot die yet, for example.
-                await asyncio.sleep(_PAUSE)
-            else:
-                slot_handle.settle(incarnation, finding)
-        self._evicting.discard((slot_handle, incarnation))
 
 
 def _log(slot_handle: SlotHandle) -> logging.LoggerAdapter[logging.Logger]:
     job_uid, attempt, replica = slot_handle.key
     return about(log, job_uid, attempt=attempt, replica=replica)
-
-
-def _end(slot: Path, incarnation: int, lease: float) -> findings.Finding:
-    """Kill everything of an incarnation, and see to it that it can never start. Returns how it stands now.
-    Blocks."""
-    if journal.Entries(str(slot)).latest >= incarnation:
-        cause = f"its shim did not answer for {lease:g} s; it was killed, and its program with it"
-    else:
-        cause = f"no shim came up for it within {lease:g} s"
-    dead = journal.expel(str(slot), incarnation, cause)
-    return findings.probe_slot(slot, incarnation) if dead else findings.Changing()

@@ -111,6 +111,8 @@ class SlotHandle:
         #: Document by which this service started it; None = an earlier service did.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
+        #: Its shim did not answer: it is being killed.
+        self.is_evicted = False
         self._emit = emit
         #: Called when it has to be looked into how it stands.
         self._unclear = unclear
@@ -159,6 +161,7 @@ class SlotHandle:
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
+        self.is_evicted = False
         self._started = 0
         self._record = None
         self._grace = None
