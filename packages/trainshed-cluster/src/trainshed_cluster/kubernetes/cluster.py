@@ -26,7 +26,7 @@ from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.look import compile_report, node_state
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import Routes
-from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted
+from trainshed_cluster.kubernetes.settings import KubernetesSettings
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
     ClusterRefused,
@@ -112,8 +112,6 @@ class KubernetesCluster:
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
 
     async def start(self) -> None:
-        for what in not_restricted(self._settings):
-            log.warning("kubernetes: not at Pod Security's level restricted: %s", what)
         client = self._client = ApiClient(self._settings)
         if not self._settings.namespaces and client.namespace:
             everybodys = {"*": client.namespace}

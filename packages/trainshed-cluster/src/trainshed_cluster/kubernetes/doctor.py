@@ -14,7 +14,7 @@ from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
 from trainshed_cluster.kubernetes.routes import Routes
-from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
 from trainshed_cluster.remote.options import examine_address, examine_port
 
@@ -82,13 +82,6 @@ def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> I
     yield from asyncio.run(_gathered(settings))
     yield examine_address("kubernetes", "Pods", settings.address)
     yield examine_port("kubernetes", "Pods", settings.address, settings.port)
-    if text := "; ".join(not_restricted(settings)):
-        yield less(
-            "Pod Security",
-            f"Pods do not meet the level restricted: {text}.",
-            cause=_IN_FILE,
-            remedy="Leave it, where namespaces of jobs have the level privileged.",
-        )
 
 
 async def _gathered(settings: KubernetesSettings) -> list[Finding]:

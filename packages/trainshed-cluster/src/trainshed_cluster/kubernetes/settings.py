@@ -152,16 +152,6 @@ def parse(table: Mapping[str, Any]) -> KubernetesSettings:
     raise ValueError("\n".join(f"[engines.kubernetes] {line}" for line in wrong))
 
 
-def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
-    """Return which settings Pod Security's level `restricted` does not admit; () = none."""
-    reasons: list[str] = []
-    if settings.run_as == 0:
-        reasons.append("run_as = 0: Pods run as root")
-    if settings.cache.startswith("/"):
-        reasons.append(f"cache = {settings.cache!r}: a directory of the nodes is mounted")
-    return tuple(reasons)
-
-
 def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
     if settings.queue == "kueue" and not settings.local_queue:
         yield (

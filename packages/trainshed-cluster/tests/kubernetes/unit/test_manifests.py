@@ -15,7 +15,7 @@ from trainshed_cluster.kubernetes import carried_python, manifests
 from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity, parse_quantity
 from trainshed_cluster.kubernetes.routes import Routes
-from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed, Owner
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"
@@ -157,16 +157,13 @@ def test_nothing_of_a_command_is_taken_for_a_variable() -> None:
         assert expanded(manifests.escaped(argument)) == argument
 
 
-def test_what_is_not_restricted_is_told() -> None:
-    """Pod Security's level `restricted`: no root, no directory of the node, no capability."""
-    assert not_restricted(parse(PLAIN)) == ()
+def test_a_replica_has_no_capability() -> None:
+    """Pod Security's level `restricted`."""
     container = made(parse(PLAIN), NEED)["spec"]["containers"][0]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }
-    faults = not_restricted(parse(GPUS))
-    assert len(faults) == 2 and "run_as = 0" in faults[0] and "cache" in faults[1]
 
 
 @pytest.mark.parametrize(
