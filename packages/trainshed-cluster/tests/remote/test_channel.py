@@ -123,7 +123,7 @@ async def raw(place: Place, data: bytes) -> None:
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", place.hub.port, ssl=client(place.credential()), server_hostname=SERVER_NAME
     )
-    writer.write(b"1 control\n")
+    writer.write(b"control\n")
     assert await reader.readline() == b"+\n"
     writer.write(data)
     writer.close()

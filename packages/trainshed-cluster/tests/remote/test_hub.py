@@ -46,7 +46,7 @@ def stranger(place: Place) -> ssl.SSLContext:
 
 
 async def test_who_shows_no_certificate_hears_nothing(place: Place) -> None:
-    assert await heard(place, b"1 control\n", stranger(place)) == b""
+    assert await heard(place, b"control\n", stranger(place)) == b""
     assert b"HTTP" not in await heard(place, b"GET / HTTP/1.1\r\n\r\n")
     assert await heard(place, b"") == b""
     assert place.channels == []
@@ -211,9 +211,9 @@ async def test_strangers_who_say_nothing_take_nobodys_place(place: Place) -> Non
 
 async def test_an_agent_that_never_says_what_it_wants_is_hung_up_on(place: Place) -> None:
     context = client(place.credential())
-    assert await heard(place, b"1 contr", context) == b""
+    assert await heard(place, b"contr", context) == b""
     assert await heard(place, b"x" * 5000, context) == b""
-    assert b"version 1" in await heard(place, b"2 control\n", context)
+    assert b"there is no door 'nowhere'" in await heard(place, b"nowhere\n", context)
 
 
 async def test_an_agent_has_so_many_connections(

@@ -145,7 +145,7 @@ class Dialer(Generic[Sent, Received]):
                     ssl=self._context,
                     server_hostname=SERVER_NAME,
                 )
-                first.say(greeting.wish(door))
+                first.say(f"{door}\n".encode())
                 greeting.check_answer((await first.line()).decode(errors="replace"))
         except TimeoutError:
             first.abort()

@@ -9,8 +9,6 @@ from trainshed.eventloop.joining import End
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-VERSION: Final = "1"
-"""Of all that is said. Agents outlive the service that started them."""
 CONTROL: Final = "control"
 """The conversation itself; all else is a door of the service, or a stream."""
 STREAM: Final = "stream:"
@@ -132,20 +130,6 @@ class FirstLine(asyncio.Protocol):
             self._line.set_exception(cause)
             # Retrieved, because nothing may wait for the line.
             self._line.exception()
-
-
-def wish(door: str) -> bytes:
-    """The line by which an agent asks for a door."""
-    return f"{VERSION} {door}\n".encode()
-
-
-def wished(line: str) -> str:
-    """Parse that line; return the door. Raises ValueError if the line is of another version, or none at
-    all."""
-    version, _, door = line.partition(" ")
-    if version != VERSION or not door:
-        raise ValueError(f"this service speaks version {VERSION}")
-    return door
 
 
 def answer(kind: str, why: str = "") -> bytes:

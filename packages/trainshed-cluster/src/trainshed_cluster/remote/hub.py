@@ -43,9 +43,9 @@ _LIMITS: Final = Limits(connections=256, head_seconds=greeting.SECONDS)
 """Of connections that have not said yet what they want."""
 _MOST_OF_AGENT: Final = 1024
 """Connections of one agent."""
-_LASTING_PORTS: Final = (*range(10000, 20000), *range(61000, 65536))
-"""Neither replicas that share an address (to 31999) nor Kubernetes' services (to 32767) listen there."""
-_LENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LASTING_PORTS: Final = range(10000, 20000)
+"""Neither replicas that share an address (20000 to 31999) nor Kubernetes' services (to 32767) listen there,
+and the kernel lends none of them to outgoing connections (from 32768 on): it can be bound again later."""
 _TRIES: Final = 100
 _TAKEN_SECONDS: Final = 5.0
 """For so long a port is asked for again that somebody has."""
@@ -62,17 +62,6 @@ def introductions(identity: str) -> frozenset[bytes]:
     secure = interception.preamble(plain).rstrip(b"\n")
     assert json.loads(plain).keys() | {"scheme"} == json.loads(secure).keys()
     return frozenset((plain, secure))
-
-
-def _lasting_ports() -> list[int]:
-    """Return the ports that can be bound again later. The kernel gives other ports to outgoing connections
-    while nothing listens there, even to an agent that keeps dialling that very port and so connects to itself
-    (RFC 9293 3.5)."""
-    try:
-        first, last = (int(number) for number in _LENT_PORTS.read_text().split())
-    except (OSError, ValueError):
-        first, last = 32768, 60999  # Linux' default.
-    return [port for port in _LASTING_PORTS if not first <= port <= last]
 
 
 class Hub(Generic[Sent, Received]):
@@ -133,8 +122,7 @@ class Hub(Generic[Sent, Received]):
         about to start may hold it for a moment, and nothing signals when that ends, so that binding is
         retried."""
         if not self._port:
-            lasting = _lasting_ports()
-            for port in random.sample(lasting, min(_TRIES, len(lasting))):
+            for port in random.sample(_LASTING_PORTS, _TRIES):
                 with contextlib.suppress(OSError):
                     return listen_tcp(self._host, port)
         until = asyncio.get_running_loop().time() + _TAKEN_SECONDS
@@ -249,17 +237,12 @@ class Hub(Generic[Sent, Received]):
         level = logging.WARNING if is_told else logging.DEBUG
         log.log(level, "agent connection from %s not let in: %s", address, failure)
 
-    async def _let_in(self, first: FirstLine, line: str) -> None:
+    async def _let_in(self, first: FirstLine, door: str) -> None:
         """Serve a connection that has a valid certificate, to its end."""
         certificate = first.info("peercert")
         name, left = shown_name(certificate), shown_end(certificate) - time.time()
         if not name or left <= 0 or not self._admits(name):
             first.refuse(greeting.NOT_ADMITTED)
-            return
-        try:
-            door = greeting.wished(line)
-        except ValueError as error:
-            first.refuse(greeting.CLOSED, str(error))
             return
         agent = self._agents.setdefault(name, _Agent())
         if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
