@@ -2,12 +2,13 @@
 GONE, with the reason, and nothing is requested from it."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from trainshed.core.capacity import Node
 from trainshed.engines.port import NodeState
-from trainshed.eventloop.background import Crew, joined
+from trainshed.eventloop.background import Crew
 from trainshed_cluster.remote.cluster import (
     Cluster,
     ClusterReport,
@@ -42,14 +43,11 @@ class AwaitedCluster:
     async def start(self) -> None:
         """Start it; if it does not answer now, that is tried again. Raises ClusterRefused if it can never be
         queried."""
-        first = joined(self._reach())
         try:
-            await asyncio.wait([first], timeout=_START_SECONDS)
-            if first.done():
-                first.result()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_START_SECONDS):
+                    await self._reach()
         except BaseException:
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
             await self._cluster.close()
             raise
         if self._unreached:
@@ -58,7 +56,7 @@ class AwaitedCluster:
                 self._kind,
                 self._unreached,
             )
-        self._tasks.begin(self._follow(first), f"following cluster {self._kind}")
+        self._tasks.begin(self._follow(), f"following cluster {self._kind}")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -117,13 +115,9 @@ class AwaitedCluster:
         else:
             self._unreached = ""
 
-    async def _follow(self, first: asyncio.Task[None]) -> None:
+    async def _follow(self) -> None:
         """Follow its reports once it answers."""
         was_away = bool(self._unreached)
-        try:
-            await asyncio.shield(first)
-        finally:
-            first.cancel()
         while why := self._unreached:
             await asyncio.sleep(_AGAIN_SECONDS)
             await self._reach()

@@ -208,13 +208,10 @@ def _limits(rows: Rows) -> dict[str, int]:
         if match := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", row["Time"]):
             days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
             limit = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-            limits |= dict.fromkeys(_called(row["Partition"]), limit)
+            limits[row["Partition"].removesuffix("*")] = limit
+            if row["Partition"].endswith("*"):
+                limits[""] = limit
     return limits
-
-
-def _called(partition: str) -> tuple[str, ...]:
-    """Return the keys of a partition: its name, and "" for the default one, which sinfo marks."""
-    return (partition.removesuffix("*"), *([""] if partition.endswith("*") else []))
 
 
 def _of_users(users: Iterable[int]) -> str:

@@ -59,11 +59,6 @@ def setpriv() -> str:
     return path
 
 
-def for_project(table: Mapping[str, str], project: str) -> str | None:
-    """Return a project's entry in a table; `*` is the entry of all that have none."""
-    return table.get(project, table.get("*"))
-
-
 def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
     """Return the directory on nodes in which a user's agents and programs write. `user`: None = the service's
     own."""
@@ -99,7 +94,8 @@ class Users:
         account = self._settings.accounts.get(project, "")
         if not self._settings.users:
             return Owner(account=account)
-        name = for_project(self._settings.users, project)
+        users = self._settings.users
+        name = users.get(project, users.get("*"))
         if name is None:
             raise ClusterRefused(
                 f"no user is named whom jobs of project {project} run as: [engines.slurm.users] names some "
