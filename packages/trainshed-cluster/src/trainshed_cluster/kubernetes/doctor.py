@@ -16,7 +16,7 @@ from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Versi
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
-from trainshed_cluster.remote.options import examine_address, examine_port
+from trainshed_cluster.remote.options import examine_address
 
 TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""
@@ -81,7 +81,6 @@ def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> I
         return
     yield from asyncio.run(_gathered(settings))
     yield examine_address("kubernetes", "Pods", settings.address)
-    yield examine_port("kubernetes", "Pods", settings.address, settings.port)
 
 
 async def _gathered(settings: KubernetesSettings) -> list[Finding]:

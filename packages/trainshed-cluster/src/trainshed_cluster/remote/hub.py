@@ -51,8 +51,6 @@ _TAKEN_SECONDS: Final = 5.0
 """For so long a port is asked for again that somebody has."""
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _NO_FILES_SECONDS: Final = 0.1
-_QUIET_SECONDS: Final = 10.0
-"""Between two lines of the log about strangers."""
 
 
 def introductions(identity: str) -> frozenset[bytes]:
@@ -106,7 +104,6 @@ class Hub(Generic[Sent, Received]):
         self._context: ssl.SSLContext | None = None
         self._expected: dict[tuple[str, str], _Expected] = {}
         self._crew = Crew()
-        self._quiet_until = 0.0
         self._listener: socket.socket | None = None
 
     async def start(self) -> None:
@@ -212,7 +209,10 @@ class Hub(Generic[Sent, Received]):
             line = (await first.line()).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
             # The connection broke off, took too long, or is no agent's: there is nobody to tell.
-            self._tell(address, failure)
+            # It may be an agent of a service of before that shows a certificate which is not ours.
+            is_agents = isinstance(failure, ssl.SSLCertVerificationError)
+            level = logging.WARNING if is_agents else logging.DEBUG
+            log.log(level, "agent connection from %s not let in: %s", address, failure)
             first.abort()
             connection.close()
             return
@@ -226,16 +226,6 @@ class Hub(Generic[Sent, Received]):
         except BaseException:
             first.abort()
             raise
-
-    def _tell(self, address: str, failure: BaseException) -> None:
-        """Log why a peer was not admitted: as a warning if it may be an agent, but not for each of a
-        thousand."""
-        now = asyncio.get_running_loop().time()
-        is_told = isinstance(failure, ssl.SSLCertVerificationError) and now >= self._quiet_until
-        if is_told:
-            self._quiet_until = now + _QUIET_SECONDS
-        level = logging.WARNING if is_told else logging.DEBUG
-        log.log(level, "agent connection from %s not let in: %s", address, failure)
 
     async def _let_in(self, first: FirstLine, door: str) -> None:
         """Serve a connection that has a valid certificate, to its end."""

@@ -1,7 +1,6 @@
 """Declares the options of an engine of other machines, and derives them from the service's context;
 checks where agents reach the service."""
 
-import errno
 import ipaddress
 import socket
 import time
@@ -148,21 +147,3 @@ def examine_address(engine: str, callers: str, address: str) -> Finding:
         cause = "It is what the setting says, or how this machine's own name is resolved here."
         return bad(about, text, cause=cause, remedy=remedy)
     return good(about, f"{name} ({numbers}), as it is resolved here.")
-
-
-def examine_port(engine: str, callers: str, address: str, port: int) -> Finding:
-    """Check an engine's setting `port`."""
-    about, host = f"port for {callers}", Listening(address).host
-    if not port:
-        text = "any free one, the same again after a restart."
-        return good(about, text, remedy="Behind a firewall, set one and open it.")
-    remedy = f"A service of this configuration that runs has it; else set [engines.{engine}] port to another."
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as failure:
-        fault = less if failure.errno == errno.EADDRINUSE else bad
-        text = f"{port} on {host} cannot be had."
-        return fault(about, text, cause=f"{failure.strerror}.", remedy=remedy)
-    return good(about, f"{port} on {host} is free.")

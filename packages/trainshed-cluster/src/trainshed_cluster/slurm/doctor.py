@@ -14,7 +14,7 @@ import trainshed
 from trainshed.engines.port import NodeState
 from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
-from trainshed_cluster.remote.options import examine_address, examine_port
+from trainshed_cluster.remote.options import examine_address
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.queries import (
@@ -53,7 +53,6 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
         yield bad("Slurm settings", reason, cause=_IN_FILE, remedy=_SETTINGS)
         return
     yield from _examine(settings, cache)
-    yield examine_port("slurm", "nodes", settings.address, settings.port)
 
 
 def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:

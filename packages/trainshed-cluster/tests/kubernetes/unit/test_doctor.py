@@ -130,11 +130,10 @@ def test_settings_and_an_address_that_nobody_reaches(tmp_path: Path) -> None:
     [wrong] = examine_kubernetes({"lease": 1})
     assert "image: it is missing" in wrong.text and "lease" in wrong.text
     absent = str(tmp_path / "absent")
-    table = {**TABLE, "kubeconfig": absent, "address": "127.0.0.1", "run_as": 0}
-    api, address, port, security = examine_kubernetes(table)
-    assert (api.verdict, address.verdict, port.verdict) == (Verdict.BAD, Verdict.BAD, Verdict.GOOD)
+    table = {**TABLE, "kubeconfig": absent, "address": "127.0.0.1"}
+    api, address = examine_kubernetes(table)
+    assert (api.verdict, address.verdict) == (Verdict.BAD, Verdict.BAD)
     assert absent in api.text
-    assert "Pods run as root" in security.text
 
 
 async def test_pods_that_kueue_would_not_take_in_and_its_rights(tmp_path: Path) -> None:
