@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _MOST: Final = 4
-"""Preloaders at once; beyond that the one that was used least lately ends. Each takes what
-its frameworks take, some 150 MB for PyTorch."""
+"""Preloaders at once. Each takes what its frameworks take, some 150 MB for PyTorch."""
 _IMPORT_SECONDS: Final = 300.0
 """Until one is ready, or is given up."""
 _END_SECONDS: Final = 5.0
@@ -63,7 +62,6 @@ class _Preloader(Struct):
     preloaded: str = ""
     #: Why there is none, as a clause; "" = there is one, or will be.
     refused: str = ""
-    used: float = 0.0
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
@@ -106,7 +104,6 @@ class Preloaders:
         preloader = self._found.get(key)
         if preloader is None:
             return None, self._make(key)
-        preloader.used = asyncio.get_running_loop().time()
         if not preloader.is_ready:
             return None, preloader.refused or "its frameworks are still being imported"
         return preloader, ""
@@ -133,12 +130,9 @@ class Preloaders:
 
     def _make(self, key: _Key) -> str:
         """Make a preloader if there is memory for it. Returns why the program that asks begins cold."""
-        live = [preloader for preloader in self._found.values() if preloader.task is not None]
-        if len(live) >= _MOST:
-            oldest = min(live, key=lambda preloader: preloader.used)
-            if oldest.task is not None:
-                oldest.task.cancel()
-        made = self._found[key] = _Preloader(used=asyncio.get_running_loop().time())
+        if sum(preloader.task is not None for preloader in self._found.values()) >= _MOST:
+            return "frameworks of others are kept imported, and there is memory for no more"
+        made = self._found[key] = _Preloader()
         made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} ready")
         return "its frameworks are being imported for the programs that follow"
 
