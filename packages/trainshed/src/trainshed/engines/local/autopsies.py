@@ -46,6 +46,7 @@ PLAN = "plan.json"
 REPORT = "autopsy.json"
 """In what is kept: when that was, what it is, how much. Made anew if it is not there."""
 _NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
+_GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -336,7 +337,8 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "logs": "",
         # It gets its own control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
-        "environ": _without_company(plan),
+        # It has no GPUs.
+        "environ": plan["environ"] | dict.fromkeys(plan["environ"].keys() & _GPUS, ""),
         # Mounts from the attempt's own directory went with the attempt.
         "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
     }
@@ -348,13 +350,3 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
     elif not namespaced:
         plan["environ"] = {n: value.replace(files, now) for n, value in plan["environ"].items()}
     return protocol.LaunchDocument.from_message(plan)
-
-
-def _without_company(plan: dict[str, Any]) -> dict[str, str]:
-    """Return the environment without the variables that lead to GPUs and to the replica's own endpoint, which
-    nothing serves any more."""
-    environ: dict[str, str] = plan["environ"]
-    endpoint = f"{plan['address']}:{plan.get('storage_port', 0)}"
-    kept = {name: value for name, value in environ.items() if endpoint not in value}
-    gpus = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-    return kept | {name: "" for name in gpus if name in kept}
