@@ -141,18 +141,7 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
-    made = document(
-        session,
-        shared=replace(
-            CERTIFIED, access=replace(CERTIFIED.access, rest_url="http://127.0.0.1:8080")
-        ),
-    )
-    assert made.network.certificate == ""
-    # gcloud alone can be told.
-    assert (
-        made.program.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"]
-        == "http://127.0.0.1:8080/"
-    )
+    assert document(session, shared=CERTIFIED).network.certificate == ""
     # A run without a service has buckets alone.
     local = intercepted(
         HOST,

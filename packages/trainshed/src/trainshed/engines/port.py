@@ -246,9 +246,6 @@ class ServiceAccess(Struct, frozen=True):
     rest_socket: Path | None = None
     #: Unix socket of the service's gRPC API, likewise.
     grpc_socket: Path | None = None
-    #: Address of the REST API on this machine, for programs that cannot be led to it by Google's names; "" =
-    #: none.
-    rest_url: str = ""
     #: PEM file with the key and chain that endpoints show for Google's hosts; None = those are not served.
     certificate: Path | None = None
     #: File of the certificate authorities that programs trust in that case.

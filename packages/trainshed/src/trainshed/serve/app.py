@@ -367,7 +367,6 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
             storage_socket=bootstrap.bucket_socket.resolve(),
             rest_socket=bootstrap.programs.rest_path.resolve(),
             grpc_socket=bootstrap.programs.grpc_path.resolve(),
-            rest_url=f"http://127.0.0.1:{bootstrap.listener.getsockname()[1]}",
             certificate=intercepting.certificate,
             trust=intercepting.trust,
         ),

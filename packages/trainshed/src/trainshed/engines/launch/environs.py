@@ -4,7 +4,7 @@ Who sets what, and where; later ones win over earlier ones, but for what is said
 
 - the service's own environment (`ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
   CURL_CA_BUNDLE PIP_* UV_*
-- the replica's endpoint (`storage`, `gcloud`): STORAGE_EMULATOR_HOST GCE_METADATA_* METADATA_SERVER_DETECTION
+- the replica's endpoint (`storage`): STORAGE_EMULATOR_HOST GCE_METADATA_* METADATA_SERVER_DETECTION
   GCSFS_* CLOUDSDK_API_ENDPOINT_OVERRIDES_*
 - the interception of Google's hosts (`trust`): CURL_CA_BUNDLE SSL_CERT_FILE REQUESTS_CA_BUNDLE
   HTTPLIB2_CA_CERTS
@@ -92,8 +92,6 @@ def of_program(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, 
     if names := where.intercepted:
         ours += names
         variables |= trust()
-    elif access.rest_url and not host.namespaced:
-        variables |= gcloud(access.rest_url)
     if plan.reduction.packages:
         variables |= reducer_threads(plan, host.processors)
     variables |= past_proxies(variables, ours)
@@ -133,13 +131,6 @@ def storage(place: str) -> dict[str, str]:
         "GCE_METADATA_ROOT": place,
         "METADATA_SERVER_DETECTION": "assume-present",
     }
-
-
-def gcloud(rest: str) -> dict[str, str]:
-    """Return the variables that point gcloud at the service at the sandbox level without namespaces, where
-    Google's names lead to Google. The client libraries have no such variables. `rest`: the service's URL."""
-    apis = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
-    return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in apis}
 
 
 def trust() -> dict[str, str]:
