@@ -3,6 +3,7 @@ in the slots' files."""
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from msgspec.structs import replace
 from trainshed.core.capacity import Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
-from trainshed.engines.launch.documents import Revealed, revealed
-from trainshed.engines.launch.where import BuildPlace
+from trainshed.engines.launch.documents import Revealed, hosts_text, launch_document, revealed
+from trainshed.engines.launch.where import BuildPlace, Where, intercepted
 from trainshed.engines.local import machine, spawner
 from trainshed.engines.local.autopsies import Autopsies, Keeping
 from trainshed.engines.local.findings import probe_latest
-from trainshed.engines.local.gangs import Gangs, Shims
+from trainshed.engines.local.gangs import Gang, Gangs
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
@@ -67,21 +69,13 @@ class LocalEngine:
         self._spawner = Spawner(zygote)
         self._tasks = Crew()
         self._preloaders = Preloaders(self._layout.preloaders, options.warm_idle)
-        self._shims = Shims(
-            self._layout,
-            self._streams,
-            self._probe,
-            options,
-            self._spawner,
-            preloaders=self._preloaders,
-        )
         self._sweeper = Sweeper(self._layout.trash)
         self._autopsies = Autopsies(
             self._layout, options.keeping, options.now, self._sweeper.later, self._spawner
         )
         #: None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
-        self._reconciler = Reconciler(self._shims.request, options.lease)
+        self._reconciler = Reconciler(self._fork, options.lease)
         self._gangs = Gangs(
             self._layout,
             self._probe,
@@ -227,7 +221,7 @@ class LocalEngine:
         EngineUnavailable."""
         gang = self._gangs.of(job_uid, attempt)
         if gang:
-            await asyncio.to_thread(self._shims.hosts, gang, job_uid, attempt, hosts)
+            await asyncio.to_thread(self._hosts, gang, job_uid, attempt, hosts)
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         gang = self._gangs.of(job_uid, attempt)
@@ -309,17 +303,57 @@ class LocalEngine:
             for slot_handle, plan, masked in some:
                 key = plan.job_uid, plan.attempt
                 if key not in hosts:
-                    hosts[key] = self._shims.hosts(self._gangs.of(*key), *key, plan.hosts)
-                document = self._shims.document(slot_handle, hosts[key], plan, masked)
-                documents.append((slot_handle, plan.incarnation, document))
+                    hosts[key] = self._hosts(self._gangs.of(*key), *key, plan.hosts)
+                where = Where(
+                    host=self._probe.host,
+                    shared=self._options,
+                    slot=slot_handle.slot,
+                    directory=slot_handle.directory,
+                    hosts=hosts[key],
+                    logs=self._streams.directory(StreamSource(*key, plan.replica)),
+                )
+                document = launch_document(
+                    plan, where, masked=masked, beginning=self._preloaders.beginning
+                )
+                documents.append((slot_handle, plan.incarnation, document.to_message()))
         return documents
+
+    def _hosts(
+        self, gang: Gang, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
+    ) -> Path:
+        """Bring the gang's hosts file up to date and return its path. `hosts`: (name, address) of replicas on
+        other machines as well. Raises EngineUnavailable, also if the disk is full."""
+        slots = [slot_handle.slot for slot_handle in gang.values()]
+        text = hosts_text(slots, hosts, intercepted(self._probe.host, self._options))
+        try:
+            self._layout.require_room()
+            if (machine_hosts := self._probe.machine_hosts) is not None:
+                machine_hosts.write(hosts)
+            return self._layout.write_hosts(job_uid, attempt, text)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the hosts of job {job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
 
     async def _request(self, slot_handle: SlotHandle) -> None:
         try:
-            await self._shims.request(slot_handle)
+            await self._fork(slot_handle)
         except (EngineUnavailable, OSError):
             # The others are started nevertheless; the reconciler retries this one, or gives it up.
             self._reconciler.reconcile(slot_handle)
+
+    async def _fork(self, slot_handle: SlotHandle) -> None:
+        """Have the zygote fork the slot's shim, and listen to it from its first moment. Raises
+        EngineUnavailable, OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            slot_handle.attach(ours)
+            message = {"slot": str(slot_handle.directory), "plan": slot_handle.plan or {}}
+            try:
+                await self._spawner.request(message, theirs)
+            except BaseException:
+                slot_handle.close()
+                raise
 
     def _may_not_start(self, slot_handle: SlotHandle, incarnation: int) -> bool:
         stopped = self._layout.is_stopped(slot_handle.job_uid, slot_handle.attempt)

@@ -1,30 +1,18 @@
-"""Gives gangs their slots and has shims started in them.
-
-`Gangs` gives slots out, records them, moves them to other nodes and takes them back. `Shims` writes down what
-a shim needs and has the zygote fork it.
-"""
+"""Gives gangs their slots: it records them, moves them to other nodes and takes them back."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.streams import StreamSource
-from trainshed.engines.launch.documents import hosts_text, launch_document
-from trainshed.engines.launch.where import SharedPaths, Where, intercepted
 from trainshed.engines.local import machine, places
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.slot_handle import SlotHandle
-from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
-from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import in_turns
 from trainshed.replica import protocol
 
@@ -201,80 +189,3 @@ def _is_free(address: str, port: int, *, again: bool) -> bool:
         except OSError:
             return False
     return True
-
-
-class Shims:
-    """Composes the launch documents of an engine's shims, and requests shims from the zygote."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        streams: FileStreams,
-        host_probe: HostProbe,
-        shared: SharedPaths,
-        spawner: Spawner,
-        *,
-        preloaders: Preloaders,
-    ) -> None:
-        self._layout = layout
-        self._preloaders = preloaders
-        self._streams = streams
-        #: It has explored the machine before the first document.
-        self._probe = host_probe
-        self._shared = shared
-        self._spawner = spawner
-
-    def hosts(
-        self,
-        gang: Mapping[ReplicaId, SlotHandle],
-        job_uid: JobUid,
-        attempt: int,
-        hosts: Sequence[tuple[str, str]],
-    ) -> Path:
-        """Bring the gang's hosts file up to date and return its path. `hosts`: (name, address) of replicas on
-        other machines as well. Raises EngineUnavailable, also if the disk is full."""
-        slots = [slot_handle.slot for slot_handle in gang.values()]
-        text = hosts_text(slots, hosts, intercepted(self._probe.host, self._shared))
-        try:
-            self._layout.require_room()
-            if (machine_hosts := self._probe.machine_hosts) is not None:
-                machine_hosts.write(hosts)
-            return self._layout.write_hosts(job_uid, attempt, text)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the hosts of job {job_uid} cannot be written down ({error}); make room and try again"
-            ) from error
-
-    def document(
-        self, slot_handle: SlotHandle, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]
-    ) -> protocol.Message:
-        """Compose the document by which the slot's shim starts the program. Raises EngineUnavailable."""
-        logs = self._streams.directory(StreamSource(plan.job_uid, plan.attempt, plan.replica))
-        where = Where(
-            host=self._probe.host,
-            shared=self._shared,
-            slot=slot_handle.slot,
-            directory=slot_handle.directory,
-            hosts=hosts,
-            logs=logs,
-        )
-        return launch_document(
-            plan,
-            where,
-            masked=masked,
-            beginning=self._preloaders.beginning,
-        ).to_message()
-
-    async def request(self, slot_handle: SlotHandle) -> None:
-        """Have the zygote fork the slot's shim, and listen to it from its first moment. Raises
-        EngineUnavailable, OSError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            slot_handle.attach(ours)
-            plan = slot_handle.plan or {}
-            message = {"slot": str(slot_handle.directory), "plan": plan}
-            try:
-                await self._spawner.request(message, theirs)
-            except BaseException:
-                slot_handle.close()
-                raise
