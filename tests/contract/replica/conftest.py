@@ -111,7 +111,8 @@ class Place:
 
     def up(self, line: Line) -> None:
         """Wait until the program has written a line."""
-        line.hear("lines")
+        message = line.hear("lines", "exited", "lost", "refused")
+        assert message["e"] == "lines", (message, self.texts())
 
     def log(self) -> list[dict[str, object]]:
         return [

@@ -1,6 +1,7 @@
 """Relays of a test's own, without a shim, and what stands behind them."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -17,6 +18,12 @@ IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
 
 NOW = 1_760_000_000.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def own_address(number: int) -> str:
+    """Return an address of replicas of this process alone, 0 or 1: other tests may run at the same time."""
+    high, middle, low = (os.getpid() % 2**19).to_bytes(3)
+    return f"127.{112 + 8 * number + high}.{middle}.{low}"
 
 
 def heard(connection: socket.socket, size: int) -> bytes:

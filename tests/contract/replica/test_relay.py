@@ -1,13 +1,14 @@
 """A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
 
 from tests.contract.replica.conftest import Place
-from tests.contract.replica.relays import IDENTITY, Behind
+from tests.contract.replica.relays import IDENTITY, Behind, own_address
 
-PRINTS = """
+ADDRESS = own_address(0)
+PRINTS = f"""
 import socket
 for _ in range(2):
-    with socket.create_connection(('127.77.0.9', 23456)) as connection:
-        connection.sendall(b'{"project": "p2"}\\n')
+    with socket.create_connection(('{ADDRESS}', 23456)) as connection:
+        connection.sendall(b'{{"project": "p2"}}\\n')
         connection.shutdown(socket.SHUT_WR)
         print(connection.recv(100).decode())
 """
@@ -21,7 +22,7 @@ def test_every_connection_begins_with_the_line_that_says_whose_it_is(
         PRINTS,
         storage_socket=behind.path,
         storage_port=23456,
-        address="127.77.0.9",
+        address=ADDRESS,
         identity=IDENTITY.decode(),
     )
     for number in range(2):

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
-from tests.contract.replica.relays import IDENTITY, Behind
+from tests.contract.replica.relays import IDENTITY, Behind, own_address
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.serve import certificates
 
-ADDRESS, PORT = "127.77.0.21", 23456
-OTHER_ADDRESS = "127.77.0.22"
+ADDRESS, OTHER_ADDRESS = own_address(0), own_address(1)
+PORT = 23456
 OTHER_USERS = (OWN[0] - OWN[1], OWN[1])
 
 CALLS = f"""

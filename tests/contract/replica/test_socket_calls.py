@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.contract.replica.conftest import Place
+from tests.contract.replica.relays import own_address
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.system import kernel
 
-OWN, ANOTHERS = "127.77.3.1", "127.77.3.2"
+OWN, ANOTHERS = own_address(0), own_address(1)
 KEPT = 23480
 FIELDS = {"address": OWN, "cluster_port": 23470, "kept_ports": (KEPT,)}
 
