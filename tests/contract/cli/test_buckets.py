@@ -106,15 +106,29 @@ def test_no_object_leaves_the_directory_that_was_named(
 def test_what_somebody_put_in_the_way_is_not_written_to(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
-    """A copy is a draft first, whose name anybody can foresee; a pipe would be waited for without end."""
+    """A pipe would be waited for without end."""
     (tmp_path / "kept").write_text("mine")
-    (tmp_path / ".a.txt.part").symlink_to(tmp_path / "kept")
-    result = trainshed("buckets", "cp", "gs://b/d/a.txt", f"{tmp_path}/")
-    assert (result.exit_code, (tmp_path / "kept").read_text()) == (0, "mine")
+    (tmp_path / "a.txt").symlink_to(tmp_path / "kept")
+    assert trainshed("buckets", "cp", "gs://b/d/a.txt", f"{tmp_path}/").exit_code == 0
+    assert (tmp_path / "kept").read_text() == "mine"
     assert (tmp_path / "a.txt").read_text() == "d/a.txt"
+    below = trainshed("buckets", "cp", "gs://b/d/a.txt", f"{tmp_path}/kept/a.txt")
+    assert "kept/a.txt cannot be written: " in below.stderr
     os.mkfifo(tmp_path / "pipe")
     refused = trainshed("buckets", "cp", "-r", str(tmp_path), "gs://b/up")
     assert "pipe is not an ordinary file" in refused.stderr
+
+
+def test_a_name_may_be_as_long_as_a_files_and_is_utf_8(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    name = "n" * 255
+    service.on("GET", f"{OBJECTS}/{name}", b"x")
+    assert trainshed("buckets", "cp", f"gs://b/{name}", f"{tmp_path}/").exit_code == 0
+    assert (tmp_path / name).read_text() == "x"
+    (tmp_path / "caf\udce9").touch()
+    refused = trainshed("buckets", "cp", f"{tmp_path}/caf\udce9", "gs://b")
+    assert (refused.exit_code, "it is not UTF-8" in refused.stderr) == (1, True)
 
 
 def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: FakeService) -> None:

@@ -1,5 +1,6 @@
 """`trainshed run`: what is packed, what is asked of the service, and what is told before."""
 
+import csv
 import io
 import json
 import os
@@ -123,11 +124,14 @@ def test_a_packed_program_finds_its_files_and_its_arguments(
 ) -> None:
     """As a replica runs it: installed, with a working directory that holds nothing. What it has changed there
     is not overwritten when it is started again."""
+    (program / 'lib/a, "b"').touch()
     packed = pack(program / path, entry, ())
     installed, work = tmp_path / "installed", tmp_path / "work"
     work.mkdir()
     with zipfile.ZipFile(io.BytesIO(packed.packages[0].content)) as wheel:
         wheel.extractall(installed)
+        record = wheel.read("trainshed_program-1.0.dist-info/RECORD").decode()
+        assert [name for name, *_ in csv.reader(io.StringIO(record))] == wheel.namelist()
 
     def run() -> str:
         return subprocess.run(
@@ -182,6 +186,11 @@ def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PackagingError, match="pipe is not an ordinary file"):
         pack(tmp_path, "", ())
+    for name in ("caf\udce9", "a\nb"):
+        (tmp_path / name).touch()
+        with pytest.raises(PackagingError, match="has characters that no package can have"):
+            pack(tmp_path, "", ())
+        (tmp_path / name).unlink()
     (tmp_path / "note.ipynb").touch()
     with pytest.raises(PackagingError, match="jupyter nbconvert --to script"):
         pack(tmp_path / "note.ipynb", "", ())

@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +28,10 @@ class Place:
 
     bucket: str
     name: str = ""
+
+    def __post_init__(self) -> None:
+        if any("\ud800" <= character <= "\udfff" for character in f"{self}"):
+            raise click.ClickException(f"{str(self)!r} is no place in a bucket: it is not UTF-8.")
 
     @staticmethod
     def parse(text: str) -> "Place":
@@ -231,11 +237,10 @@ def _local(target: str, inner: str, *, recursive: bool) -> Path:
 
 
 def _save(chunks: Iterator[bytes], goal: Path) -> None:
-    draft = goal.with_name(f".{goal.name}.part")
+    # The goal's own name may be as long as one can be.
+    draft = goal.with_name(f".{token_hex(8)}.part")
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
-        # What an earlier copy left, or a link that somebody put there, is not written to.
-        draft.unlink(missing_ok=True)
         with draft.open("xb") as file:
             for chunk in chunks:
                 file.write(chunk)
@@ -243,7 +248,8 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
     except OSError as failure:
         raise click.ClickException(f"{goal} cannot be written: {failure.strerror}.") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
 
 
 def _to_bucket(

@@ -5,6 +5,7 @@ files make the same bytes.
 """
 
 import ast
+import csv
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from unicodedata import category
 
 from trainshed.cli.sdist import (
     PROJECT_ARCHIVE,
@@ -319,6 +321,11 @@ def _program(
 def _require_packable(files: Mapping[str, Path], root: Path) -> None:
     """Raise PackagingError if the files are too large together, or one cannot be packed, before any is
     read. Links may not lead to other files: a stranger's program could name a user's keys."""
+    for name in files:
+        if not {category(character) for character in name}.isdisjoint({"Cc", "Cs"}):
+            raise PackagingError(
+                f"{name!r} in {root} has characters that no package can have. Rename it, or move it out."
+            )
     sizes = {relative: size_of(path) for relative, path in files.items()}
     packed = set(files.values())
     for path in packed:
@@ -358,8 +365,9 @@ def _wheel(
             b"Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         ),
     }
-    record = "".join(f'"{name}",,\n' if "," in name else f"{name},,\n" for name in members)
-    members[f"{_INFO}/RECORD"] = (record + f"{_INFO}/RECORD,,\n").encode()
+    record = io.StringIO()
+    csv.writer(record).writerows((name, "", "") for name in (*members, f"{_INFO}/RECORD"))
+    members[f"{_INFO}/RECORD"] = record.getvalue().encode()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
