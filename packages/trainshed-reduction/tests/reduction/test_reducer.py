@@ -2,6 +2,7 @@
 spec/reduction#losses."""
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.commands import execute
 from tests.reduction.reducers import environment
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
 from trainshed_reduction import proof, variables
@@ -120,23 +120,17 @@ def test_what_it_cannot_begin_with_it_says(
     assert not output.out
 
 
-def test_without_the_part_in_c_it_says_so(tmp_path: Path) -> None:
-    """spec/reduction#reports: to the service, and on standard error."""
-    report = tmp_path / "report.json"
-    ended = execute(
-        sys.executable,
-        "-m",
-        "trainshed_reduction.reducer",
-        env={
-            **environment(TRAINSHED_REDUCTION_REPORT_FILE=str(report)),
-            variables.NATIVE: str(tmp_path),
-            variables.TOKEN: TOKEN.decode(),
-            variables.LISTEN: "127.0.0.1:0",
-        },
-    )
-    assert ended.returncode == 2
-    (note,) = json.loads(report.read_text())["notes"]
-    assert note["severity"] == "WARNING"
-    assert note["text"] in ended.stderr
-    assert "need the package's part in C" in note["text"]
-    assert "was not built" in note["text"]
+def test_without_the_part_in_c_it_says_so_once(tmp_path: Path) -> None:
+    """spec/reduction#reports: to the service, or on standard error; it stays, as it would be started again."""
+    fields = {
+        **environment(),
+        variables.NATIVE: str(tmp_path),
+        variables.TOKEN: TOKEN.decode(),
+        variables.LISTEN: "127.0.0.1:0",
+    }
+    command = [sys.executable, "-m", "trainshed_reduction.reducer"]
+    with subprocess.Popen(command, env=fields, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert "need the package's part in C" in process.stderr.readline()
+        process.terminate()
+        assert (process.wait(SECONDS), process.stderr.read()) == (0, "")

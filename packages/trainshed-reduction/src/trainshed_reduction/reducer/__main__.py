@@ -137,8 +137,12 @@ def main() -> int:
     native = library.load()
     if native is None:
         text = f"reducers need the package's part in C: {library.reason()}"
-        reports.note("no part in C", text, "WARNING")
-        return _fail(text)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        if not reports.note("no part in C", text, "WARNING"):
+            _fail(text)
+        # Whoever ended here would be started again, only to say the same.
+        signal.sigwait(_ENDING)
+        return 0
     try:
         listener = listen(settings.address)
     except OSError as error:
