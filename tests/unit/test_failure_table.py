@@ -176,6 +176,9 @@ def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
     assert error is not None
     assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
     assert error.tail == log
+    error = judge(ended(exited(1, tail=f"ValueError: rows\n{'x' * 5000}")), FRESH, RULES).error
+    assert error is not None and f"Error. \n…{'x' * 2000}\n" in error.message
+    assert error.reason == "ValueError: rows"
 
 
 def test_the_out_of_disk_message_says_what_to_do() -> None:

@@ -121,7 +121,7 @@ def test_what_it_cannot_begin_with_it_says(
 
 
 def test_without_the_part_in_c_it_says_so_once(tmp_path: Path) -> None:
-    """spec/reduction#reports: to the service, or on standard error; it stays, as it would be started again."""
+    """spec/reduction#reports: to the service, or on standard error. It stays, or it would be begun anew."""
     fields = {
         **environment(),
         variables.NATIVE: str(tmp_path),

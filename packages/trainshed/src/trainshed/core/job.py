@@ -195,7 +195,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True):
     ended: Nanos
     #: Lines written to the log in all, so that readers know the log is whole.
     log_lines: int = 0
-    #: The last lines of the log, at most 2 kB, for the public error message.
+    #: Of a program that failed, the last lines of its log: at most 8 KiB.
     tail: str = ""
     #: How many other processes of the replica were killed at the memory limit.
     child_oom: int = 0

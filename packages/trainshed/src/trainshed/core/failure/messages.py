@@ -18,6 +18,8 @@ RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 INTERNAL = 13
 
+_LONGEST_BODY: Final = 2000
+"""Characters of the last lines in a message."""
 _MORE: Final = "To find out more about why your job exited please check the logs: "
 _PUBLIC: Final = "https://console.cloud.google.com"
 INTERNAL_ERROR_MESSAGE = "Internal error occurred for the current attempt"
@@ -68,7 +70,7 @@ def _text(message: Message, evidence: Evidence) -> str:
     replica = evidence.public_name
     match message:
         case Message.USER_CODE:
-            return _user_code(evidence, evidence.status or 0, _tail(evidence))
+            return _user_code(evidence, evidence.status or 0, _body(evidence))
         case Message.PACKAGE:
             return _unprepared(evidence)
         case Message.NONE | Message.DATA | Message.CANCELLED:
@@ -87,7 +89,7 @@ def _text(message: Message, evidence: Evidence) -> str:
             )
         case Message.LOST:
             if evidence.exit is not None:
-                return _user_code(evidence, evidence.status or 0, _tail(evidence))
+                return _user_code(evidence, evidence.status or 0, _body(evidence))
             return f"The replica {replica} was lost: {evidence.text}."
         case Message.STOCK_OUT:
             return (
@@ -124,6 +126,11 @@ def _filled(own: str, evidence: Evidence) -> str:
 def _tail(evidence: Evidence) -> str:
     lines = evidence.exit.tail.strip().split("\n") if evidence.exit else ()
     return "\n".join(map(_shown, lines))
+
+
+def _body(evidence: Evidence) -> str:
+    tail = _tail(evidence)
+    return tail if len(tail) <= _LONGEST_BODY else f"…{tail[-_LONGEST_BODY:]}"
 
 
 def _shown(line: str) -> str:

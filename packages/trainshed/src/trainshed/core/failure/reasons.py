@@ -46,9 +46,13 @@ _OTHERS: Final = re.compile(
 """Lines by which other programs tell an error."""
 _WEAK: Final = re.compile(
     r"(?i)(?:\d+ (?:error|warning)s?|0 failed|execution halted|.*core dumped\)?|make\S*: \*\*\* "
-    r"|npm \S+ a complete log)"
+    r"|npm \S+ a complete log|.*failed \(exitcode: )"
 )
 """Lines like these that tell nothing."""
+_ROOT_CAUSE: Final = re.compile(
+    r"\A\S*ChildFailedError:\n(?s:.*)Root Cause[^=]*?\brank +: (\d+)[^=]*?exitcode +: (\S+)"
+)
+"""What torchrun says of the process that failed first, in a frame behind its own error."""
 _SIGNALS: Final = {
     signal.SIGABRT: "it aborted itself",
     signal.SIGSEGV: "a segmentation fault in native code",
@@ -145,6 +149,8 @@ def _last_told(lines: Sequence[str]) -> str:
 def _with_more(lines: Sequence[str], index: int) -> str:
     """Return a line, with those behind it that belong to what it says."""
     text, behind = lines[index].strip(), [line.strip() for line in lines[index + 1 : index + 3]]
+    if root := _ROOT_CAUSE.search("\n".join(lines[index:])):
+        return f"{text} rank {root[1]} ended with status {root[2]}"
     if behind and (_GOES_ON.search(text) or behind[0].startswith(": ")):
         return " ".join(filter(None, (text, *behind)))
     return text

@@ -20,10 +20,10 @@ from trainshed.replica.system import loop
 
 SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
-TAIL_BYTES = 2048
+TAIL_BYTES = 8192
 PROGRESS_SECONDS = 10.0
 """How often a line that is overwritten all the time is written down while it goes on."""
-_TAIL_LINES = 40
+_TAIL_LINES = 120
 _MADE_AT = "Original stack trace for '"
 """What TensorFlow 1 puts before where an operation was made, dozens of lines behind the error."""
 _CUT = "…".encode()
@@ -181,7 +181,7 @@ class Segments:
 
     def seal(self) -> tuple[int, str]:
         """Close the log for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the
-        number of lines and the last output (at most 2 kB, "…" where it is cut)."""
+        number of lines and the last output (at most 8 KiB, "…" where it is cut)."""
         self.sync()  # Syncing a new file makes its name durable as well (`journal.append`).
         self._file.close()
         tail = "\n".join(self._tail).encode("utf-8")

@@ -432,7 +432,7 @@ class Shim:
             "started": self._started,
             "ended": self._ended,
             "log_lines": lines,
-            "tail": tail.replace(self._work, ""),
+            "tail": tail.replace(self._work, "") if self._status else "",
             "child_oom": child_oom,
             "stopped": self._stopped,
             "stalled": self._stalled,
