@@ -158,7 +158,7 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
         waits = "it has not fired yet"
         if job.state.is_final:
             waits = "it never fired: the job was over before" + (
-                f" a line matched {drill.at_line!r}" if drill.at_line else " its time came"
+                f" a line matched {drill.at_line!r}" if drill.at_line else " its replica ran"
             )
         return records.ResumeFinding(drill=shown, why=waits, advice=waits + ".")
     hit, progress = finding.hit, finding.progress
