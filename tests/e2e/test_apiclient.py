@@ -79,7 +79,6 @@ def finished(ml: Any, service: Service) -> dict[str, Any]:
 def test_a_job_with_workers_in_an_image(finished: dict[str, Any], service: Service) -> None:
     """The job directory comes last. What programs are told of their cluster: unit/test_cluster_launch.py."""
     assert finished["trainingInput"]["workerCount"] == "1", "int64 is text in public JSON"
-    assert finished["trainingOutput"]["consumedMLUnits"] > 0
     assert finished["labels"] == {"team": "red"}
     directory = str(["--job-dir", f"gs://{BUCKET}/census"])
     assert directory in service.lines(REF, "workerpool0-0")

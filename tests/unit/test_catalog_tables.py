@@ -19,25 +19,12 @@ def test_accelerated_machines_say_which_accelerators_they_take() -> None:
             assert set(choices) <= set(machines.accelerator_types(api)), machine.name
 
 
-def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
-    """facts/machines#ml-units: the tiers' prices are the sums of their machines' prices."""
-    prices = {
-        "BASIC": 0.3878,
-        "STANDARD_1": 4.0571,
-        "PREMIUM_1": 33.7829,
-        "BASIC_GPU": 1.6939,
-    }
-    assert set(machines.predefined_tiers()) == set(prices)
-    for tier, pools in machines.predefined_tiers().items():
-        total = 0.0
-        for pool in pools:
-            assert pool.machine_type in machines.machine_types()
-            units = machines.units_per_hour(
-                pool.machine_type, pool.accelerator_type, pool.accelerator_count
-            )
-            assert units is not None
-            total += units * pool.count
-        assert total == pytest.approx(prices[tier], abs=1e-3)
+def test_tiers_use_known_machines() -> None:
+    tiers = machines.predefined_tiers()
+    assert set(tiers) == {"BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU"}
+    assert {pool.machine_type for pools in tiers.values() for pool in pools} <= set(
+        machines.machine_types()
+    )
 
 
 def test_every_listed_image_is_read() -> None:
@@ -143,14 +130,3 @@ def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(unknown: str, n
 def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
     """spec/submit#defaults."""
     assert (images.pair_fault(version, python) == "") is legal
-
-
-def test_consumed_units() -> None:
-    """facts/machines#ml-units: whole minutes, ten node-minutes at least, as seen on a job of 6m26s."""
-    minute = machines.MINUTE
-    assert machines.consumed_units([0.3878], 386 * minute // 60) == 0.06
-    assert machines.consumed_units([0.3878] * 3, 5 * minute) == 0.1
-    assert machines.consumed_units([0.3878], 60 * minute) == 0.39
-    assert machines.consumed_units([0.3878], 0) == 0
-    assert machines.consumed_units([], minute) == 0
-    assert machines.units_per_hour("n4-standard-4") is None

@@ -247,7 +247,7 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
 
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
     """Return the Job message with a tuning job's trials. A list does not read the trials' jobs, of which
-    there may be very many, and so leaves out the consumed units."""
+    there may be very many: it shows the state of each trial as its study knows it."""
     services, evidence = call.services, NOTHING_TRIED
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))

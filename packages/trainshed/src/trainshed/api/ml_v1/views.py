@@ -3,14 +3,12 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from google.protobuf.message import Message
 from msgspec import Struct
 
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.core.catalog.machines import consumed_units, units_per_hour
-from trainshed.core.job import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines import Pipeline
@@ -58,16 +56,8 @@ def set_outputs(
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.started)
     set_micros(view.end_time, record.ended)
-    match record:
-        case Job():
-            if record.ended and (consumed := _consumed(record)):
-                view.training_output.consumed_ml_units = consumed
-        case TuningJob():
-            _set_tuning_output(view.training_output, record, evidence)
-        case Pipeline():
-            raise ValueError(f"{record.name}: ml v1 has no pipelines")
-        case _:
-            assert_never(record)
+    if isinstance(record, TuningJob):
+        _set_tuning_output(view.training_output, record, evidence)
     if message := _error_message(record):
         view.error_message = message
     view.labels.clear()
@@ -84,8 +74,6 @@ def _set_tuning_output(output: Any, record: TuningJob, evidence: Evidence) -> No
     states = {job.parent.trial: job.state for job in evidence.jobs if job.parent is not None}
     for trial in sorted(evidence.trials, key=lambda trial: _rank(trial, metric)):
         _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
-    if consumed := sum(_consumed(trial_job) for trial_job in evidence.jobs if trial_job.ended):
-        output.consumed_ml_units = round(consumed, 2)
 
 
 def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:
@@ -129,19 +117,3 @@ def _error_message(record: Work) -> str:
     if record.state is JobState.CANCELLING and decided is not None and decided.error is not None:
         return decided.error.message
     return ""
-
-
-def _consumed(record: Job) -> float:
-    running = record.ended - record.started if record.started else 0
-    rates = (rate for pool_ in record.spec.pools for rate in _rates(pool_))
-    return consumed_units(rates, running)
-
-
-def _rates(pool_: WorkerPool) -> tuple[float, ...]:
-    """Return the units per hour of each node of a pool; () for machines that the public table has no price
-    for."""
-    devices = pool_.machine.accelerators
-    rate = units_per_hour(
-        pool_.machine.type, devices.type if devices else "", devices.count if devices else 0
-    )
-    return () if rate is None else (rate,) * pool_.replica_count

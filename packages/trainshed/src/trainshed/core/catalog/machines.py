@@ -1,12 +1,12 @@
-"""Machine types: the size of each, how much of its memory a replica may use, its price in ML units, and which
-accelerators go with it.
+"""Machine types: the size of each, how much of its memory a replica may use, and which accelerators go with
+it.
 
 Source: facts/machines#accelerators; for the K80 older tables, since the samples of both services still ask
 for it. Published gigabytes are GiB. TPUs are left out: no node has any.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -20,8 +20,6 @@ EVICTION_RESERVE = 100 * 2**20
 _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
 """(GiB of this tier, per cent of it that the platform keeps); above all tiers 2 per cent."""
 _RESERVED_ABOVE = 2
-MINUTE = 60 * 10**9
-_MINIMUM_NODE_MINUTES = 10
 
 
 class MachineType(Struct, frozen=True):
@@ -142,40 +140,6 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
         )
         for name, pools in table("tiers")["tiers"].items()
     }
-
-
-def units_per_hour(
-    machine_type: str, accelerator_type: str = "", accelerator_count: int = 0
-) -> float | None:
-    """Return the ML units that one node costs in an hour by the public table of November 2019
-    (facts/machines#ml-units); None = the table has no price for it.
-
-    A legacy type's price includes its accelerators.
-    """
-    data = table("ml_units")
-    if machine_type in data["legacy"]:
-        return data["legacy"][machine_type]
-    base = data["computeEngine"].get(machine_type)
-    if base is None or accelerator_count == 0:
-        return base
-    device = data["accelerators"].get(accelerator_type)
-    return None if device is None else base + device * accelerator_count
-
-
-def consumed_units(nodes: Iterable[float], running: int) -> float:
-    """Return the ML units of a job, as `ml` v1 reports them. Its `nodes` (units per hour each) ran for
-    `running` nanoseconds.
-
-    Whole minutes count, and at least ten node-minutes for the job; the sum has two decimals, as the service
-    was seen to round.
-    """
-    rates = list(nodes)
-    minutes = -(-max(running, 0) // MINUTE)
-    node_minutes = minutes * len(rates)
-    if node_minutes == 0:
-        return 0.0
-    units = sum(rates) * minutes / 60
-    return round(units * max(1.0, _MINIMUM_NODE_MINUTES / node_minutes), 2)
 
 
 K80 = "NVIDIA_TESLA_K80"
