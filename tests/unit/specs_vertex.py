@@ -27,18 +27,6 @@ def with_gpus(kind: str, count: int, machine_type: str = "n1-standard-4") -> Req
     return machine(machineType=machine_type, acceleratorType=kind, acceleratorCount=count)
 
 
-def flex(**changes: Any) -> Request:
-    scheduling = {"strategy": "FLEX_START", **changes}
-    first = pool(
-        machineSpec={
-            "machineType": "g2-standard-4",
-            "acceleratorType": "NVIDIA_L4",
-            "acceleratorCount": 1,
-        }
-    )
-    return custom_job(first, scheduling=scheduling)
-
-
 def labelled(**labels: str) -> Request:
     return {**custom_job(), "labels": labels}
 

@@ -14,7 +14,6 @@ from tests.unit.specs_requests import (
 from tests.unit.specs_vertex import (
     FIRST,
     POOLS,
-    flex,
     labelled,
     machine,
     variables,
@@ -26,7 +25,6 @@ MACHINE, PACKAGE, CONTAINER = (
     f"{FIRST}.{part}" for part in ("machine_spec", "python_package_spec", "container_spec")
 )
 OUTPUT = "job_spec.base_output_directory.output_uri_prefix"
-STRATEGY = "job_spec.scheduling.strategy"
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "long display name": ({**custom_job(), "displayName": "x" * 129}, "display_name"),
@@ -134,8 +132,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         custom_job(scheduling={"timeout": "315576000000s"}),
         "job_spec.scheduling.timeout",
     ),
-    "FLEX_START without GPUs": (custom_job(scheduling={"strategy": "FLEX_START"}), STRATEGY),
-    "FLEX_START over seven days": (flex(timeout="604801s"), "job_spec.scheduling.timeout"),
     "label key beginning with a dash": (labelled(**{"-a": "b"}), "labels.-a"),
     "label value with a space": (labelled(team="a b"), "labels.team"),
     "long label value": (labelled(team="x" * 64), "labels.team"),
@@ -254,10 +250,3 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, off."
     assert "no number of at least 4096" in faults[wrong[1]]
     assert f"{MACHINE}.machine_type" not in faults
-
-
-def test_flex_start_needs_one_configuration() -> None:
-    """facts/lifecycle#scheduling."""
-    request = flex()
-    request["jobSpec"]["workerPoolSpecs"].append(pool())
-    assert STRATEGY in violations(request)

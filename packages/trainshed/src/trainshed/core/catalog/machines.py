@@ -145,18 +145,6 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
 K80 = "NVIDIA_TESLA_K80"
 RETIRED = frozenset({K80})
 """Types that the public services no longer have; a job that asks for one is accepted, with a notice."""
-FLEX_START_TYPES = frozenset(
-    {
-        "NVIDIA_L4",
-        "NVIDIA_TESLA_A100",
-        "NVIDIA_A100_80GB",
-        "NVIDIA_H100_80GB",
-        "NVIDIA_H100_MEGA_80GB",
-        "NVIDIA_H200_141GB",
-        "NVIDIA_B200",
-    }
-)
-"""Types that the FLEX_START strategy may use (facts/lifecycle#scheduling)."""
 
 
 def accelerator_types(api: Api) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from trainshed.core import reducers
 from trainshed.core.catalog import images
-from trainshed.core.catalog.machines import FLEX_START_TYPES
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     Accelerators,
@@ -80,7 +79,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     """Read a CustomJobSpec of any message that has one. What is wrong is reported to the section's faults;
     the spec of a faulty request is of no use."""
     pools = read_pools(spec, runtimes)
-    scheduling = _read_scheduling(spec.section("scheduling"), pools)
+    scheduling = _read_scheduling(spec.section("scheduling"))
     if fault := syntax.service_account_fault(spec.text("serviceAccount")):
         spec.fault("serviceAccount", fault)
     _check_names(spec)
@@ -112,7 +111,7 @@ def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
     return replace(spec, warnings=(*spec.warnings, *more)) if more else spec
 
 
-def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Scheduling:
+def _read_scheduling(section: Section) -> Scheduling:
     strategy = _STRATEGIES.get(section.enum("strategy"))
     if strategy is None:
         section.fault("strategy", f"Choose {', '.join(s.value for s in Strategy)}.")
@@ -123,9 +122,8 @@ def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Schedul
     wait = section.duration("maxWaitDuration")
     if wait is not None and not 0 <= wait <= syntax.MAX_DURATION:
         section.fault("maxWaitDuration", "The wait must be positive, or 0s for no limit.")
-    if strategy is Strategy.FLEX_START:
-        _check_flex_start(section, timeout, pools)
-        wait = FLEX_START_WAIT if wait is None else wait
+    if strategy is Strategy.FLEX_START and wait is None:
+        wait = FLEX_START_WAIT
     no_retries = section.flag("disableRetries")
     return Scheduling(
         timeout=timeout,
@@ -135,25 +133,6 @@ def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Schedul
         disable_retries=no_retries,
         strategy=strategy,
     )
-
-
-def _check_flex_start(section: Section, timeout: int, pools: tuple[WorkerPool, ...]) -> None:
-    """Check what FLEX_START needs: newer GPUs, at most seven days, one machine configuration
-    (facts/lifecycle#scheduling)."""
-    if timeout > DEFAULT_TIMEOUT:
-        section.fault("timeout", "With the strategy FLEX_START the timeout is at most 604800s.")
-    configurations = {(pool.machine.type, pool.machine.accelerators) for pool in pools}
-    if len(configurations) > 1:
-        section.fault(
-            "strategy", "FLEX_START needs the same machine configuration in all worker pools."
-        )
-    kinds = {devices.type if devices else "" for _, devices in configurations}
-    if not kinds <= FLEX_START_TYPES:
-        section.fault(
-            "strategy",
-            "FLEX_START needs accelerators of one of these types: "
-            f"{', '.join(sorted(FLEX_START_TYPES))}.",
-        )
 
 
 def _check_names(spec: Section) -> None:
