@@ -48,23 +48,6 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
     assert house.woken == [1000]
 
 
-async def test_a_bucket_in_another_place_is_a_warning(house: House) -> None:
-    """spec/submit#warnings."""
-    house.buckets.locations["far"] = "EUROPE-WEST4"
-    far = {"outputUriPrefix": "gs://far/out"}
-    near = {"outputUriPrefix": "gs://bucket/out"}
-    warned = await created(house, jobSpec=custom_job(baseOutputDirectory=far)["jobSpec"])
-    silent = await created(house, jobSpec=custom_job(baseOutputDirectory=near)["jobSpec"])
-    assert [m for m in await warnings(house, warned) if "gs://far is in EUROPE-WEST4" in m]
-    assert not [m for m in await warnings(house, silent) if "gs://bucket" in m]
-
-
-async def warnings(house: House, name: str) -> list[str]:
-    job_id = name.rsplit("/", 1)[1]
-    timeline = (await house.result("GET", f"/trainshed/v1/jobs/{job_id}/timeline"))["entries"]
-    return [entry["message"] for entry in timeline if entry["kind"] == "warning"]
-
-
 async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
     """spec/submit#refusals: unknown field, unknown enum value and wrong type beside rules that are broken."""
     bad: dict[str, Any] = custom_job(pool(), pool(machineSpec={"machineType": "n1-standrd-4"}))

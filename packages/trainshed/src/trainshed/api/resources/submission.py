@@ -33,7 +33,6 @@ from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (
-    bucket_elsewhere,
     named_directories,
     not_mounted,
     without_gpus,
@@ -205,7 +204,6 @@ def _here(
     `metrics`: the ids of those that it measures, if it is a trial's."""
     spec = services.instead(display_name, spec, metrics)
     warnings = (
-        *_elsewhere(spec, services.buckets),
         *_not_mounted(spec, services.buckets),
         *_without_gpus(services, spec),
         *_without_shells(services, spec),
@@ -264,16 +262,6 @@ def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
         ),
         *(TimelineEntry(at, "warning", text) for text in spec.warnings),
     )
-
-
-def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
-    """Yield warnings for buckets that the job writes to and that are not where it runs
-    (spec/submit#warnings)."""
-    for uri in dict.fromkeys(filter(None, (spec.base_output_directory, spec.job_dir))):
-        bucket = uri[5:].partition("/")[0]
-        warning = bucket_elsewhere(bucket, buckets.bucket_location(bucket) or "", spec.region)
-        if warning:
-            yield warning
 
 
 def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:

@@ -91,23 +91,6 @@ def _nearly_secrets(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
                 )
 
 
-_CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}
-"""Multi-regions, with the beginning of the names of their regions."""
-
-
-def bucket_elsewhere(bucket: str, location: str, region: str) -> str:
-    """Return the warning about a bucket that is not where the job runs; "" = it is, or its location is not
-    known (spec/submit#warnings)."""
-    place = location.lower()
-    inside = region.startswith(_CONTINENTS[place]) if place in _CONTINENTS else place == region
-    if inside or not place:
-        return ""
-    return (
-        f"The bucket gs://{bucket} is in {location} and the job runs in {region}: the public service would "
-        "refuse that, or be slow. Here both are on this machine."
-    )
-
-
 def _idle(role: str, family: str) -> str:
     return (
         f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
