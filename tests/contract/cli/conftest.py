@@ -1,24 +1,23 @@
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.contract.cli.fake_service import TOKEN, FakeService, serve
+from tests.contract.cli.fake_service import TOKEN, FakeService, Invoke, serve
 from trainshed.cli.commands import Group, register
 from trainshed.cli.text.moments import parse_moment
 
 NOW = parse_moment("2026-11-20T06:01:00Z")
-Invoke = Callable[..., Result]
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[FakeService]:
+def service(tmp_path: Path, trainshed: Invoke) -> Iterator[FakeService]:
     """A fake service, found through the data directory of the test."""
-    fake = FakeService()
+    fake = FakeService(trainshed)
     server = serve(fake)
     write_service_file(tmp_path, fake.address)
     yield fake

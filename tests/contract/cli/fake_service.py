@@ -6,11 +6,13 @@ Its answers have the shapes that `trainshed.wire.trainshed_v1` describes.
 import json
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from click.testing import Result
 
 TOKEN = "tok-en"
 
@@ -36,13 +38,16 @@ class Stream:
 
 
 Reply = dict[str, Any] | bytes | Stream
+Invoke = Callable[..., Result]
+"""Runs a command line."""
 
 
 @dataclass
 class FakeService:
     """`replies`: (method, decoded path) to (status, reply), or a list of these, taken one by one, the last
-    one for ever."""
+    one for ever. `cli`: runs a command line that finds it."""
 
+    cli: Invoke
     replies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
     sent: list[Asked] = field(default_factory=list[Asked])
     address: str = ""

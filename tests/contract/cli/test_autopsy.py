@@ -137,10 +137,10 @@ def test_a_header_without_end_takes_no_memory(
     assert "broke off (a header of it is longer than 1 MiB)" in done.output
 
 
-def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Invoke) -> None:
+def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:
     service.refuse("POST", f"{JOB}:shell", 400, "It is over.")
     for command in ("shell", "autopsy"):
-        done = trainshed("jobs", command, "7")
+        done = service.cli("jobs", command, "7")
         assert done.exit_code == 1
         assert "It is over." in done.output
     assert json.loads(service.sent[-1].body) == {"replica": "", "autopsy": True}

@@ -27,17 +27,15 @@ def bucket(service: FakeService) -> FakeService:
     return service
 
 
-def test_a_directory_is_listed_with_what_is_below_it(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_a_directory_is_listed_with_what_is_below_it(service: FakeService) -> None:
     service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [stored("d/a.txt", 2048)]})
-    result = trainshed("buckets", "ls", "gs://b/d")
+    result = service.cli("buckets", "ls", "gs://b/d")
     assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "kB"]
     assert [request.query["prefix"] for request in service.sent] == ["d", "d/"]
     service.on("GET", OBJECTS, {})
-    assert "There is nothing at gs://b/x." in trainshed("buckets", "ls", "gs://b/x").stderr
+    assert "There is nothing at gs://b/x." in service.cli("buckets", "ls", "gs://b/x").stderr
     service.on("GET", "/storage/v1/b", {})
-    assert trainshed("buckets", "ls", "--project", "q").exit_code == 0
+    assert service.cli("buckets", "ls", "--project", "q").exit_code == 0
     assert service.sent[-1].query["project"] == "q"
 
 
@@ -93,11 +91,11 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
 
 
 def test_no_object_leaves_the_directory_that_was_named(
-    trainshed: Invoke, service: FakeService, tmp_path: Path
+    service: FakeService, tmp_path: Path
 ) -> None:
     service.on("GET", OBJECTS, {"items": [stored("d/../../evil")]})
     service.on("GET", f"{OBJECTS}/d/../../evil", b"x")
-    result = trainshed("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
+    result = service.cli("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
     assert result.exit_code == 1
     assert "cannot be a file below" in result.stderr
     assert not (tmp_path.parent / "evil").exists()

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService
 from trainshed.cli import capacity
 
@@ -33,15 +32,15 @@ def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_LOOK_AGAIN", 0)
 
 
-def test_drain_tells_the_reason_and_does_not_wait(trainshed: Invoke, service: FakeService) -> None:
+def test_drain_tells_the_reason_and_does_not_wait(service: FakeService) -> None:
     drained = node("node-1", "workerpool0-0", condition="DRAINED")
     service.on("POST", f"{NODES}/node-1:drain", drained)
-    result = trainshed("nodes", "drain", "node-1", "--reason", "new disk")
+    result = service.cli("nodes", "drain", "node-1", "--reason", "new disk")
     assert result.stdout == "node-1  takes no more work; 1 replica there is asked to leave\n"
     assert json.loads(service.sent[0].body) == {"reason": "new disk"}
 
 
-def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeService) -> None:
+def test_drain_waits_until_nothing_runs_there(service: FakeService) -> None:
     both = node("node-1", "workerpool0-0", "workerpool1-0", condition="DRAINED")
     single = node("node-1", "workerpool1-0", condition="DRAINED")
     none = node("node-1", condition="DRAINED")
@@ -49,7 +48,7 @@ def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeSe
     service.on(
         "GET", NODES, *({"nodes": [node("node-2"), record]} for record in (both, single, none))
     )
-    result = trainshed("nodes", "drain", "node-1", "--wait")
+    result = service.cli("nodes", "drain", "node-1", "--wait")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
         "node-1  takes no more work; 2 replicas there are asked to leave",
@@ -57,23 +56,23 @@ def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeSe
     ]
 
 
-def test_undrain(trainshed: Invoke, service: FakeService) -> None:
+def test_undrain(service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
-    output = [trainshed("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]
+    output = [service.cli("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]
     assert output[0] == "node-1  takes work again\n"
     assert output[1].endswith("takes no work yet: node-1 does not answer\n")
     assert output[2].endswith("it is not there now\n")
 
 
-def test_a_quota_is_set(trainshed: Invoke, service: FakeService) -> None:
+def test_a_quota_is_set(service: FakeService) -> None:
     place = {"project": "p", "region": "us-central1"}
     quota = place | {"metric": "cpus_n1_e2", "used": 12.5}
     sets = "/trainshed/v1/quotas:set"
     service.on("POST", sets, quota | {"limit": 20}, quota | {"limit": "unlimited"})
-    output = trainshed("quotas", "set", "cpus_n1_e2", "20").stdout
+    output = service.cli("quotas", "set", "cpus_n1_e2", "20").stdout
     assert output == "cpus_n1_e2  20 for p in us-central1, 12.5 used\n"
-    trainshed("quotas", "set", "cpus_n1_e2", "unlimited")
+    service.cli("quotas", "set", "cpus_n1_e2", "unlimited")
     bodies = [json.loads(body) for body in service.bodies("POST", sets)]
     asks = place | {"metric": "cpus_n1_e2", "user": ""}
     assert bodies == [asks | {"limit": 20}, asks | {"limit": "unlimited"}]

@@ -39,37 +39,35 @@ def test_a_service_that_has_ended_is_not_asked(trainshed: Invoke, tmp_path: Path
     assert f"process {ended.pid}, has ended" in result.stderr
 
 
-def test_nothing_answers(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
+def test_nothing_answers(service: FakeService, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:1")
-    result = trainshed("jobs", "list")
+    result = service.cli("jobs", "list")
     assert result.exit_code == 1
     assert "Nothing answers at http://127.0.0.1:1." in result.stderr
     assert "trainshed up" in result.stderr
 
 
-def test_the_command_line_wins_over_the_environment(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_the_command_line_wins_over_the_environment(service: FakeService) -> None:
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [], "nextPageToken": ""})
     env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "TRAINSHED_TOKEN": "tok-en"}
-    result = trainshed("jobs", "list", "--url", service.address, "--project", "q", env=env)
+    result = service.cli("jobs", "list", "--url", service.address, "--project", "q", env=env)
     assert result.exit_code == 0, result.stderr
     assert service.sent[0].query["project"] == "q"
 
 
-def test_a_wrong_token_says_what_to_do(trainshed: Invoke, service: FakeService) -> None:
-    result = trainshed("jobs", "list", "--token", "wrong")
+def test_a_wrong_token_says_what_to_do(service: FakeService) -> None:
+    result = service.cli("jobs", "list", "--token", "wrong")
     assert result.exit_code == 1
     assert "Who are you?" in result.stderr
     assert "trainshed env --unset" in result.stderr
     assert "wrong" not in result.stderr
 
 
-def test_every_violation_has_a_line(trainshed: Invoke, service: FakeService) -> None:
+def test_every_violation_has_a_line(service: FakeService) -> None:
     service.refuse(
         "GET", "/trainshed/v1/jobs", 400, "long text", state="'X' is no state.", limit="is odd."
     )
-    result = trainshed("jobs", "list", "--state", "X")
+    result = service.cli("jobs", "list", "--state", "X")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "Error: The service refused the request:",
@@ -110,7 +108,7 @@ def login_json(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyP
 
 
 def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
-    trainshed: Invoke, service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As browsers open in advance."""
 
@@ -137,25 +135,25 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
 
     service.on("GET", "/healthz", {})
     monkeypatch.setattr(login, "_opens", opens)
-    result = trainshed("login", service.address)
+    result = service.cli("login", service.address)
     silent[0].close()
     assert result.exit_code == 0 and "Traceback" not in result.output
     assert json.loads(login_json.read_text())["token"] == TOKEN
 
 
 def test_a_login_with_an_empty_input_asks_nobody_else(
-    trainshed: Invoke, service: FakeService, login_json: Path
+    service: FakeService, login_json: Path
 ) -> None:
-    result = trainshed("login", service.address, "--token", "-", input="")
+    result = service.cli("login", service.address, "--token", "-", input="")
     assert result.exit_code == 2 and "The input has no token." in result.stderr
 
 
 def test_a_login_trusts_nobody_for_the_sake_of_another_service(
-    trainshed: Invoke, service: FakeService, login_json: Path
+    service: FakeService, login_json: Path
 ) -> None:
     login_json.parent.mkdir(parents=True)
     login_json.write_text(json.dumps({"url": "https://a.example", "token": "t", "ca": "/a.pem"}))
-    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0
     assert json.loads(login_json.read_text())["ca"] == ""
 
 
@@ -163,47 +161,45 @@ def test_a_login_trusts_nobody_for_the_sake_of_another_service(
     ("issuer", "stays"), [("Corp", ""), ("", " The token stays valid until somebody deletes it.")]
 )
 def test_a_login_that_is_forgotten_ends_the_token_that_a_browser_gave(
-    trainshed: Invoke, service: FakeService, login_json: Path, issuer: str, stays: str
+    service: FakeService, login_json: Path, issuer: str, stays: str
 ) -> None:
     service.on("GET", "/trainshed/v1/whoami", {"email": "ana@corp.example", "issuer": issuer})
     path = f"/trainshed/v1/tokens/{digest_of(TOKEN)[:12]}"
     service.on("DELETE", path, {})
-    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
-    forgotten = trainshed("login", "--forget")
+    assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0
+    forgotten = service.cli("login", "--forget")
     assert forgotten.stdout == f"{service.address} is forgotten.{stays}\n"
     assert not login_json.exists()
     assert len(service.bodies("DELETE", path)) == bool(issuer)
 
 
 def test_a_login_sends_no_token_of_another_service(
-    trainshed: Invoke, service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a shell has it after `trainshed env`."""
-    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0
     for name in ("TRAINSHED_ENDPOINT", "TRAINSHED_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRAINSHED_TOKEN", "another")
     service.on("GET", "/trainshed/v1/tokens", {"tokens": []})
-    result = trainshed("list", "tokens")
+    result = service.cli("list", "tokens")
     assert result.exit_code == 0, result.stderr
 
 
-def test_a_login_that_cannot_be_kept_says_so(
-    trainshed: Invoke, service: FakeService, login_json: Path
-) -> None:
+def test_a_login_that_cannot_be_kept_says_so(service: FakeService, login_json: Path) -> None:
     login_json.mkdir(parents=True)
-    result = trainshed("login", service.address, "--token", TOKEN)
+    result = service.cli("login", service.address, "--token", TOKEN)
     assert "login.json" in result.stderr and not isinstance(result.exception, OSError)
 
 
 def test_a_relative_directory_keeps_no_login(
-    trainshed: Invoke, service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else whoever owns the directory that a command runs in chose its service."""
     monkeypatch.chdir(login_json.parents[2])
     monkeypatch.setenv("HOME", str(login_json.parents[1]))
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
-    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0
     assert not Path("relative").exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.cli.conftest import Invoke, write_service_file
+from tests.contract.cli.conftest import write_service_file
 from tests.contract.cli.fake_service import FakeService, job
 
 JOBS = "/trainshed/v1/jobs"
@@ -26,14 +26,14 @@ def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[
 
 
 def test_it_cancels_waits_and_stops(
-    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+    service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
     jobs = [job(uid=str(number)) for number in range(1, 26)]
     seen = (jobs, jobs[-1:], list[dict[str, Any]]())
     service.on("GET", JOBS, *({"jobs": live, "nextPageToken": ""} for live in seen))
     for number in range(1, 26):
         service.on("POST", f"{JOBS}/{number}:cancel", {})
-    result = trainshed("down")
+    result = service.cli("down")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == "Cancelling 1 digits"
@@ -45,7 +45,6 @@ def test_it_cancels_waits_and_stops(
 
 
 def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
-    trainshed: Invoke,
     service: FakeService,
     process: "subprocess.Popen[bytes]",
     tmp_path: Path,
@@ -56,21 +55,21 @@ def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TRAINSHED_DATA")
     monkeypatch.setenv("TRAINSHED_ENDPOINT", "http://127.0.0.1:9")
-    result = trainshed("down")
+    result = service.cli("down")
     assert result.exit_code == 1
     assert "http://127.0.0.1:9" in result.stderr and service.address in result.stderr
     assert process.poll() is None and service.sent == []
     service.on("GET", JOBS, EMPTY)
     monkeypatch.setenv("TRAINSHED_ENDPOINT", f"{service.address}/")
-    assert trainshed("down").exit_code == 0
+    assert service.cli("down").exit_code == 0
 
 
 def test_a_job_that_does_not_end_keeps_the_service(
-    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
+    service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
     service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
     service.on("POST", f"{JOBS}/7:cancel", {})
-    result = trainshed("down", "--timeout", "0.1")
+    result = service.cli("down", "--timeout", "0.1")
     assert result.exit_code == 1
     assert "1 of 1 jobs are not over yet" in result.stderr
     assert process.poll() is None

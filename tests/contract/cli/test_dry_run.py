@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.contract.cli.conftest import NOW, Invoke
+from tests.contract.cli.conftest import NOW
 from tests.contract.cli.fake_service import FakeService
 
 EXPLAIN = "/trainshed/v1/jobs:explain"
@@ -56,11 +56,11 @@ def sent(service: FakeService) -> dict[str, Any]:
     return json.loads(service.bodies("POST", EXPLAIN)[-1])
 
 
-def test_a_job_that_would_start(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
+def test_a_job_that_would_start(service: FakeService, tmp_path: Path) -> None:
     service.on("POST", EXPLAIN, answer())
     file = tmp_path / "train.json"
     file.write_text(json.dumps({"workerPoolSpecs": POOLS}))
-    result = trainshed("run", "--dry-run", "-f", str(file))
+    result = service.cli("run", "--dry-run", "-f", str(file))
     assert result.exit_code == 0, result.stderr
     assert sent(service) == {
         "api": "vertex",
@@ -76,10 +76,10 @@ def test_a_job_that_would_start(trainshed: Invoke, service: FakeService, tmp_pat
     assert lines[-2:] == ["notice: Runs on Python 3.11.", "warning: The bucket is elsewhere."]
 
 
-def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
+def test_a_job_that_would_wait(service: FakeService) -> None:
     service.on("POST", EXPLAIN, WAITS)
     text = json.dumps({"trainingInput": {"scaleTier": "BASIC", "pythonModule": "m"}})
-    result = trainshed("run", "--dry-run", "-f", "-", "--region", "us-east1", input=text)
+    result = service.cli("run", "--dry-run", "-f", "-", "--region", "us-east1", input=text)
     assert result.exit_code == 3, result.stderr
     assert result.stdout.splitlines()[:6] == [
         "Runs  m",
@@ -95,8 +95,8 @@ def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
     }
 
 
-def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) -> None:
+def test_a_job_that_would_be_refused(service: FakeService) -> None:
     service.refuse("POST", EXPLAIN, 400, "x", **{"a.b": "It is too small.", "c": "Unknown."})
-    result = trainshed("run", "--dry-run", "-f", "-", input='{"jobSpec": {}}')
+    result = service.cli("run", "--dry-run", "-f", "-", input='{"jobSpec": {}}')
     assert result.exit_code == 1
     assert "a.b: It is too small.\n  c: Unknown." in result.stderr

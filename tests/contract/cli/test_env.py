@@ -72,11 +72,9 @@ def test_other_shells_have_their_own_syntax(trainshed: Invoke, tmp_path: Path) -
     assert "set -e TRAINSHED_TOKEN\n" in trainshed("env", "--unset", "--shell", "fish").stdout
 
 
-def test_a_remote_service_is_asked_for_its_defaults(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_a_remote_service_is_asked_for_its_defaults(service: FakeService) -> None:
     service.on("GET", "/trainshed/v1/status", {"project": "q", "region": "europe-west4"})
-    result = trainshed("env", "--url", service.address, "--token", TOKEN)
+    result = service.cli("env", "--url", service.address, "--token", TOKEN)
     assert "CLOUDSDK_CORE_PROJECT=q\n" in result.stdout
     assert "CLOUDSDK_AI_REGION=europe-west4\n" in result.stdout
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in result.stdout

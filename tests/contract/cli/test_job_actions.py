@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import JOBS, FakeService, Stream, job, listed
 
 
-def test_cancel_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
+def test_cancel_goes_on_after_one_that_fails(service: FakeService) -> None:
     service.on("GET", JOBS, listed())
     service.on("GET", f"{JOBS}/7", job())
     service.on("POST", f"{JOBS}/7:cancel", {})
-    result = trainshed("jobs", "cancel", "nope", "7")
+    result = service.cli("jobs", "cancel", "nope", "7")
     assert result.exit_code == 1
     assert result.stdout == "7  is being cancelled\n"
     assert "There is no job 'nope'." in result.stderr
-    assert trainshed("jobs", "cancel", "7").exit_code == 0
+    assert service.cli("jobs", "cancel", "7").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -31,23 +30,23 @@ def test_cancel_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeSer
     ],
 )
 def test_waiting_mirrors_what_came_of_the_jobs(
-    trainshed: Invoke, service: FakeService, states: tuple[str, ...], status: int
+    service: FakeService, states: tuple[str, ...], status: int
 ) -> None:
     for uid, state in enumerate(states):
         service.on("GET", f"{JOBS}/{uid}", job(str(uid), state))
         service.on("GET", f"{JOBS}/{uid}/watch", Stream([job(str(uid), state)]))
-    result = trainshed("jobs", "wait", *map(str, range(len(states))))
+    result = service.cli("jobs", "wait", *map(str, range(len(states))))
     assert result.exit_code == status
     assert [row.split()[1] for row in result.stdout.splitlines()] == list(states)
-    data = trainshed("jobs", "wait", *map(str, range(len(states))), "--format", "json")
+    data = service.cli("jobs", "wait", *map(str, range(len(states))), "--format", "json")
     assert [over["state"] for over in json.loads(data.stdout)] == list(states)
 
 
-def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
+def test_waiting_ends_in_time(service: FakeService) -> None:
     gate = threading.Event()
     service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
     service.on("GET", f"{JOBS}/7/watch", Stream([job(), job(state="SUCCEEDED")], gate))
-    result = trainshed("jobs", "wait", "7", "--timeout", "0.2")
+    result = service.cli("jobs", "wait", "7", "--timeout", "0.2")
     assert result.exit_code == 124
     assert "Not over after 0.2 s: 7" in result.stderr
     # What a process that ends takes along would say in a later test's output that the service is away.
@@ -57,11 +56,11 @@ def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
             thread.join()
 
 
-def test_delete_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
+def test_delete_goes_on_after_one_that_fails(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED"))
     service.on("DELETE", f"{JOBS}/7", {})
     service.on("GET", JOBS, listed())
-    result = trainshed("jobs", "delete", "nope", "7")
+    result = service.cli("jobs", "delete", "nope", "7")
     assert (result.exit_code, result.stdout) == (1, "7  is deleted\n")
     assert result.stderr.startswith("Error: There is no job 'nope'.")
 
@@ -81,30 +80,30 @@ SPEC: dict[str, Any] = {
 CREATE = "/v1/projects/p/locations/us-central1/customJobs"
 
 
-def test_a_retry_is_the_job_as_it_was(trainshed: Invoke, service: FakeService) -> None:
+def test_a_retry_is_the_job_as_it_was(service: FakeService) -> None:
     resource = {"name": "x", "state": "JOB_STATE_FAILED", "displayName": "digits", "jobSpec": SPEC}
     service.on("GET", f"{JOBS}/7", job("7", "FAILED", resource=resource))
     service.on("POST", CREATE, {"name": "projects/p/locations/us-central1/customJobs/8"})
     service.on("GET", f"{JOBS}/projects/p/locations/us-central1/customJobs/8", job("8"))
-    again = trainshed("jobs", "retry", "7", "--format", "json")
+    again = service.cli("jobs", "retry", "7", "--format", "json")
     assert json.loads(again.stdout)["uid"] == "8"
     assert json.loads(service.bodies("POST", CREATE)[-1]) == {
         "displayName": "digits",
         "jobSpec": SPEC,
     }
     service.on("GET", f"{JOBS}/7", job("7", "RUNNING", resource=resource))
-    refused = trainshed("jobs", "retry", "7")
+    refused = service.cli("jobs", "retry", "7")
     assert (refused.exit_code, "not over yet" in refused.stderr) == (1, True)
 
 
-def test_a_retry_of_an_ml_job_has_an_id_of_its_own(trainshed: Invoke, service: FakeService) -> None:
+def test_a_retry_of_an_ml_job_has_an_id_of_its_own(service: FakeService) -> None:
     training = {"scaleTier": "BASIC", "region": "us-east1"}
     about: dict[str, Any] = {"api": "ml", "name": "projects/p/jobs/one", "jobId": "one"}
     resource = {"jobId": "one", "trainingInput": training, "state": "FAILED"}
     service.on("GET", f"{JOBS}/one", job("7", "FAILED", resource=resource, **about))
     service.on("POST", "/v1/projects/p/jobs", {"jobId": "two"})
     service.on("GET", f"{JOBS}/projects/p/jobs/two", job("8"))
-    assert trainshed("jobs", "retry", "one").exit_code == 0
+    assert service.cli("jobs", "retry", "one").exit_code == 0
     sent = json.loads(service.bodies("POST", "/v1/projects/p/jobs")[-1])
     assert sent["trainingInput"] == training
     assert sent["jobId"].startswith("one_copy")

@@ -22,10 +22,10 @@ from tests.contract.cli.fake_service import (
 )
 
 
-def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> None:
+def test_list_is_an_aligned_table(service: FakeService) -> None:
     jobs = listed(job("12", "RUNNING"), job("3", "SUCCEEDED", displayName="a longer name"))
     service.on("GET", JOBS, jobs)
-    result = trainshed("jobs", "list")
+    result = service.cli("jobs", "list")
     assert result.exit_code == 0, result.stderr
     header, first, second = result.stdout.splitlines()
     assert header.split() == ["JOB", "NAME", "STATE", "CREATED", "LASTED"]
@@ -34,32 +34,30 @@ def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> No
     assert second.endswith("4.0s")
     assert first.index("RUNNING") == second.index("SUCCEEDED") == header.index("STATE")
     service.on("GET", JOBS, listed(*reversed(jobs["jobs"])))
-    assert trainshed("jobs", "list", "--sort", "lasted").stdout == result.stdout
+    assert service.cli("jobs", "list", "--sort", "lasted").stdout == result.stdout
 
 
-def test_how_far_a_job_is_stands_in_the_list_and_the_description(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_how_far_a_job_is_stands_in_the_list_and_the_description(service: FakeService) -> None:
     progress = {"done": 0.5, "text": "epoch 4 of 8", "remainingSeconds": 6840.0}
     service.on("GET", JOBS, listed(job("7", progress=progress)))
     words = "50 %, epoch 4 of 8, about 110 min left"
-    assert words in trainshed("jobs", "list").stdout
+    assert words in service.cli("jobs", "list").stdout
     service.on("GET", f"{JOBS}/7", job(progress=progress))
-    assert words in trainshed("jobs", "describe", "7").stdout
+    assert words in service.cli("jobs", "describe", "7").stdout
 
 
-def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeService) -> None:
+def test_list_goes_on_where_a_page_is_short(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("3"), token="t"), listed(token="u"), listed(job("2")))
-    result = trainshed("jobs", "list", "--state", "running", "--format", "json")
+    result = service.cli("jobs", "list", "--state", "running", "--format", "json")
     assert [record["uid"] for record in json.loads(result.stdout)] == ["3", "2"]
     assert [request.query.get("pageToken") for request in service.sent] == [None, "t", "u"]
     assert service.sent[1].query["limit"] == "19"
     assert service.sent[0].query["state"] == "running"
 
 
-def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeService) -> None:
+def test_list_asks_for_what_its_options_name(service: FakeService) -> None:
     service.on("GET", JOBS, listed())
-    result = trainshed(
+    result = service.cli(
         *("jobs", "list", "--mine", "--name", "digits gpu", "--metric", "loss<1"),
         *("--label", "team=a", "--since", "1m", "--all"),
     )
@@ -70,25 +68,23 @@ def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeSer
     assert "No jobs since 1m with loss<1 and team=a with 'digits gpu' of yours" in result.stderr
 
 
-def test_an_id_means_no_job_of_another_project_than_is_named(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_an_id_means_no_job_of_another_project_than_is_named(service: FakeService) -> None:
     """Ids of one API are names, which each project may have: the newest of all projects has this one."""
     service.on("GET", f"{JOBS}/a", job("7", jobId="a", project="p"))
     others = [job(uid, jobId=name, project="vision") for uid, name in (("8", "ab"), ("9", "a"))]
     service.on("GET", JOBS, listed(), listed(*others))
     service.on("GET", f"{JOBS}/9", others[1])
-    result = trainshed("jobs", "describe", "a", "--project", "vision", "--format", "json")
+    result = service.cli("jobs", "describe", "a", "--project", "vision", "--format", "json")
     assert json.loads(result.stdout)["uid"] == "9", result.stderr
-    result = trainshed("jobs", "describe", "a", "--project", "-", "--format", "json")
+    result = service.cli("jobs", "describe", "a", "--project", "-", "--format", "json")
     assert json.loads(result.stdout)["uid"] == "7", result.stderr
     service.on("GET", JOBS, listed())
-    result = trainshed("jobs", "cancel", "a", "--project", "vision")
+    result = service.cli("jobs", "cancel", "a", "--project", "vision")
     assert result.exit_code == 1 and "There is no job 'a'." in result.stderr
     assert not service.bodies("POST", f"{JOBS}/7:cancel")
 
 
-def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeService) -> None:
+def test_describe_shows_error_and_replicas(service: FakeService) -> None:
     replicas = [
         replica("workerpool0-0", "EXITED", exit=exited(3)),
         replica("workerpool1-0", "WAITING"),
@@ -97,7 +93,7 @@ def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeServi
     service.on(
         "GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, error=error, rule="user_code")
     )
-    result = trainshed("jobs", "describe", "7")
+    result = service.cli("jobs", "describe", "7")
     assert result.exit_code == 0, result.stderr
     assert "Rule     user_code\n" in result.stdout
     assert "Error    The replica failed.\n         Traceback\nCode     3\n" in result.stdout
@@ -106,38 +102,38 @@ def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeServi
     assert rows[1].split() == ["workerpool1-0", "WAITING", "–", "–", "node-0"]
 
 
-def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeService) -> None:
+def test_the_beginning_of_an_id_is_enough(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
     service.on("GET", f"{JOBS}/5678", job("5678"))
-    assert trainshed("jobs", "describe", "56").exit_code == 0
-    several = trainshed("jobs", "describe", "12")
+    assert service.cli("jobs", "describe", "56").exit_code == 0
+    several = service.cli("jobs", "describe", "12")
     assert several.exit_code == 1
     assert "2 jobs have an id that begins with '12':\n  1234" in several.stderr
-    within = trainshed("jobs", "describe", "git")
+    within = service.cli("jobs", "describe", "git")
     assert "Did you mean:\n  1234  digits" in within.stderr
     service.on("GET", JOBS, listed())
-    gone = trainshed("jobs", "delete", "7530240697833491539")
+    gone = service.cli("jobs", "delete", "7530240697833491539")
     assert "It may have been deleted." in gone.stderr
 
 
-def test_logs_are_coloured_on_a_terminal(trainshed: Invoke, service: FakeService) -> None:
+def test_logs_are_coloured_on_a_terminal(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(replicas=[replica("workerpool0-0")]))
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "oh", severity="ERROR")]))
-    assert "\x1b[36mworkerpool0-0" in trainshed("jobs", "logs", "7", color=True).stdout
-    plain = trainshed("jobs", "logs", "7", color=True, env={"NO_COLOR": "1"}).stdout
+    assert "\x1b[36mworkerpool0-0" in service.cli("jobs", "logs", "7", color=True).stdout
+    plain = service.cli("jobs", "logs", "7", color=True, env={"NO_COLOR": "1"}).stdout
     assert plain == "workerpool0-0  oh\n"
 
 
-def test_a_stream_that_breaks_off_is_an_error(trainshed: Invoke, service: FakeService) -> None:
+def test_a_stream_that_breaks_off_is_an_error(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")], broken=True))
-    result = trainshed("jobs", "logs", "7")
+    result = service.cli("jobs", "logs", "7")
     assert result.exit_code == 1
     assert "broke off" in result.stderr
     assert "IncompleteRead" not in result.stderr
 
 
-def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeService) -> None:
+def test_watch_tells_the_story_and_the_end(service: FakeService) -> None:
     error = {"code": 3, "message": "It failed."}
     over = job(state="FAILED", error=error)
     service.on("GET", f"{JOBS}/7", job(), over)
@@ -150,7 +146,7 @@ def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeServi
         {"name": "x", "entries": [first]},
         {"name": "x", "entries": [first, second]},
     )
-    result = trainshed("jobs", "watch", "7")
+    result = service.cli("jobs", "watch", "7")
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         "06:00:00.000  created: It was created.",
@@ -160,20 +156,20 @@ def test_watch_tells_the_story_and_the_end(trainshed: Invoke, service: FakeServi
     ]
 
 
-def test_describe_says_how_to_open_a_shell(trainshed: Invoke, service: FakeService) -> None:
+def test_describe_says_how_to_open_a_shell(service: FakeService) -> None:
     """spec/operations#shells: of a job with web access, while it runs."""
     links = {"workerpool0-0": "http://h/shell/#a", "workerpool1-0": "http://h/shell/#b"}
     service.on("GET", f"{JOBS}/7", job(webAccessUris=links))
-    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
+    lines = service.cli("jobs", "describe", "7").stdout.splitlines()
     (first,) = (n for n, line in enumerate(lines) if line.startswith("Shell "))
     printed, *output = (" ".join(line.split()) for line in lines[first : first + 3])
     assert printed == "Shell trainshed jobs shell 7 [REPLICA], or in a browser:"
     assert output == [" ".join(link) for link in links.items()]
     service.on("GET", f"{JOBS}/7", job())
-    assert "Shell" not in trainshed("jobs", "describe", "7").stdout
+    assert "Shell" not in service.cli("jobs", "describe", "7").stdout
 
 
-def test_describe_says_why_a_job_waits(trainshed: Invoke, service: FakeService) -> None:
+def test_describe_says_why_a_job_waits(service: FakeService) -> None:
     waiting = {
         "reason": "quota",
         "message": "needs 8 CPUs, 4 of 8 are used by job 17",
@@ -187,12 +183,10 @@ def test_describe_says_why_a_job_waits(trainshed: Invoke, service: FakeService) 
         "         would start now with at most 4 replicas\n"
         "         held by projects/p/jobs/a\n"
         "         it is the next one\n"
-    ) in trainshed("jobs", "describe", "7").stdout
+    ) in service.cli("jobs", "describe", "7").stdout
 
 
-def test_describe_shows_the_facts_of_a_failure_and_restarts(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_describe_shows_the_facts_of_a_failure_and_restarts(service: FakeService) -> None:
     failure = {
         "rule": "replica_lost",
         "cause": "lost",
@@ -217,7 +211,7 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(
             retries={"replica_lost": 3, "preempted": 1},
         ),
     )
-    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
+    lines = service.cli("jobs", "describe", "7").stdout.splitlines()
     assert "Retries  4 (replica_lost 3, preempted 1)" in lines
     assert lines[lines.index("Error    It failed.") + 1 :][:3] == [
         "Code     3",
@@ -232,9 +226,7 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(
     assert second.endswith("  node-0  new disk")
 
 
-def test_the_timeline_has_times_between_and_attempts(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_the_timeline_has_times_between_and_attempts(service: FakeService) -> None:
     def at_attempt(kind: str, message: str, second: int, **details: Any) -> dict[str, Any]:
         return entry(kind, message, second) | {"details": details}
 
@@ -256,7 +248,7 @@ def test_the_timeline_has_times_between_and_attempts(
     answer = {"name": "x", "entries": entries, "attempts": [attempt, second]}
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/timeline", answer)
-    assert trainshed("jobs", "timeline", "7").stdout.splitlines()[2:] == [
+    assert service.cli("jobs", "timeline", "7").stdout.splitlines()[2:] == [
         "06:00:00.000  +0.00s  created   It was created.",
         "Attempt 1  8.0s, ended by segmentation_fault",
         "06:00:01.000   +1.0s  admitted  Attempt 1: 2 replicas placed.",
@@ -266,29 +258,29 @@ def test_the_timeline_has_times_between_and_attempts(
     ]
 
 
-def test_a_name_means_the_newest_job_of_that_name(trainshed: Invoke, service: FakeService) -> None:
+def test_a_name_means_the_newest_job_of_that_name(service: FakeService) -> None:
     jobs = listed(job("31"), job("22", displayName="other"), job("13"))
     service.on("GET", JOBS, jobs)
     service.on("GET", f"{JOBS}/31", job("31"))
-    result = trainshed("jobs", "describe", "digits", "--format", "json")
+    result = service.cli("jobs", "describe", "digits", "--format", "json")
     assert json.loads(result.stdout)["uid"] == "31"
     assert result.stderr == "digits is 31, the newest of 2\n"
     service.on("GET", f"{JOBS}/22", job("22", displayName="other"))
-    assert trainshed("jobs", "describe", "other").stderr == "other is 22\n"
+    assert service.cli("jobs", "describe", "other").stderr == "other is 22\n"
 
 
-def test_last_is_the_newest_job(trainshed: Invoke, service: FakeService) -> None:
+def test_last_is_the_newest_job(service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("31"), job("22")))
     service.on("GET", f"{JOBS}/31", job("31"))
-    result = trainshed("jobs", "describe", "@last")
+    result = service.cli("jobs", "describe", "@last")
     assert (result.exit_code, result.stderr) == (0, "@last is 31  digits\n")
     service.on("GET", JOBS, listed())
-    none = trainshed("jobs", "describe", "@last")
+    none = service.cli("jobs", "describe", "@last")
     assert none.exit_code == 1
     assert "No job was submitted yet. Submit one: trainshed run" in none.stderr
 
 
-def test_yaml_is_what_json_is(trainshed: Invoke, service: FakeService) -> None:
+def test_yaml_is_what_json_is(service: FakeService) -> None:
     about: dict[str, Any] = {
         "displayName": "yes: #1",
         "labels": {"a": "1", "b": ""},
@@ -296,10 +288,10 @@ def test_yaml_is_what_json_is(trainshed: Invoke, service: FakeService) -> None:
         "waits": [],
     }
     service.on("GET", JOBS, listed(job("31", **about)))
-    as_json = json.loads(trainshed("jobs", "list", "--format", "json").stdout)
-    assert yaml.safe_load(trainshed("jobs", "list", "--format", "yaml").stdout) == as_json
-    assert trainshed("jobs", "list", "--format", "text").stdout.startswith("JOB")
-    assert "not one of table, json, yaml." in trainshed("jobs", "list", "--format", "xml").stderr
+    as_json = json.loads(service.cli("jobs", "list", "--format", "json").stdout)
+    assert yaml.safe_load(service.cli("jobs", "list", "--format", "yaml").stdout) == as_json
+    assert service.cli("jobs", "list", "--format", "text").stdout.startswith("JOB")
+    assert "not one of table, json, yaml." in service.cli("jobs", "list", "--format", "xml").stderr
 
 
 @pytest.mark.parametrize(
@@ -311,10 +303,10 @@ def test_yaml_is_what_json_is(trainshed: Invoke, service: FakeService) -> None:
     ],
 )
 def test_shared_options_may_stand_anywhere(
-    trainshed: Invoke, service: FakeService, tmp_path: Path, words: tuple[str, ...]
+    service: FakeService, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     service.on("GET", "/trainshed/v1/nodes", {"nodes": []})
-    result = trainshed(*(word.replace("DATA", str(tmp_path)) for word in words))
+    result = service.cli(*(word.replace("DATA", str(tmp_path)) for word in words))
     assert (result.exit_code, result.stdout) == (0, "[]\n"), result.stderr
 
 
@@ -358,7 +350,7 @@ def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, output: Fa
     assert "write how long ago (30s, 10m, 2h, 1d) or a moment" in wrong.stderr
 
 
-def test_describe_says_what_was_submitted(trainshed: Invoke, service: FakeService) -> None:
+def test_describe_says_what_was_submitted(service: FakeService) -> None:
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": "1",
@@ -374,7 +366,7 @@ def test_describe_says_what_was_submitted(trainshed: Invoke, service: FakeServic
         "baseOutputDirectory": {"outputUriPrefix": "gs://b/out"},
     }
     service.on("GET", f"{JOBS}/7", job(resource={"jobSpec": spec}, creator="me@p"))
-    text = trainshed("jobs", "describe", "7").stdout
+    text = service.cli("jobs", "describe", "7").stdout
     facts = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
     assert facts["By"] == "me@p"
     assert facts["Runs"] == "workerpool0: 1 × n1-standard-4, img:latest, trainer.task"
@@ -383,11 +375,11 @@ def test_describe_says_what_was_submitted(trainshed: Invoke, service: FakeServic
     assert "hidden" not in text
 
 
-def test_a_log_that_was_deleted_says_so(trainshed: Invoke, service: FakeService) -> None:
+def test_a_log_that_was_deleted_says_so(service: FakeService) -> None:
     output = "The log was deleted on 2026-11-22: logs are kept for 30 days after a job's end."
     service.on("GET", f"{JOBS}/7", job("7", "FAILED", logDeleted=output))
     service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "skipped": 0, "entries": []})
     service.on("GET", f"{JOBS}/7/logs", Stream([]))
-    result = trainshed("jobs", "logs", "7")
+    result = service.cli("jobs", "logs", "7")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{output}\n")
-    assert output in trainshed("jobs", "describe", "7").stdout
+    assert output in service.cli("jobs", "describe", "7").stdout

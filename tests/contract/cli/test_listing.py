@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job
 
 OWN = "/trainshed/v1"
@@ -120,7 +119,6 @@ SECRET: dict[str, Any] = {
     ],
 )
 def test_a_list_is_a_table_of_columns_and_json_the_records(
-    trainshed: Invoke,
     service: FakeService,
     kind: str,
     path: str,
@@ -130,124 +128,116 @@ def test_a_list_is_a_table_of_columns_and_json_the_records(
 ) -> None:
     service.on("GET", path, {path.rpartition("/")[2]: [record]})
     for words in (("list", kind), (kind, "list"), (kind,)):
-        result = trainshed(*words)
+        result = service.cli(*words)
         assert result.exit_code == 0, result.stderr
         header, line = result.stdout.splitlines()
         assert " ".join(header.split()) == titles
         assert [cell.strip() for cell in line.split("  ") if cell] == row.split("  ")
-    assert json.loads(trainshed("list", kind, "--format", "json").stdout) == [record]
+    assert json.loads(service.cli("list", kind, "--format", "json").stdout) == [record]
     service.on("GET", path, {})
-    empty = trainshed("list", kind)
+    empty = service.cli("list", kind)
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert f"There are no {kind}" in empty.stderr
 
 
-def test_pages_are_joined_and_nothing_hostile_is_printed(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_pages_are_joined_and_nothing_hostile_is_printed(service: FakeService) -> None:
     first = {"datasets": [dataset("8", displayName=HOSTILE)], "nextPageToken": "t"}
     service.on("GET", f"/v1/{PLACE}/datasets", first, {"datasets": [dataset("7")]})
-    shown = trainshed("datasets", "list").stdout
+    shown = service.cli("datasets", "list").stdout
     assert [line.split()[0] for line in shown.splitlines()] == ["DATASET", "8", "7"]
     assert "\x1b]" not in shown
     assert [request.query.get("pageToken") for request in service.sent] == [None, "t"]
     service.on("GET", f"/v1/{PLACE}/datasets/8", dataset("8", displayName=HOSTILE))
-    assert "\x1b]" not in trainshed("datasets", "describe", "8").stdout
+    assert "\x1b]" not in service.cli("datasets", "describe", "8").stdout
 
 
 @pytest.mark.parametrize("name", ["7", f"{PLACE}/datasets/7", "data 7"])
-def test_a_description_is_yaml_with_the_columns_first(
-    trainshed: Invoke, service: FakeService, name: str
-) -> None:
+def test_a_description_is_yaml_with_the_columns_first(service: FakeService, name: str) -> None:
     service.on("GET", f"/v1/{PLACE}/datasets/7", dataset("7"))
     service.on("GET", f"/v1/{PLACE}/datasets", {"datasets": [dataset("8"), dataset("7")]})
-    result = trainshed("datasets", "describe", name)
+    result = service.cli("datasets", "describe", name)
     assert result.exit_code == 0, result.stderr
     assert yaml.safe_load(result.stdout) == dataset("7")
     names = [line.partition(":")[0] for line in result.stdout.splitlines()]
     assert names == ["name", "displayName", "metadataSchemaUri", "createTime", "etag"]
-    assert json.loads(trainshed("describe", "dataset", name, "--format", "json").stdout) == (
+    assert json.loads(service.cli("describe", "dataset", name, "--format", "json").stdout) == (
         dataset("7")
     )
 
 
 @pytest.mark.parametrize("name", ["node-1", "node-9"])
 def test_what_has_no_method_of_its_own_is_looked_up_in_the_list(
-    trainshed: Invoke, service: FakeService, name: str
+    service: FakeService, name: str
 ) -> None:
     service.on("GET", f"{OWN}/nodes", {"nodes": [NODE]})
-    result = trainshed("nodes", "describe", name)
+    result = service.cli("nodes", "describe", name)
     if name == "node-1":
         assert yaml.safe_load(result.stdout) == NODE
     else:
         assert (result.exit_code, "trainshed nodes list" in result.stderr) == (1, True)
 
 
-def test_a_study_has_its_trials_and_the_best(trainshed: Invoke, service: FakeService) -> None:
+def test_a_study_has_its_trials_and_the_best(service: FakeService) -> None:
     trials = [{"id": "1"}, {"id": "2"}, {"id": "3"}]
     at = f"/v1/{PLACE}/studies/9"
     service.on("GET", at, STUDY)
     service.on("GET", f"{at}/trials", {"trials": trials})
     service.on("POST", f"{at}/trials:listOptimalTrials", {"optimalTrials": trials[:1]})
-    shown = yaml.safe_load(trainshed("studies", "describe", "9").stdout)
+    shown = yaml.safe_load(service.cli("studies", "describe", "9").stdout)
     assert (shown["trials"], shown["optimalTrials"]) == (trials, trials[:1])
 
 
-def test_an_experiment_has_its_runs(trainshed: Invoke, service: FakeService) -> None:
+def test_an_experiment_has_its_runs(service: FakeService) -> None:
     runs = [{"name": f"{PLACE}/metadataStores/default/contexts/churn-{run}"} for run in ("b", "a")]
     contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
     service.on("GET", f"{contexts}/churn", EXPERIMENT)
     service.on(
         "GET", contexts, {"contexts": runs[:1], "nextPageToken": "t"}, {"contexts": runs[1:]}
     )
-    shown = yaml.safe_load(trainshed("experiments", "describe", "churn").stdout)
+    shown = yaml.safe_load(service.cli("experiments", "describe", "churn").stdout)
     assert shown == EXPERIMENT | {"runs": runs}
     assert service.sent[0].query == {}
     assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.sent[-1].query["filter"]
 
 
-def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeService) -> None:
+def test_a_model_is_described_with_its_lineage(service: FakeService) -> None:
     origin = {"job": f"{PLACE}/customJobs/8", "parameters": {"lr": 0.125}}
     answer = {"name": MODEL["name"], "versions": [{"version": 2, "origin": origin}]}
     service.on("GET", f"{OWN}/models/churn", answer)
     good = [{"displayName": "holdout"}]
     service.on("GET", f"/v1/{MODEL['name']}/evaluations", {"modelEvaluations": good})
     for name in ("churn", f"{PLACE}/models/churn", f"{PLACE}/models/churn@2"):
-        shown = yaml.safe_load(trainshed("models", "describe", name).stdout)
+        shown = yaml.safe_load(service.cli("models", "describe", name).stdout)
         assert shown == answer | {"evaluations": good}
     assert service.sent[-2].query == HERE
     service.refuse("GET", f"{OWN}/models/no", 404, "There is no model 'no'.")
-    assert "There is no model 'no'." in trainshed("models", "describe", "no").stderr
+    assert "There is no model 'no'." in service.cli("models", "describe", "no").stderr
 
 
 @pytest.mark.parametrize("kind", ["curves", "usage"])
-def test_what_belongs_to_a_job_is_described_by_its_name(
-    trainshed: Invoke, service: FakeService, kind: str
-) -> None:
+def test_what_belongs_to_a_job_is_described_by_its_name(service: FakeService, kind: str) -> None:
     service.on("GET", f"{OWN}/jobs/7", job("7"))
     service.on("GET", f"{OWN}/jobs/7/{kind}", {"job": "7", "points": [1, 2]})
-    result = trainshed("describe", kind, "7", "--format", "json")
+    result = service.cli("describe", kind, "7", "--format", "json")
     assert json.loads(result.stdout) == {"job": "7", "points": [1, 2]}, result.stderr
 
 
-def test_usage_is_listed_by_what_is_asked_for_and_as_csv(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_usage_is_listed_by_what_is_asked_for_and_as_csv(service: FakeService) -> None:
     row = {"name": "ana@corp.example", "cpuHours": 4, "gigabyteHours": 15.5, "machineHours": 1}
     row |= {"cpuShare": 0.75}
     service.on("GET", f"{OWN}/usage", {"rows": [row]})
     moment = "2026-11-01T00:00:00Z"
-    shown = trainshed("usage", "--by", "machine", "--since", moment, "--format", "csv").stdout
+    shown = service.cli("usage", "--by", "machine", "--since", moment, "--format", "csv").stdout
     assert shown.splitlines() == [
         "NAME,COST,GPU-HOURS,AT WORK,CPU-HOURS,AT WORK,GB-HOURS,MACHINE-HOURS",
         "ana@corp.example,,,,4.00,75%,15.50,1.00",
     ]
     query = service.sent[-1].query
     assert (query["by"], query["project"], query["since"][:10]) == ("machine", "p", moment[:10])
-    assert "GPU-HOURS" not in trainshed("usage").stdout
-    assert json.loads(trainshed("usage", "--format", "jsonl").stdout) == row
-    assert "goes with usage alone" in trainshed("list", "nodes", "--by", "user").stderr
-    assert "write how long ago" in trainshed("usage", "--since", "yesterday").stderr
+    assert "GPU-HOURS" not in service.cli("usage").stdout
+    assert json.loads(service.cli("usage", "--format", "jsonl").stdout) == row
+    assert "goes with usage alone" in service.cli("list", "nodes", "--by", "user").stderr
+    assert "write how long ago" in service.cli("usage", "--since", "yesterday").stderr
 
 
 @pytest.mark.parametrize(
@@ -262,16 +252,16 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(
     ],
 )
 def test_one_is_deleted_or_a_version_of_it(
-    trainshed: Invoke, service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
+    service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
 ) -> None:
     service.on("DELETE", path, {})
-    assert trainshed(kind, "delete", name).stdout == f"{name}  is deleted\n"
+    assert service.cli(kind, "delete", name).stdout == f"{name}  is deleted\n"
     (request,) = service.sent
     assert (request.method, request.path, request.query) == ("DELETE", path, query)
 
 
-def test_what_cannot_be_deleted_is_refused_here(trainshed: Invoke, service: FakeService) -> None:
-    result = trainshed("nodes", "delete", "node-1")
+def test_what_cannot_be_deleted_is_refused_here(service: FakeService) -> None:
+    result = service.cli("nodes", "delete", "node-1")
     assert result.exit_code == 2
     assert "none of datasets, models, secrets, studies" in result.stderr
     assert service.sent == []
@@ -287,13 +277,13 @@ STATUS = {
 }
 
 
-def test_the_service_at_a_glance(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
+def test_the_service_at_a_glance(service: FakeService, tmp_path: Path) -> None:
     service.on("GET", "/trainshed/v1/status", STATUS)
     service.on("GET", "/trainshed/v1/jobs", {"jobs": [job("7")], "nextPageToken": ""})
-    result = trainshed("status")
+    result = service.cli("status")
     assert result.exit_code == 0, result.stderr
     facts = dict(line.split(None, 1) for line in result.stdout.splitlines())
     assert facts["Service"] == f"{service.address}  trainshed 1.2"
     assert facts["Up"].startswith("1m 00s, since")
     assert facts["Data"] == str(tmp_path)
-    assert json.loads(trainshed("status", "--format", "json").stdout)["url"] == service.address
+    assert json.loads(service.cli("status", "--format", "json").stdout)["url"] == service.address

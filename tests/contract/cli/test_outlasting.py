@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.cli.conftest import Invoke, write_service_file
-from tests.contract.cli.fake_service import Asked, FakeService, Reply, Stream, job, line, serve
+from tests.contract.cli.conftest import write_service_file
+from tests.contract.cli.fake_service import (
+    Asked,
+    FakeService,
+    Invoke,
+    Reply,
+    Stream,
+    job,
+    line,
+    serve,
+)
 from trainshed.cli.jobs import follow
 
 JOBS = "/trainshed/v1/jobs"
@@ -17,16 +26,16 @@ GONE = "does not answer any more"
 
 
 @pytest.fixture
-def moved() -> Iterator[FakeService]:
+def moved(trainshed: Invoke) -> Iterator[FakeService]:
     """A service at another address."""
-    fake = FakeService()
+    fake = FakeService(trainshed)
     server = serve(fake)
     yield fake
     server.shutdown()
     server.server_close()
 
 
-def test_lines_go_on_where_the_service_left_them(trainshed: Invoke, service: FakeService) -> None:
+def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
     service.on(
         "GET",
@@ -35,7 +44,7 @@ def test_lines_go_on_where_the_service_left_them(trainshed: Invoke, service: Fak
         # What was seen comes again from services that know no places.
         Stream([LINES[1], *LINES[2:]]),
     )
-    result = trainshed("jobs", "logs", "-f", "7", "--format", "json")
+    result = service.cli("jobs", "logs", "-f", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
     output = [json.loads(text)["message"] for text in result.stdout.splitlines()]
     assert output == ["line 0", "line 1", "another", "line 2", "line 3"]
@@ -48,12 +57,12 @@ def test_lines_go_on_where_the_service_left_them(trainshed: Invoke, service: Fak
 
 
 def test_a_follower_gives_up_in_the_end(
-    trainshed: Invoke, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.3)
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1]))
-    result = trainshed("jobs", "logs", "-f", "7")
+    result = service.cli("jobs", "logs", "-f", "7")
     assert result.exit_code == 1
     assert result.stdout == "workerpool0-0  line 0\n"
     assert result.stderr.count(GONE) == 1
@@ -61,11 +70,7 @@ def test_a_follower_gives_up_in_the_end(
 
 
 def test_a_service_that_comes_back_at_another_address_is_found(
-    trainshed: Invoke,
-    service: FakeService,
-    moved: FakeService,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    service: FakeService, moved: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
@@ -79,16 +84,16 @@ def test_a_service_that_comes_back_at_another_address_is_found(
         return answer(request)
 
     monkeypatch.setattr(service, "answer", moving)
-    result = trainshed("jobs", "logs", "-f", "7")
+    result = service.cli("jobs", "logs", "-f", "7")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "".join(f"workerpool0-0  line {n}\n" for n in range(4))
 
 
-def test_a_watch_goes_on_and_tells_nothing_twice(trainshed: Invoke, service: FakeService) -> None:
+def test_a_watch_goes_on_and_tells_nothing_twice(service: FakeService) -> None:
     running, over = job(), job(state="SUCCEEDED")
     service.on("GET", f"{JOBS}/7", running, over)
     service.on("GET", f"{JOBS}/7/watch", Stream([running], broken=True), Stream([running, over]))
-    result = trainshed("jobs", "watch", "7", "--format", "json")
+    result = service.cli("jobs", "watch", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
     assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [
         "RUNNING",

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService
 
 SECRETS = "/trainshed/v1/secrets"
@@ -36,11 +35,9 @@ def shows_no_value(result: Result) -> bool:
         ("-----BEGIN\nMIIE\n", "-----BEGIN\nMIIE\n"),
     ],
 )
-def test_what_comes_in_is_the_value(
-    trainshed: Invoke, service: FakeService, words: str, value: str
-) -> None:
+def test_what_comes_in_is_the_value(service: FakeService, words: str, value: str) -> None:
     stored(service)
-    result = trainshed("secrets", "set", "db", input=words)
+    result = service.cli("secrets", "set", "db", input=words)
     assert result.exit_code == 0, result.output
     assert sent(service) == {"name": "db", "value": value, "project": "p"}
     assert "version 3" in result.stdout and "$(secret:db)" in result.stdout
@@ -48,13 +45,13 @@ def test_what_comes_in_is_the_value(
 
 
 def test_a_file_or_a_variable_may_hold_it(
-    trainshed: Invoke, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored(service)
     (tmp_path / "value").write_text(f"{VALUE}\n")
     monkeypatch.setenv("DB_PASSWORD", "from env")
-    trainshed("secrets", "set", "db", "--from-file", str(tmp_path / "value"), "--project", "q")
-    trainshed("secrets", "set", "db", "--from-env", "DB_PASSWORD")
+    service.cli("secrets", "set", "db", "--from-file", str(tmp_path / "value"), "--project", "q")
+    service.cli("secrets", "set", "db", "--from-env", "DB_PASSWORD")
     first, second = map(json.loads, service.bodies("POST", SECRETS))
     assert (first["value"], first["project"]) == (VALUE, "q")
     assert (second["value"], second["project"]) == ("from env", "p")
@@ -69,25 +66,24 @@ def test_a_file_or_a_variable_may_hold_it(
     ],
 )
 def test_what_cannot_be_taken_is_refused_here(
-    trainshed: Invoke,
     service: FakeService,
     arguments: tuple[str, ...],
     words: str | bytes,
     code: int,
     text: str,
 ) -> None:
-    result = trainshed("secrets", "set", *arguments, input=words)
+    result = service.cli("secrets", "set", *arguments, input=words)
     assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
     assert shows_no_value(result)
     assert service.sent == []
 
 
-def test_the_key_is_changed(trainshed: Invoke, service: FakeService) -> None:
+def test_the_key_is_changed(service: FakeService) -> None:
     """spec/operations#errors: what stays closed is named."""
     service.on("POST", f"{SECRETS}:rotateKey", {"key": "1a2b", "sealed": 1, "left": []})
-    result = trainshed("secrets", "rotate-key")
+    result = service.cli("secrets", "rotate-key")
     assert result.stdout == "1 value is sealed with the new key 1a2b\n"
     left = [{"project": "p", "name": "db", "version": 2}]
     service.on("POST", f"{SECRETS}:rotateKey", {"key": "1a2b", "sealed": 3, "left": left})
-    result = trainshed("secrets", "rotate-key")
+    result = service.cli("secrets", "rotate-key")
     assert "3 values are" in result.stdout and "db@2 of p" in result.stderr

@@ -3,7 +3,6 @@ printed (spec/tuning#studies)."""
 
 from typing import Any
 
-from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import JOBS, FakeService, Stream, entry, job, line
 
 PLACE = "projects/p/locations/us-central1"
@@ -74,9 +73,9 @@ def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
 OVER = search(trial(1, 0.5), trial(2, 0.75), state="SUCCEEDED")
 
 
-def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) -> None:
+def test_describe_begins_with_the_best(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", search(trial(1, 0.5), trial(2, 0.75), trial(3)))
-    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
+    lines = service.cli("jobs", "describe", "7").stdout.splitlines()
     assert lines[6:] == [
         "Tunes    accuracy, maximize (default, 4 at a time)",
         "Trials   2 of 12 done, 1 running",
@@ -92,11 +91,9 @@ def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) 
     ]
 
 
-def test_watch_tells_trials_as_lines_and_ends_with_the_best(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_watch_tells_trials_as_lines_and_ends_with_the_best(service: FakeService) -> None:
     serve_search(service, search(trial(1)), OVER)
-    result = trainshed("jobs", "watch", "7")
+    result = service.cli("jobs", "watch", "7")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
         "06:00:00.000  created: It was created.",
@@ -109,9 +106,7 @@ def test_watch_tells_trials_as_lines_and_ends_with_the_best(
     assert not [request for request in service.sent if request.path.endswith("/logs")]
 
 
-def test_a_pipeline_tells_of_its_trials_and_its_model(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_a_pipeline_tells_of_its_trials_and_its_model(service: FakeService) -> None:
     child = OVER | {"uid": "8"}
     own: dict[str, Any] = {
         "kind": "pipeline",
@@ -122,18 +117,18 @@ def test_a_pipeline_tells_of_its_trials_and_its_model(
     serve_search(service, job(state="SUCCEEDED") | own)
     output = [entry("created", "Below."), entry("trial_began", "Trial 1 of 12.", 1)]
     service.on("GET", f"{JOBS}/8/timeline", {"name": NAME, "entries": output})
-    lines = trainshed("jobs", "watch", "7").stdout.splitlines()
+    lines = service.cli("jobs", "watch", "7").stdout.splitlines()
     assert "06:00:01.000  trial_began: Trial 1 of 12." in lines
     assert not any("Below." in line for line in lines)
     assert lines[-1] == "model m@1"
-    described = trainshed("jobs", "describe", "7").stdout
+    described = service.cli("jobs", "describe", "7").stdout
     assert f"Model    m@1\nRuns     {NAME}\nTunes    accuracy" in described
 
 
-def test_logs_name_the_trial(trainshed: Invoke, service: FakeService) -> None:
+def test_logs_name_the_trial(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", search())
     lines = [line("workerpool0-0", "one") | {"trial": 3}]
     service.on("GET", f"{JOBS}/7/logs", Stream(lines))
-    result = trainshed("jobs", "logs", "7", "--trial", "3")
+    result = service.cli("jobs", "logs", "7", "--trial", "3")
     assert result.stdout == "trial  3  one\n"
     assert service.sent[-1].query == {"trial": "3"}
