@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
-from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain, serving
 from trainshed.buckets.callers import Caller, Kind, encode_caller
@@ -79,21 +78,6 @@ def test_the_python_client(client: Any) -> None:
     assert bucket.test_iam_permissions(["storage.objects.get"]) == ["storage.objects.get"]
     bucket.delete(force=True)
     assert not client.bucket("bucket-1").exists()
-
-
-def test_an_upload_of_the_python_client_in_parallel_chunks(client: Any, tmp_path: Path) -> None:
-    """These go through the XML API."""
-    bucket = client.create_bucket("bucket-1")
-    content = os.urandom(5 * MIB + 1)
-    (tmp_path / "content").write_bytes(content)
-    transfer_manager.upload_chunks_concurrently(  # pyright: ignore[reportUnknownMemberType]
-        str(tmp_path / "content"),
-        bucket.blob("a/b"),
-        chunk_size=MIB,
-        max_workers=3,
-        worker_type=transfer_manager.THREAD,
-    )
-    assert bucket.blob("a/b").download_as_bytes() == content
 
 
 def test_large_content_goes_through_in_little_memory(client: Any, service: Service) -> None:
