@@ -165,6 +165,3 @@ def test_reducers_are_a_container_in_the_third_pool(pools: tuple[Request, ...], 
     (violation,) = refused.value.violations
     assert violation.field == f"job_spec.worker_pool_specs{field}"
     assert "third worker pool" in violation.description
-
-
-# --- what the engine adds ---
