@@ -148,37 +148,17 @@ async def data(tmp_path: Path) -> AsyncIterator[Path]:
 def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes]) -> bytes:
     """Damage one row's column; returns what it holds then."""
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
+        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        keys = [name for _, name, _, _, _, place in columns if place] or ["rowid"]
         order = {"studies": "uid DESC"}.get(table, "1")
-        key, raw = connection.execute(
-            f"SELECT {'rowid' if table in ROWIDS else KEYS[table]}, {column} FROM {table} ORDER BY {order} "
-            "LIMIT 1"
+        *key, raw = connection.execute(
+            f"SELECT {', '.join(keys)}, {column} FROM {table} ORDER BY {order} LIMIT 1"
         ).fetchone()
+        where = " AND ".join(f"{name} = ?" for name in keys)
         spoilt = change(raw)
-        where = "rowid" if table in ROWIDS else KEYS[table]
-        assert (
-            connection.execute(
-                f"UPDATE {table} SET {column} = ? WHERE {where} = ? AND {column} = ?",
-                (spoilt, key, raw),
-            ).rowcount
-            >= 1
-        )
+        done = connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (spoilt, *key))
+        assert done.rowcount == 1
         return spoilt
-
-
-ROWIDS = {"jobs", "intents", "studies", "model_versions", "metadata_nodes"}
-KEYS = {
-    "timeline": "seq",
-    "operations": "name",
-    "trials": "number",
-    "measurements": "number",
-    "model_evaluations": "evaluation_id",
-    "metadata_stores": "store_id",
-    "datasets": "dataset_id",
-    "tensorboard_resources": "resource_id",
-    "curve_files": "path",
-    "curve_series": "run",
-    "metadata_edges": "target",
-}
 
 
 @pytest.mark.parametrize(
