@@ -1,13 +1,15 @@
 """Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story
 (spec/operations#shells)."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START
-from tests.contract.api.shelling import ADDRESS, Shelled
+from tests.contract.api.shelling import ADDRESS, Shelled, Socket
 from tests.contract.api.test_tuning_jobs import created
 from tests.people import known
 from tests.unit.jobs import exited
@@ -48,6 +50,20 @@ async def links(house: Shelled, name: str, token: str = "") -> dict[str, str]:
 async def described_links(house: Shelled, token: str = "") -> dict[str, str]:
     uris: dict[str, str] = (await house.result("GET", JOB, token=token))["webAccessUris"]
     return uris
+
+
+def fields_of(link: str) -> dict[str, str]:
+    """What the page of a shell sends to get a ticket."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(link).fragment).items()}
+
+
+@asynccontextmanager
+async def shell(house: Shelled, token: str = "", **order: Any) -> AsyncGenerator[Socket]:
+    """A connection that has ordered a shell, by a new ticket if there is none."""
+    token = token or (await house.result("POST", f"{JOB}:shell", {}))["token"]
+    async with house.connected() as socket:
+        socket.say(token=token, **order)
+        yield socket
 
 
 async def story(house: Shelled) -> list[str]:
@@ -119,8 +135,7 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
     for wanted, port in wishes:
         ticket = (await house.call("POST", f"{JOB}:shell", {"port": wanted})).json
         assert ticket["uri"] == "", "this service has no names for pages"
-        async with house.connected() as socket:
-            socket.say(token=ticket["token"], command="rm -rf /")
+        async with shell(house, ticket["token"], command="rm -rf /") as socket:
             assert await socket.next() == {"title": wanted}
         wish = house.shells.opened[-1][-1]
         assert (wish.port, wish.command, wish.is_terminal) == (port, "", False)
@@ -160,9 +175,7 @@ async def test_a_stolen_cookie_opens_its_page_alone_until_a_day_or_the_right_end
 
 async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
     await running(house)
-    ticket = await house.result("POST", f"{JOB}:shell", {})
-    async with house.connected() as socket:
-        socket.say(token=ticket["token"])
+    async with shell(house) as socket:
         await socket.next()
     assert house.shells.terminals[0].closed
     assert len(await story(house)) == 2
@@ -172,8 +185,7 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     await running(house)
     used = (await house.result("POST", f"{JOB}:shell", {}))["token"]
     late = (await house.result("POST", f"{JOB}:shell", {}))["token"]
-    async with house.connected() as socket:
-        socket.say(token=used)
+    async with shell(house, used) as socket:
         await socket.next()
     house.clock += TICKET_LIFETIME
     for token in (used, late, "guessed", ""):
@@ -200,9 +212,7 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
     house: Shelled, order: dict[str, Any]
 ) -> None:
     await running(house)
-    token = (await house.result("POST", f"{JOB}:shell", {}))["token"]
-    async with house.connected() as socket:
-        socket.say(token=token, **order)
+    async with shell(house, **order) as socket:
         assert "no such terminal" in (await socket.next())["error"]
     assert not house.shells.opened
 
@@ -210,9 +220,7 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
 async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
     await running(house)
     house.shells.idle = 0.01
-    token = (await house.result("POST", f"{JOB}:shell", {}))["token"]
-    async with house.connected() as socket:
-        socket.say(token=token)
+    async with shell(house) as socket:
         await socket.next()
         assert "hung up" in (await socket.next())["error"]
         assert await socket.next() is None
@@ -220,9 +228,7 @@ async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
 
 async def test_a_service_that_stops_says_so(house: Shelled) -> None:
     await running(house)
-    token = (await house.result("POST", f"{JOB}:shell", {}))["token"]
-    async with house.connected() as socket:
-        socket.say(token=token)
+    async with shell(house) as socket:
         await socket.next()
         house.services.closing.set()
         assert "job runs on" in (await socket.next())["error"]
@@ -307,15 +313,12 @@ async def test_web_access_uris_of_trials_that_run(house: Shelled, asked_for: boo
 async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) -> None:
     name = await running(house)
     uris = await links(house, name)
-    fields = {
-        key: value[0] for key, value in parse_qs(urlsplit(uris["workerpool1-0"]).fragment).items()
-    }
+    fields = fields_of(uris["workerpool1-0"])
     ticket = await house.call("POST", "/shell/ticket", fields, token=None)
     assert ticket.json["title"] == "workerpool1-0, job"
     [row] = await house.store.access.audited("p1", None, 1)
     assert (row.record.method, row.record.resource) == ("trainshed.v1.Jobs.Shell", name)
-    async with house.connected() as socket:
-        socket.say(token=ticket.json["token"])
+    async with shell(house, ticket.json["token"]) as socket:
         await socket.next()
     assert house.shells.opened[0][2] == WORKER
     opened = "somebody with a link of owner@trainshed.local opened a shell in workerpool1-0."
@@ -339,11 +342,10 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
     name = await running(house)
     token = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(house, name, token))["workerpool0-0"]
-    fields = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
+    fields = fields_of(uri)
     by_link = (await house.result("POST", "/shell/ticket", fields, token=None))["token"]
     unused = (await house.result("POST", f"{JOB}:shell", {}, token=token))["token"]
-    async with house.connected() as socket:
-        socket.say(token=by_link)
+    async with shell(house, by_link) as socket:
         await socket.next()
 
         def without(book: AccessBook) -> AccessBook:
@@ -355,8 +357,7 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
         assert "Your rights here have changed" in (await socket.next())["error"]
     refused = await house.call("POST", "/shell/ticket", fields, token=None)
     assert refused.status == 403
-    async with house.connected() as socket:
-        socket.say(token=unused, command="rm -r /")
+    async with shell(house, unused, command="rm -r /") as socket:
         assert "used up" in (await socket.next())["error"]
     assert len(house.shells.opened) == 1
     for role in ROLES if gone == "his role" else ():
@@ -373,7 +374,7 @@ async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house:
     await house.run(name)
     bo = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(house, name, bo))["workerpool0-0"]
-    link = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
+    link = fields_of(uri)
     house.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
     orders: tuple[dict[str, Any], ...] = ({}, {"port": "8000"}, {"autopsy": True})
     for path, order in (*(("shell", order) for order in orders), ("", link)):
@@ -386,8 +387,7 @@ async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house:
 
 async def test_an_operator_may_want_none(house: Shelled) -> None:
     name = await running(house)
-    link = (await links(house, name))["workerpool0-0"]
-    fields = {k: v[0] for k, v in parse_qs(urlsplit(link).fragment).items()}
+    fields = fields_of((await links(house, name))["workerpool0-0"])
     house.shells.allowed = False
     asking = custom_job(enableWebAccess=True)
     uid = (await house.result("POST", JOBS, asking))["name"].rpartition("/")[2]
@@ -433,8 +433,7 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
         ({"attempt": 1}, (1, PRIMARY)),
     ):
         ticket = await house.call("POST", f"{JOB}:shell", {**body, "autopsy": True})
-        async with house.connected() as socket:
-            socket.say(token=ticket.json["token"])
+        async with shell(house, ticket.json["token"]) as socket:
             await socket.next()
         assert house.shells.opened[-1][1:3] == wanted
     assert "owner@trainshed.local opened a shell in what workerpool0-0 left." in await story(house)
