@@ -1,10 +1,12 @@
 """The transport: credentials, unknown paths, discovery, health, limits, faults of our own."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.studying import house_over
 from tests.unit.specs_requests import custom_job
 
 
@@ -59,15 +61,20 @@ async def test_a_body_that_is_too_large_is_refused(house: House) -> None:
     assert "size exceeds the limit" in answer.error["message"]
 
 
+@pytest.mark.parametrize("transport", ["REST", "gRPC"])
 async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    transport: str,
 ) -> None:
     def broken(name: str) -> bool:
         raise RuntimeError(f"the secret inside of {name}")
 
-    monkeypatch.setattr(house.buckets, "bucket_location", broken)
-    with caplog.at_level(logging.ERROR, "trainshed.api"):
-        answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+    async with house_over(transport, tmp_path) as house:
+        monkeypatch.setattr(house.buckets, "bucket_location", broken)
+        with caplog.at_level(logging.ERROR, "trainshed.api"):
+            answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
     assert (answer.status, answer.error["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.body.decode()
     assert "the secret inside of bucket" in caplog.text
