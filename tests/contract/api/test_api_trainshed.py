@@ -33,6 +33,13 @@ async def created(house: House) -> None:
     assert answer.json["name"] == NAME
 
 
+@pytest.fixture
+async def house(house: House) -> House:
+    """With that job."""
+    await created(house)
+    return house
+
+
 async def started(house: House) -> None:
     await house.happen(NAME, ADMITTED)
     await running(house)
@@ -58,7 +65,6 @@ async def ended(house: House) -> None:
 
 
 async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
-    await created(house)
     queued = await house.result("GET", JOB)
     assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
     await started(house)
@@ -79,7 +85,6 @@ async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
 
 
 async def test_a_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
-    await created(house)
     assert (await house.call("POST", "/v1/projects/p2/jobs", ml_job(job_id="mine"))).status == 200
     for key, name in (
         ("1000", NAME),
@@ -93,7 +98,6 @@ async def test_a_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
 
 
 async def test_lists_both_apis_newest_first(house: House) -> None:
-    await created(house)
     await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     path = "/trainshed/v1/jobs?project=p1"
     view = await house.result("GET", path)
@@ -112,7 +116,6 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
 
 
 async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None:
-    await created(house)
     (violation,) = (await house.call("GET", "/trainshed/v1/jobs")).error["details"][0][
         "fieldViolations"
     ]
@@ -137,13 +140,12 @@ async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:
     while token := page["nextPageToken"]:
         page = await house.result("GET", f"{path}running&state=queued&pageToken={token}")
         seen += page["jobs"]
-    assert [job["jobId"] for job in seen] == ["third", "second", "first"]
+    assert [job["jobId"] for job in seen] == ["third", "second", "first", "1000"]
 
 
 async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: House) -> None:
     """spec/operations#errors: every attempt, replica incarnation, verdict, rule; typed errors beside the
     public messages."""
-    await created(house)
     await started(house)
     house.clock = START + 3 * SECOND
     await house.happen(NAME, ReplicaLost(1, WORKER, 1, "its shim is gone"))
@@ -182,7 +184,6 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
 
 async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> None:
     """`jobs delete`: the public ml API has no way to."""
-    await created(house)
     refused = await house.call("DELETE", JOB)
     assert refused.status == 400
     assert "cancel it and delete it when it is over" in refused.json["error"]["message"]
@@ -212,7 +213,6 @@ async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> N
     ],
 )
 async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> None:
-    await created(house)
     house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(3)))
     house.write_log(1000, "workerpool1-0", *((START + n * SECOND + 1, f"b{n}") for n in range(3)))
     async with house.stream(f"{JOB}/logs?{query}") as lines:
@@ -221,7 +221,6 @@ async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> 
 
 async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house: House) -> None:
     """spec/invariants#last-lines-first: the end comes after the last line, also one that was written late."""
-    await created(house)
     house.write_log(1000, "workerpool0-0", (START + SECOND, "first"))
     async with house.stream(f"{JOB}/logs?follow=true&tail=1") as lines:
         assert (await lines.next())["message"] == "first"
@@ -238,7 +237,6 @@ async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More would take turns with the event loop: 200 followers kept everybody else waiting for 9 s."""
-    await created(house)
     house.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(500)))
     readers: set[str] = set()
 
@@ -255,7 +253,6 @@ async def test_a_long_log_is_sent_in_small_parts(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each stream whose reader stands still holds one of them, and a caller may have thousands."""
-    await created(house)
     house.write_log(1000, "workerpool0-0", *((START + n, 1000 * "x") for n in range(2000)))
     sizes: list[int] = []
     send = Lines.send
@@ -274,7 +271,6 @@ async def test_a_long_log_is_sent_in_small_parts(
 async def test_a_line_that_is_written_while_the_last_ones_are_read_is_sent(
     house: House, monkeypatch: pytest.MonkeyPatch, before: list[str]
 ) -> None:
-    await created(house)
     house.write_log(1000, "workerpool1-0", *((START + SECOND, text) for text in before))
     read = LogReader.tail
 
@@ -289,7 +285,6 @@ async def test_a_line_that_is_written_while_the_last_ones_are_read_is_sent(
 
 
 async def test_watching_gives_the_job_at_each_change(house: House) -> None:
-    await created(house)
     async with house.stream(f"{JOB}/watch") as lines:
         first = await lines.next()
         assert (first["state"], first["waits"]) == ("QUEUED", [])
@@ -313,7 +308,6 @@ async def test_a_stream_that_is_woken_for_nothing_gives_signs_of_life(
 ) -> None:
     """Another replica's lines, or lines where only states are shown, are news at every moment."""
     monkeypatch.setattr(streams, "_KEEP_ALIVE", 0.05)
-    await created(house)
     async with asyncio.timeout(60), house.stream(f"{JOB}/{path}") as lines:
         while lines.signs_of_life < 2:
             house.notices.publish(JobUid(1000))
@@ -321,7 +315,6 @@ async def test_a_stream_that_is_woken_for_nothing_gives_signs_of_life(
 
 
 async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: House) -> None:
-    await created(house)
     async with house.stream(f"{JOB}/logs?follow=true"):
         pass  # Leaving hangs up; the stream's task is awaited there.
     async with house.stream(f"{JOB}/watch") as lines:
@@ -347,7 +340,6 @@ async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: Hou
 async def test_bad_requests_are_refused_before_a_stream_begins(
     house: House, path: str, status: int
 ) -> None:
-    await created(house)
     answer = await house.call("GET", path)
     assert answer.status == status
     assert answer.error["message"]

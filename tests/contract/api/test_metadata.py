@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
+
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import custom_job
@@ -21,6 +23,13 @@ async def store_made(house: House) -> None:
     await house.result("POST", f"{STORES}?metadataStoreId=default", {})
 
 
+@pytest.fixture
+async def house(house: House) -> House:
+    """With a metadata store."""
+    await store_made(house)
+    return house
+
+
 async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[str, Any]:
     body: dict[str, Any] = {
         "displayName": "r",
@@ -30,23 +39,22 @@ async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[s
 
 
 async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
-    assert (await house.call("GET", f"{STORES}/default")).status == 404
-    assert (await house.call("POST", f"{CONTEXTS}?contextId=e", {})).status == 404
-    done = await house.result("POST", f"{STORES}?metadataStoreId=default", {"description": "d"})
-    assert done["done"] and done["response"]["name"] == STORE
+    mine, name = f"{STORES}/mine", STORE.replace("default", "mine")
+    assert (await house.call("GET", mine)).status == 404
+    assert (await house.call("POST", f"{mine}/contexts?contextId=e", {})).status == 404
+    done = await house.result("POST", f"{STORES}?metadataStoreId=mine", {"description": "d"})
+    assert done["done"] and done["response"]["name"] == name
     assert done["metadata"]["@type"].endswith("CreateMetadataStoreOperationMetadata")
     assert await house.result("GET", f"/ui/{done['name']}") == done
-    assert (await house.result("GET", f"{STORES}/default"))["description"] == "d"
-    assert (await house.call("POST", f"{STORES}?metadataStoreId=default", {})).status == 409
-    assert [store["name"] for store in (await house.result("GET", STORES))["metadataStores"]] == [
-        STORE
-    ]
-    assert (await house.result("DELETE", f"{STORES}/default"))["done"]
-    assert (await house.call("GET", f"{STORES}/default")).status == 404
+    assert (await house.result("GET", mine))["description"] == "d"
+    assert (await house.call("POST", f"{STORES}?metadataStoreId=mine", {})).status == 409
+    stores = (await house.result("GET", STORES))["metadataStores"]
+    assert [store["name"] for store in stores] == [STORE, name]
+    assert (await house.result("DELETE", mine))["done"]
+    assert (await house.call("GET", mine)).status == 404
 
 
 async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> None:
-    await store_made(house)
     made = await run_made(house, note=None, deep={"a": [1, {}]})
     expected: dict[str, Any] = {"_params": {}, "_metrics": {}, "note": None, "deep": {"a": [1, {}]}}
     assert made["metadata"] == expected
@@ -57,7 +65,6 @@ async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> Non
 
 
 async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: House) -> None:
-    await store_made(house)
     await run_made(house, "e")
     made = await run_made(house)
     await house.result(
@@ -78,7 +85,6 @@ async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: Hous
 
 
 async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house: House) -> None:
-    await store_made(house)
     made = await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"})
     newer = await house.result("PATCH", f"{CONTEXTS}/e", {"description": "1"})
     answer = await house.call("PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]})
@@ -90,7 +96,6 @@ async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house:
 
 
 async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
-    await store_made(house)
     experiment = {"schemaTitle": "system.Experiment", "metadata": {"mine": 1}}
     made = await house.result("POST", f"{CONTEXTS}?contextId=e", experiment)
     await house.result("PATCH", f"{CONTEXTS}/e", {"metadata": {"mine": 1, "others": 2}})
@@ -100,7 +105,6 @@ async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
 
 
 async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
-    await store_made(house)
     made = await run_made(house)
     patches = (
         {"_params": {f"p{number}": number}, "_metrics": {f"m{number}": number}}
@@ -126,7 +130,6 @@ async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
 
 
 async def test_links_leave_the_etag_as_it_is(house: House) -> None:
-    await store_made(house)
     await run_made(house, "e")
     run = await run_made(house)
     artifact = await house.result("POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
@@ -142,7 +145,6 @@ async def test_links_leave_the_etag_as_it_is(house: House) -> None:
 
 
 async def test_the_filters_of_the_sdk(house: House) -> None:
-    await store_made(house)
     await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
     run = await run_made(house)
     await run_made(house, "f-r")
@@ -181,7 +183,6 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
 
 
 async def test_lists_have_pages(house: House) -> None:
-    await store_made(house)
     for number in range(5):
         await run_made(house, f"r{number}")
     page = await house.result("GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
@@ -194,7 +195,6 @@ async def test_lists_have_pages(house: House) -> None:
 
 
 async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
-    await store_made(house)
     names = dict[str, str]()
     for name in ("data", "model"):
         made = await house.result(
@@ -219,7 +219,6 @@ async def job_made(house: House, **spec: Any) -> Any:
 
 async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> None:
     """facts/experiments#jobs"""
-    await store_made(house)
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
     await run_made(house, "e")
     made = await run_made(house)
@@ -237,7 +236,6 @@ async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> 
 
 async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> None:
     """facts/experiments#jobs"""
-    await store_made(house)
     await run_made(house, "e")
     job = (await job_made(house, experiment=f"{STORE}/contexts/e")).json
     run = job["jobSpec"]["experimentRun"]
@@ -251,7 +249,6 @@ async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> No
 
 async def test_a_job_names_experiments_of_its_project_that_are_there(house: House) -> None:
     """facts/experiments#jobs"""
-    await store_made(house)
     for spec, expected in (
         ({"experiment": f"{STORE}/contexts/e"}, {"job_spec.experiment"}),
         ({"experiment": "e"}, {"job_spec.experiment"}),
