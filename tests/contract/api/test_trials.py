@@ -25,11 +25,13 @@ async def study(house: House, name: str = "tune", **spec: Any) -> str:
     return f"/v1/{answer['name']}"
 
 
+async def suggest(house: House, path: str, client: str = "a", count: int = 1) -> Answer:
+    body = {"suggestionCount": count, "clientId": client}
+    return await house.call("POST", f"{path}/trials:suggest", body)
+
+
 async def suggested(house: House, path: str, client: str = "a", count: int = 1) -> list[Any]:
-    answer = await house.result(
-        "POST", f"{path}/trials:suggest", {"suggestionCount": count, "clientId": client}
-    )
-    return answer["response"].get("trials", [])
+    return (await suggest(house, path, client, count)).json["response"].get("trials", [])
 
 
 async def measure(house: House, trial: str, value: Any, **more: Any) -> Answer:
@@ -51,9 +53,7 @@ async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(house
     """facts/resources#trials, spec/clients#surface: an operation below the study, polled below /ui/ by the
     SDK."""
     path = await study(house)
-    answer = await house.call(
-        "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "a"}
-    )
+    answer = await suggest(house, path)
     operation = answer.json
     assert operation["done"] is True
     assert operation["name"].startswith(path.removeprefix("/v1/") + "/operations/")
@@ -92,8 +92,7 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     monkeypatch.setattr(studies, "PATIENCE", 0.01)
     adviser.asleep = True
     path = await study(house)
-    body = {"suggestionCount": 2, "clientId": "a"}
-    operation = await house.result("POST", f"{path}/trials:suggest", body)
+    operation = (await suggest(house, path, count=2)).json
     assert "done" not in operation and "response" not in operation
     await adviser.work_off(StudyUid(int(path.rpartition("/")[2])))
     polled = await house.result("GET", f"/ui/{operation['name']}")
@@ -115,7 +114,7 @@ async def test_a_wrong_number_of_suggestions_is_refused(house: House) -> None:
     """spec/submit#refusals; the public text: the count must be positive."""
     path = await study(house)
     for count in (0, -1, 1_001):
-        answer = await house.call("POST", f"{path}/trials:suggest", {"suggestionCount": count})
+        answer = await suggest(house, path, count=count)
         assert list(violations(answer)) == ["suggestion_count"]
     assert await house.result("GET", f"{path}/operations") == {}
 
@@ -139,9 +138,7 @@ async def test_a_study_has_so_many_trials_and_no_more(house: House) -> None:
     advised(house, max_study_trials=2)
     path = await study(house)
     await suggested(house, path, "a", 2)
-    full = await house.call(
-        "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "b"}
-    )
+    full = await suggest(house, path, "b")
     assert "had the 2 trials" in precondition(full)
     assert "had the 2 trials" in precondition(await house.call("POST", f"{path}/trials", OWN))
     assert len(await suggested(house, path, "a", 5)) == 2
@@ -157,9 +154,7 @@ async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
     uid = StudyUid(int(path.rpartition("/")[2]))
     await house.store.studies.set_study_state(uid, StudyState.COMPLETED, "all was tried")
     assert [trial["id"] for trial in await suggested(house, path, "a", 3)] == ["1"]
-    other = await house.call(
-        "POST", f"{path}/trials:suggest", {"suggestionCount": 1, "clientId": "b"}
-    )
+    other = await suggest(house, path, "b")
     assert "is COMPLETED (all was tried)" in precondition(other)
 
 
