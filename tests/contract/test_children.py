@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
     return status, process
 
 
+@contextlib.asynccontextmanager
+async def kept(setup: BucketSetup) -> AsyncGenerator[Listeners]:
+    """Their listeners, while a keeper starts the process."""
+    listeners = Listeners.opened(setup)
+    keeper = BucketKeeper(setup, listeners)
+    keeper.start()
+    async with asyncio.timeout(90):
+        yield listeners
+        await keeper.close()
+
+
 def is_stopped(pid: int) -> bool:
     return ") T " in Path(f"/proc/{pid}/stat").read_text()
 
@@ -104,26 +116,19 @@ async def test_a_bucket_process_is_there_while_somebody_calls(
     """ADR 22: the first call waits for it, it ends when nobody is connected for long, and no call is lost
     in that moment."""
     setup = setup_in(tmp_path, linger=0.02)
-    listeners = Listeners.opened(setup)
+    seen: list[tuple[int, int]] = []
     with caplog.at_level(logging.WARNING):
-        keeper = BucketKeeper(setup, listeners)
-        keeper.start()
-        seen: list[tuple[int, int]] = []
-        async with asyncio.timeout(60):
+        async with kept(setup) as listeners:
             while len({pid for _, pid in seen}) < 3:
                 seen.append(await asyncio.to_thread(ask, setup, listeners))
                 # Around the moment in which it leaves.
                 await asyncio.sleep(random.uniform(0.01, 0.04))
-            await keeper.close()
     assert {status for status, _ in seen} == {401}
     assert not caplog.records
 
 
 async def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
-    setup = setup_in(tmp_path, linger=0.05)
-    listeners = Listeners.opened(setup)
-
-    def calls() -> None:
+    def calls(listeners: Listeners) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0], timeout=60)
         with contextlib.closing(connection):
             connection.connect()
@@ -133,11 +138,8 @@ async def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
                 # Nothing is to come but its end, if the other side left.
                 assert not select.select([connection.sock], [], [], 0.3)[0]
 
-    keeper = BucketKeeper(setup, listeners)
-    keeper.start()
-    async with asyncio.timeout(60):
-        await asyncio.to_thread(calls)
-        await keeper.close()
+    async with kept(setup_in(tmp_path, linger=0.05)) as listeners:
+        await asyncio.to_thread(calls, listeners)
 
 
 def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
@@ -169,11 +171,8 @@ async def test_a_bucket_process_that_hangs_is_replaced(
 
     monkeypatch.setattr(children, "spawn_buckets", spawned)
     setup = setup_in(tmp_path, gateway=str(tmp_path / "s"))
-    listeners = Listeners.opened(setup)
     with caplog.at_level(logging.WARNING):
-        keeper = BucketKeeper(setup, listeners)
-        keeper.start()
-        async with asyncio.timeout(90):
+        async with kept(setup) as listeners:
             _, hanging = await asyncio.to_thread(ask, setup, listeners)
             os.kill(hanging, signal.SIGSTOP)
             monkeypatch.setattr(children, "ANSWER", 0.1)
@@ -181,7 +180,6 @@ async def test_a_bucket_process_that_hangs_is_replaced(
             while not is_stopped(hanging):
                 pass
             _, next_one = await asyncio.to_thread(ask, setup, listeners)
-            await keeper.close()
     assert hanging != next_one
     assert "it takes no callers any more" in caplog.text
 
@@ -191,12 +189,8 @@ async def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_clos
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE", 0.3)
     setup = setup_in(tmp_path)
-    listeners = Listeners.opened(setup)
-    keeper = BucketKeeper(setup, listeners)
-    keeper.start()
-    async with asyncio.timeout(60):
+    async with kept(setup) as listeners:
         _, pid = await asyncio.to_thread(ask, setup, listeners)
         os.kill(pid, signal.SIGSTOP)
-        await keeper.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
