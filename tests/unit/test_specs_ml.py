@@ -74,7 +74,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "negative workers without type": (custom(workerCount="-1"), "worker_count"),
     "negative workers": (custom(workerType="n1-standard-4", workerCount="-1"), "worker_count"),
     "absurd workers": (custom(workerType="n1-standard-4", workerCount="9" * 18), "worker_count"),
-    "two categories": (custom(workerType="standard", workerCount="1"), "worker_type"),
     "accelerators on a legacy type": (gpus("NVIDIA_TESLA_K80", "1", "standard"), ACCELERATORS),
     "GPU on the wrong machine": (gpus("NVIDIA_TESLA_A100", "1"), f"{ACCELERATORS}.type"),
     "GPU count": (gpus("NVIDIA_TESLA_K80", "3"), f"{ACCELERATORS}.count"),

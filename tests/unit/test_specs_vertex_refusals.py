@@ -126,7 +126,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "Lustre": (custom_job(pool(lustreMounts=[{"filesystem": "f"}])), f"{FIRST}.lustre_mounts"),
     "empty output directory": (custom_job(baseOutputDirectory={}), OUTPUT),
     "bucket name": (custom_job(baseOutputDirectory={"outputUriPrefix": "gs://Bucket/x"}), OUTPUT),
-    "network": (custom_job(network="default"), "job_spec.network"),
     "tensorboard": (custom_job(tensorboard="tb"), "job_spec.tensorboard"),
     "endless timeout": (
         custom_job(scheduling={"timeout": "315576000000s"}),

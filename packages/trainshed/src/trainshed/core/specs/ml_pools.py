@@ -2,7 +2,7 @@
 (spec/submit#ml-jobs).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -98,7 +98,6 @@ def _refuse_explicit(training: Section, tier: str) -> None:
 
 def _custom(training: Section) -> tuple[Hardware, ...]:
     hardware: list[Hardware] = []
-    types: dict[str, MachineType] = {}
     for role in ROLES:
         count = _count(training, role)
         name = training.text(role.type_field)
@@ -119,11 +118,9 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
             continue
         if not count:
             continue
-        types[role.type_field] = machine
         config = training.section(role.config_field)
         devices = _accelerators(config, machine)
         hardware.append(Hardware(role, count, machines.resolve(machine, devices), _disk(config)))
-    _check_category(training, types)
     return tuple(hardware)
 
 
@@ -137,20 +134,6 @@ def _count(training: Section, role: Role) -> int:
         )
         return 1
     return count
-
-
-def _check_category(training: Section, types: Mapping[str, MachineType]) -> None:
-    """Check that all machine types are legacy or all are Compute Engine's."""
-    if len({machine.is_legacy for machine in types.values()}) < 2:
-        return
-    first, *others = types
-    for field in others:
-        if types[field].is_legacy != types[first].is_legacy:
-            training.fault(
-                field,
-                f"{types[field].name} cannot go with {types[first].name}: all machine types "
-                "of a job are either legacy types or Compute Engine types.",
-            )
 
 
 def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:

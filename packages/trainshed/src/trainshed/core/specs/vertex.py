@@ -82,7 +82,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     scheduling = _read_scheduling(spec.section("scheduling"))
     if fault := syntax.service_account_fault(spec.text("serviceAccount")):
         spec.fault("serviceAccount", fault)
-    _check_names(spec)
+    _check_tensorboard(spec)
     output = _read_output_directory(spec)
     job_json = msgspec.json.encode(spec.values).decode()
     if fault := syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools)):
@@ -135,28 +135,17 @@ def _read_scheduling(section: Section) -> Scheduling:
     )
 
 
-def _check_names(spec: Section) -> None:
-    """Check the form of the resource names in the job's spec. Whether the resources exist is for the API to
-    say."""
-    for field, collection in (("network", "global/networks"), ("tensorboard", "tensorboards")):
-        name = spec.text(field)
-        if name and not _is_resource(name, collection):
-            wanted = (
-                "projects/PROJECT/global/networks/NETWORK"
-                if field == "network"
-                else "projects/PROJECT/locations/LOCATION/tensorboards/TENSORBOARD"
-            )
-            spec.fault(field, f"{name!r} is not a resource name; it must look like {wanted}.")
-
-
-def _is_resource(name: str, collection: str) -> bool:
+def _check_tensorboard(spec: Section) -> None:
+    """Check the form of its name. Whether there is such a one is for the API to say."""
+    name = spec.text("tensorboard")
     parts = name.split("/")
-    place = collection.split("/")
-    if place[0] == "global":
-        fixed = [parts[0], *parts[2:4]] == ["projects", *place] and len(parts) == 5
-    else:
-        fixed = parts[::2] == ["projects", "locations", *place] and len(parts) == 6
-    return fixed and all(parts)
+    is_one = parts[::2] == ["projects", "locations", "tensorboards"] and len(parts) == 6
+    if name and not (is_one and all(parts)):
+        spec.fault(
+            "tensorboard",
+            f"{name!r} is not a resource name; it must look like"
+            " projects/PROJECT/locations/LOCATION/tensorboards/TENSORBOARD.",
+        )
 
 
 def _read_output_directory(spec: Section) -> str:
