@@ -17,8 +17,7 @@ from tests.unit.specs_requests import (
     package,
     vertex,
 )
-from trainshed.core.job import Accelerators, Machine
-from trainshed.core.reducers import bandwidth, warning_for
+from trainshed.core.reducers import warning_for
 from trainshed.core.runtime import REDUCERS
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
@@ -45,37 +44,6 @@ def workers(
 def reducers(count: int, kind: str = "n1-highcpu-16") -> Request:
     spec = {"machineSpec": {"machineType": kind}, "replicaCount": str(count)}
     return container(imageUri=REDUCER) | spec
-
-
-def machine(kind: str, accelerator: str = "", count: int = 0) -> Machine:
-    return Machine(kind, 0, 0, 0, Accelerators(accelerator, count) if accelerator else None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "accelerator", "count", "gbps"),
-    [
-        ("n1-highcpu-16", "", 0, 32),
-        ("n1-standard-8", "", 0, 16),
-        ("n1-standard-4", "", 0, 10),
-        ("n1-highmem-96", "NVIDIA_TESLA_V100", 8, 100),
-        ("n1-highmem-64", "NVIDIA_TESLA_V100", 8, None),
-        ("n1-standard-4", "NVIDIA_TESLA_T4", 1, None),
-        ("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1, 24),
-        ("a2-highgpu-4g", "NVIDIA_TESLA_A100", 4, 50),
-        ("a2-megagpu-16g", "NVIDIA_TESLA_A100", 16, 100),
-        ("a3-highgpu-8g", "NVIDIA_H100_80GB", 8, 800),
-        ("a3-megagpu-8g", "NVIDIA_H100_MEGA_80GB", 8, 1600),
-        ("g2-standard-12", "NVIDIA_L4", 1, 16),
-        ("a4-highgpu-8g", "NVIDIA_B200", 8, None),
-        ("mainframe", "", 0, None),
-    ],
-)
-def test_bandwidth_of_a_machine_with_its_accelerators(
-    kind: str, accelerator: str, count: int, gbps: float | None
-) -> None:
-    """spec/reduction#bandwidth: the machine table. On N1 the GPUs count as well, and what was not published
-    is not guessed."""
-    assert bandwidth(machine(kind, accelerator, count)) == gbps
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from trainshed.core.catalog.images import is_reduction_server
-from trainshed.core.catalog.machines import egress_with, machine_types
-from trainshed.core.job import Machine, Program, WorkerPool
+from trainshed.core.job import Program, WorkerPool
 from trainshed.core.requests import Section
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed_reduction import variables
@@ -23,15 +22,6 @@ _PAIR = (
     "The job has reducers and two workers: two send each other no more than they would send to reducers, "
     "so it becomes no faster by them. With three workers and more it does."
 )
-
-
-def bandwidth(machine: Machine) -> float | None:
-    """Return the Gbit/s that a machine can send, with its accelerators; None where the facts do not say."""
-    kind = machine_types().get(machine.type)
-    if kind is None:
-        return None
-    devices = machine.accelerators
-    return egress_with(kind, devices.type, devices.count) if devices else kind.egress_gbps
 
 
 def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:

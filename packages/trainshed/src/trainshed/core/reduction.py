@@ -5,10 +5,10 @@ allowed values.
 """
 
 from trainshed.core import secrets
+from trainshed.core.catalog.machines import machine_types
 from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
 from trainshed.core.job import JobSpec
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.reducers import bandwidth
 from trainshed_reduction import variables as known
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
@@ -69,7 +69,8 @@ def search_path(directory: str, environ: str) -> str:
 
 def _bandwidths(spec: JobSpec) -> dict[str, str]:
     """Return the Gbit/s each way of the slowest worker and of a reducer; nothing unless both are known."""
-    gbps = {pool.position: bandwidth(pool.machine) or 0.0 for pool in spec.pools}
+    of_types = {name: kind.egress_gbps or 0.0 for name, kind in machine_types().items()}
+    gbps = {pool.position: of_types.get(pool.machine.type, 0.0) for pool in spec.pools}
     worker = min(gbps[position] for position in gbps if position < PS_POOL)
     if not worker or not gbps[PS_POOL]:
         return {}

@@ -37,7 +37,7 @@ class MachineType(Struct, frozen=True):
     #: The accelerators of a legacy type; "" = it has none.
     accelerator_type: str = ""
     accelerator_count: int = 0
-    #: Largest outgoing bandwidth in Gbit/s, for N1 without accelerators (`egress_with`); None = unknown.
+    #: Largest outgoing bandwidth in Gbit/s; None = unknown.
     egress_gbps: float | None = None
 
     @property
@@ -91,23 +91,6 @@ def machine_types() -> dict[str, MachineType]:
             accelerator_count=count,
         )
     return types
-
-
-def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> float | None:
-    """Return the largest outgoing bandwidth of `machine` with its accelerators, in Gbit/s; None where the
-    facts do not say.
-
-    Machines that come with accelerators have one figure. On N1 it depends on how many T4 or V100 GPUs go with
-    how many vCPUs, and is known for few combinations; with other GPUs it is that of the machine.
-    """
-    data = table("machines")
-    family = machine.name.partition("-")[0]
-    if accelerator not in data["egressVariesWith"].get(family, ()):
-        return machine.egress_gbps
-    for *combination, egress in data["egressWithAccelerators"]:
-        if combination == [family, accelerator, count, machine.vcpus]:
-            return egress
-    return None
 
 
 def named_in(api: Api) -> tuple[MachineType, ...]:
