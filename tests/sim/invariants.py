@@ -12,13 +12,12 @@ from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.sim.tuning_books import Families
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.catalog.quotas import usage
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.records import Drill, Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.usage import Use
-from trainshed.scheduler.model import Policy
+from trainshed.scheduler.model import Policy, gang
 
 SECOND = 10**9
 _IDLE = 15 * 60 * SECOND
@@ -185,9 +184,9 @@ class Books:
         used: dict[str, float] = {}
         for other in self.jobs.values():
             if other.is_placed and (other.name.project_id, other.spec.region) == (project, region):
-                for metric, amount in usage(other.spec):
+                for metric, amount in gang(other).quota:
                     used[metric] = used.get(metric, 0) + amount
-        for metric, _ in usage(job.spec):
+        for metric, _ in gang(job).quota:
             limit = self.quotas.get(QuotaKey(project, region, metric))
             if limit is not None and used[metric] > limit:
                 self._wrong(job, f"{used[metric]} of {limit} {metric} are used by {project}")

@@ -2,7 +2,6 @@
 over, drills that wait for a line, tuning jobs and pipelines, a slow disk, a clock that is set back."""
 
 import dataclasses
-import itertools
 import random
 
 from msgspec.structs import replace
@@ -44,8 +43,8 @@ def _within_quotas(world: Scenario) -> Scenario:
         return world
     last = max((request.at for request in world.requests), default=CREATED)
     requests = list(world.requests)
-    for project, metric in itertools.product(PROJECTS, ("cpus_n1_e2", "ml_cpus")):
-        key = QuotaKey(project, REGION, metric)
+    for project in PROJECTS:
+        key = QuotaKey(project, REGION, "cpus_n1_e2")
         requests += [SetQuota(CREATED, key, dice.choice((16, 40))), SetQuota(last + DAY, key, None)]
     return dataclasses.replace(
         world, requests=tuple(sorted(requests, key=lambda request: request.at))

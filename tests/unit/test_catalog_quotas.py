@@ -2,19 +2,17 @@
 
 from msgspec.structs import replace
 
-from tests.unit.jobs import MACHINE, job, program
-from trainshed.core.catalog.quotas import metrics, usage
+from tests.unit.jobs import MACHINE, job
+from trainshed.core.catalog.quotas import metrics, usage_of
 from trainshed.core.job import (
     Accelerators,
     Disk,
-    JobSpec,
     Machine,
     Scheduling,
     Strategy,
-    WorkerPool,
 )
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, ReplicaId
+from trainshed.core.names import ReplicaId
 from trainshed.scheduler.model import Demand, Policy, gang
 from trainshed.store.codec import decode_job, encode_job
 
@@ -22,19 +20,12 @@ GPU_MACHINE = Machine("n1-standard-8", 8, 30, 24, Accelerators("NVIDIA_TESLA_T4"
 A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
 
 
-def spec(
-    *pools: tuple[int, Machine, Disk], api: Api = Api.VERTEX, strategy: Strategy = Strategy.STANDARD
-) -> JobSpec:
-    made = (
-        WorkerPool(at, count, machine, program(), disk)
-        for at, (count, machine, disk) in enumerate(pools)
-    )
-    return JobSpec(api, "us-central1", tuple(made), Scheduling(strategy=strategy), "{}")
-
-
-def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
+def test_a_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
     """spec/queue#order: CPUs, each accelerator kind, disk."""
-    used = usage(spec((1, MACHINE, Disk()), (3, GPU_MACHINE, Disk("pd-standard", 200))))
+    used = usage_of(
+        Strategy.STANDARD,
+        [(MACHINE, Disk(), 1), (GPU_MACHINE, Disk("pd-standard", 200), 3)],
+    )
     assert used == (
         ("NVIDIA_TESLA_T4", 6),
         ("cpus_n1_e2", 28),
@@ -42,7 +33,7 @@ def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
         ("pd_standard_gb", 600),
     )
     e2 = Machine("e2-standard-4", 4, 16, 16)
-    assert usage(spec((1, e2, Disk("hyperdisk-balanced", 100)))) == (
+    assert usage_of(Strategy.STANDARD, [(e2, Disk("hyperdisk-balanced", 100), 1)]) == (
         ("cpus_n1_e2", 4),
         ("hyperdisk_balanced_gb", 100),
     )
@@ -51,13 +42,11 @@ def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
 def test_every_metric_that_can_be_used_has_a_name() -> None:
     names = metrics()
     assert list(names) == sorted(set(names))
-    assert {"ml_cpus", "cpus_n1_e2", "pd_ssd_gb", "preemptible_NVIDIA_L4"} <= set(names)
-    for api in Api:
-        for strategy in Strategy:
-            used = usage(
-                spec((1, GPU_MACHINE, Disk()), (1, A3, Disk()), api=api, strategy=strategy)
-            )
-            assert api is Api.ML or {metric for metric, _ in used} <= set(names)
+    assert {"cpus_n1_e2", "pd_ssd_gb", "preemptible_NVIDIA_L4"} <= set(names)
+    legacy = Machine("complex_model_l_gpu", 32, 1, 1, Accelerators("NVIDIA_TESLA_K80", 8))
+    for strategy in Strategy:
+        used = usage_of(strategy, [(machine, Disk(), 1) for machine in (GPU_MACHINE, A3, legacy)])
+        assert {metric for metric, _ in used} <= set(names)
 
 
 def test_a_gang_is_what_the_job_asks_for() -> None:

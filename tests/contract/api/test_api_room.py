@@ -116,7 +116,7 @@ async def test_all_quotas_name_every_metric(house: House) -> None:
     path = f"{QUOTAS}?project=p1&region=us-central1"
     assert (await house.result("GET", path))["quotas"] == []
     metrics = [quota["metric"] for quota in (await house.result("GET", f"{path}&all"))["quotas"]]
-    assert {"cpus_n1_e2", "NVIDIA_TESLA_T4", "pd_ssd_gb", "ml_cpus"} <= set(metrics)
+    assert {"cpus_n1_e2", "NVIDIA_TESLA_T4", "pd_ssd_gb"} <= set(metrics)
     assert metrics == sorted(metrics)
 
 

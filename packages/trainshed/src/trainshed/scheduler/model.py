@@ -8,7 +8,7 @@ from trainshed.core.capacity import MachineWanted, Node, NodeCondition, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.job import Disk, Machine, Strategy
 from trainshed.core.lifecycle.records import Job, person_of
-from trainshed.core.names import Api, JobUid, ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes, Nanos
 
 
@@ -170,7 +170,7 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     """
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
-    form = _Form(spec.api, spec.region, strategy, pools, job.memory_factor, policy)
+    form = _Form(spec.region, strategy, pools, job.memory_factor, policy)
     region, replicas, quota = _contents(form)
     return Gang(
         uid=job.uid,
@@ -190,7 +190,6 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
 class _Form(Struct, frozen=True, gc=False):
     """What gangs that take the same have in common."""
 
-    api: Api
     region: str
     strategy: Strategy
     #: Position, machine, disk and number of replicas of each pool.
@@ -207,7 +206,7 @@ def _contents(form: _Form) -> tuple[str, Replicas, tuple[tuple[str, float], ...]
     for position, machine, _, count in form.pools:
         demand = _demand(machine, form.memory_factor, form.policy)
         replicas += [(ReplicaId(position, index), demand) for index in range(count)]
-    quota = quotas.usage_of(form.api, form.strategy, [pool[1:] for pool in form.pools])
+    quota = quotas.usage_of(form.strategy, [pool[1:] for pool in form.pools])
     return form.region, tuple(replicas), quota
 
 

@@ -1,14 +1,14 @@
 """Quotas: how much of which metric a job uses (facts/limits#quotas, spec/queue#quotas).
 
 Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. Preemptible jobs have
-metrics of their own, and so have jobs of `ml` v1.
+metrics of their own.
 """
 
 import functools
 from collections.abc import Iterable
 
 from trainshed.core.catalog.machines import accelerator_types, machine_types
-from trainshed.core.job import Disk, JobSpec, Machine, Strategy
+from trainshed.core.job import Disk, Machine, Strategy
 from trainshed.core.names import Api
 
 JOBS = "jobs"
@@ -31,29 +31,23 @@ SHARE = "share"
 """How much of the fair share a project, or a person in it, is due; without it 1."""
 OF_ALL_REGIONS = (JOBS, QUEUED, PRIORITY, SHARE, *BUDGETS, *HARD_BUDGETS)
 PREEMPTIBLE = "preemptible_"
-ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
 """N1 and E2 machines use one quota together."""
 _DISKS = ("hyperdisk_balanced_gb", "pd_ssd_gb", "pd_standard_gb")
 
 
-def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
-    """Return (metric, amount) that the whole job takes while it is placed, sorted by metric, without zeros.
+def usage_of(
+    strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
+) -> tuple[tuple[str, float], ...]:
+    """Return (metric, amount) that a job with these numbers of replicas on these machines and disks takes
+    while it is placed, sorted by metric, without zeros.
 
     CPUs, devices and gigabytes. Disks count in full for spot and flex-start jobs too.
     """
-    pools = [(pool.machine, pool.disk, pool.replica_count) for pool in spec.pools]
-    return usage_of(spec.api, spec.scheduling.strategy, pools)
-
-
-def usage_of(
-    api: Api, strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
-) -> tuple[tuple[str, float], ...]:
-    """Return the `usage` of a job with these numbers of replicas on these machines and disks."""
     sums: dict[str, float] = {}
     prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
     for machine, disk, count in pools:
-        for metric, amount in _each(api, prefix, machine, disk):
+        for metric, amount in _each(prefix, machine, disk):
             sums[metric] = sums.get(metric, 0) + amount * count
     return tuple((metric, value) for metric, value in sorted(sums.items()) if value)
 
@@ -61,35 +55,25 @@ def usage_of(
 @functools.cache
 def metrics() -> tuple[str, ...]:
     """Return every metric that a job may use, sorted."""
-    machines = machine_types().values()
-    families = {_family(m.name) for m in machines if m.apis and not m.is_legacy}
-    plain = families | set(accelerator_types(Api.VERTEX))
-    ml_devices = {f"{ML}{device}" for device in accelerator_types(Api.ML)}
-    return tuple(
-        sorted(
-            plain
-            | {f"{PREEMPTIBLE}{metric}" for metric in plain}
-            | ml_devices
-            | {f"{ML}cpus"}
-            | set(_DISKS)
-            | set(OF_ALL_REGIONS)
-            | {f"{ML}{disk}" for disk in _DISKS if disk != "hyperdisk_balanced_gb"}
-        )
-    )
+    plain = {_family(name) for name in machine_types()} | set(accelerator_types(Api.VERTEX))
+    preemptible = {f"{PREEMPTIBLE}{metric}" for metric in plain}
+    return tuple(sorted({*plain, *preemptible, *_DISKS, *OF_ALL_REGIONS}))
 
 
-def _each(api: Api, prefix: str, machine: Machine, disk: Disk) -> list[tuple[str, float]]:
+def _each(prefix: str, machine: Machine, disk: Disk) -> list[tuple[str, float]]:
     """Return what one replica of a pool takes."""
-    ml = ML if api is Api.ML else ""
-    cpus = f"{ML}cpus" if ml else prefix + _family(machine.type)
     kind = disk.type.replace("-", "_")
-    demands = [(cpus, machine.vcpus), (f"{ml}{kind}_gb", float(disk.size_gb))]
+    demands = [
+        (prefix + _family(machine.type), machine.vcpus),
+        (f"{kind}_gb", float(disk.size_gb)),
+    ]
     if machine.accelerators:
         device = machine.accelerators
-        demands.append((f"{ml or prefix}{device.type}", float(device.count)))
+        demands.append((f"{prefix}{device.type}", float(device.count)))
     return demands
 
 
 def _family(machine_type: str) -> str:
-    family = machine_type.split("-", maxsplit=1)[0]
-    return f"cpus_{_SHARED_FAMILIES.get(family, family)}"
+    family, dash, _ = machine_type.partition("-")
+    # The older types of `ml` are sizes of N1.
+    return f"cpus_{_SHARED_FAMILIES.get(family, family) if dash else 'n1_e2'}"
