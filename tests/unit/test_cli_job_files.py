@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.cli.jobs.job_files import JobFile, Unreadable, read, recognised, with_region
+from trainshed.cli.run.job_files import JobFile, Unreadable, read, recognised, with_region
 from trainshed.core.names import Api
 
 SPEC: dict[str, Any] = {"workerPoolSpecs": [{"replicaCount": 1}]}

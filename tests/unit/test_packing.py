@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.cli.sdist import PackagingError, pack_project
+from trainshed.cli.run.source_files import PackagingError, pack_project
 
 
 def names(archive: bytes) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job
 from trainshed.cli.run.program import pack
-from trainshed.cli.sdist import PackagingError
+from trainshed.cli.run.source_files import PackagingError
 
 CREATE = "/v1/projects/p/locations/us-central1/customJobs"
 EXPLAIN = "/trainshed/v1/jobs:explain"

@@ -6,12 +6,12 @@ import click
 
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.job_files import JobFile
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.run import sending
 from trainshed.cli.run.command import follow_on
+from trainshed.cli.run.job_files import JobFile
 from trainshed.core.copies import copy_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api

@@ -10,16 +10,16 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, find, takes_address, takes_place
-from trainshed.cli.jobs import job_files
-from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
-from trainshed.cli.run import program, request, sending
+from trainshed.cli.run import job_files, program, request, sending
 from trainshed.cli.run.explanation import WOULD_WAIT, explanation
+from trainshed.cli.run.job_files import JobFile, Unreadable
 from trainshed.cli.run.program import Program
-from trainshed.cli.sdist import PackagingError, split_requirements
+from trainshed.cli.run.requirements import split_requirements
+from trainshed.cli.run.source_files import PackagingError
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals

@@ -15,18 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from unicodedata import category
 
-from trainshed.cli.sdist import (
+from trainshed.cli.run.requirements import read_requirements, requirement
+from trainshed.cli.run.source_files import (
     PROJECT_ARCHIVE,
-    REQUIREMENTS_WHEEL,
     PackagingError,
     is_executable,
     is_project,
     pack_project,
     project_files,
     read_file,
-    read_requirements,
-    requirement,
-    requirements_wheel,
     size_of,
 )
 from trainshed.core.terminals import NOTEBOOK
@@ -35,8 +32,8 @@ from trainshed.replica.protocol import PACKED_PROGRAM
 JUPYTERLAB = "jupyterlab==4.3.8"
 """What `run --notebook` installs."""
 _PACKAGE = PACKED_PROGRAM
-_WHEEL = f"{_PACKAGE}-1.0-py3-none-any.whl"
-_INFO = f"{_PACKAGE}-1.0.dist-info"
+_NEEDED = "trainshed_requirements"
+"""The package that has no files, only requirements."""
 _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
 """Names of files that start a program, the likeliest first."""
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
@@ -132,7 +129,7 @@ def notebook(requirements: Sequence[str]) -> Program:
     needed = [JUPYTERLAB, *_checked(requirements)]
     wheel = _wheel({path.name: path.read_bytes()}, frozenset(), start, needed)
     return Program(
-        (Package(_WHEEL, wheel),),
+        (wheel,),
         module=f"{_PACKAGE}.{start.starter}",
         entry="JupyterLab",
         name=NOTEBOOK,
@@ -280,7 +277,7 @@ def _with_needed(package: Package, needed: Sequence[str]) -> tuple[Package, ...]
     """Return a package, and one that has nothing but the requirements, if there are any."""
     if not needed:
         return (package,)
-    return package, Package(REQUIREMENTS_WHEEL, requirements_wheel(needed))
+    return package, _packed(_NEEDED, {}, needed)
 
 
 def _entries_of(package: Path) -> list[str]:
@@ -309,7 +306,7 @@ def _program(
     executable = frozenset(name for name, path in files.items() if is_executable(path))
     wheel = _wheel(contents, executable, start, needed)
     return Program(
-        packages=(Package(_WHEEL, wheel),),
+        packages=(wheel,),
         module=f"{_PACKAGE}.{start.starter}",
         entry=start.named,
         name=name,
@@ -348,33 +345,45 @@ def _wheel(
     executable: frozenset[str],
     start: _Start,
     needed: Iterable[str],
-) -> bytes:
+) -> Package:
     source = Path(__file__).with_name("starter.py").read_text(encoding="utf-8")
-    lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
     begin = {"file": start.file, "module": start.module}
-    members: dict[str, bytes] = {
-        f"{_PACKAGE}/__init__.py": b"",
-        f"{_PACKAGE}/_starter.py": source.encode(),
-        f"{_PACKAGE}/begin.json": json.dumps(begin).encode(),
-        f"{_PACKAGE}/{start.starter}.py": f"from {_PACKAGE}._starter import start\n\nstart()\n".encode(),
-        **{f"{_PACKAGE}/files/{name}": content for name, content in contents.items()},
-        f"{_INFO}/METADATA": (
-            f"Metadata-Version: 2.1\nName: trainshed-program\nVersion: 1.0\n{lines}".encode()
-        ),
-        f"{_INFO}/WHEEL": (
+    members = {
+        "__init__.py": b"",
+        "_starter.py": source.encode(),
+        "begin.json": json.dumps(begin).encode(),
+        f"{start.starter}.py": f"from {_PACKAGE}._starter import start\n\nstart()\n".encode(),
+        **{f"files/{name}": content for name, content in contents.items()},
+    }
+    return _packed(_PACKAGE, members, needed, frozenset(f"files/{name}" for name in executable))
+
+
+def _packed(
+    package: str,
+    files: Mapping[str, bytes],
+    needed: Iterable[str],
+    executable: frozenset[str] = frozenset(),
+) -> Package:
+    """Return a wheel of a package with these files and requirements."""
+    about = f"{package}-1.0.dist-info"
+    lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
+    name = package.replace("_", "-")
+    members = {f"{package}/{file}": content for file, content in files.items()} | {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{lines}".encode(),
+        f"{about}/WHEEL": (
             b"Wheel-Version: 1.0\nGenerator: trainshed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         ),
     }
     record = io.StringIO()
-    csv.writer(record).writerows((name, "", "") for name in (*members, f"{_INFO}/RECORD"))
-    members[f"{_INFO}/RECORD"] = record.getvalue().encode()
+    csv.writer(record).writerows((member, "", "") for member in (*members, f"{about}/RECORD"))
+    members[f"{about}/RECORD"] = record.getvalue().encode()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
+        for member, content in members.items():
             # A fixed time, so that the same files make the same package.
-            info = zipfile.ZipInfo(name, (1980, 1, 2, 0, 0, 0))
+            info = zipfile.ZipInfo(member, (1980, 1, 2, 0, 0, 0))
             info.compress_type = zipfile.ZIP_DEFLATED
-            mode = 0o100755 if name.removeprefix(f"{_PACKAGE}/files/") in executable else 0o100644
+            mode = 0o100755 if member.removeprefix(f"{package}/") in executable else 0o100644
             info.external_attr = mode << 16
             archive.writestr(info, content)
-    return made.getvalue()
+    return Package(f"{package}-1.0-py3-none-any.whl", made.getvalue())

@@ -10,7 +10,7 @@ import click
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint
-from trainshed.cli.jobs.job_files import JobFile
+from trainshed.cli.run.job_files import JobFile
 from trainshed.cli.run.program import Package
 from trainshed.core.copies import collection_of
 from trainshed.core.names import Api, JobName
