@@ -28,14 +28,35 @@ if TYPE_CHECKING:
 _NAMED = 10
 """Jobs taken over that the terminal shows by name."""
 
+_SETTINGS = {
+    "host": "Address to listen on. Default: 127.0.0.1.",
+    "port": "Port of the REST APIs; 0 = any free one. Default: 8080.",
+    "grpc-port": "gRPC port without TLS, on loopback. Default: the REST port + 2.",
+    "grpc-tls-port": "gRPC port with TLS. Default: the REST port + 3.",
+    "tls-cert": "Certificate (PEM). Default: one of the service's own authority.",
+    "tls-key": "Key of the certificate (PEM).",
+    "data": "Data directory. Default: ~/.trainshed.",
+    "engine": "Engine that runs the replicas. Default: local.",
+    "nodes": "Virtual nodes of the local engine. Default: 1.",
+    "capacity": "relaxed: run any job on what is here; strict: respect node sizes.",
+    "node-cpus": "CPUs of each node. Default: its share of the machine.",
+    "node-memory": "Memory of each node in GiB. Default: its share of the machine.",
+    "node-accelerators": "Accelerators of each node: TYPE=COUNT,... Default: its share.",
+    "isolation": "Isolation level: own-user, root, user or session. Default: the strongest.",
+    "max-replicas": "Replicas that run at once; more wait. Default: 256.",
+    "log-level": "Least level to log: debug, info, warning or error.",
+}
+"""Help of the options whose values are read as those of environment variables are."""
+
+
+def _takes_settings(function: Callable[..., None]) -> Callable[..., None]:
+    for name, text in reversed(_SETTINGS.items()):
+        function = click.option(f"--{name}", metavar="VALUE", help=text)(function)
+    return function
+
 
 @click.command(name="up", short_help="Start the service.")
-@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
-@click.option("--port", type=int, help="Port of the REST APIs; 0 = any free one. Default: 8080.")
-@click.option(
-    "--grpc-port", type=int, help="gRPC port without TLS, on loopback. Default: the REST port + 2."
-)
-@click.option("--grpc-tls-port", type=int, help="gRPC port with TLS. Default: the REST port + 3.")
+@_takes_settings
 @click.option(
     "--tls", is_flag=True, default=None, help="Speak TLS at all ports; plain HTTP on this machine."
 )
@@ -43,42 +64,8 @@ _NAMED = 10
     "--insecure", is_flag=True, default=None, help="Speak plain HTTP with other machines, too."
 )
 @click.option(
-    "--tls-cert",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Certificate (PEM). Default: one of the service's own authority.",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Key of the certificate (PEM).",
-)
-@click.option("--data", metavar="PATH", help="Data directory. Default: ~/.trainshed.")
-@click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
-@click.option("--engine", help="Engine that runs the replicas. Default: local.")
-@click.option("--nodes", type=int, help="Virtual nodes of the local engine. Default: 1.")
-@click.option(
-    "--capacity", help="relaxed: run any job on what is here; strict: respect node sizes."
-)
-@click.option(
-    "--node-cpus", type=float, help="CPUs of each node. Default: its share of the machine."
-)
-@click.option(
-    "--node-memory",
-    type=float,
-    help="Memory of each node in GiB. Default: its share of the machine.",
-)
-@click.option(
-    "--node-accelerators", help="Accelerators of each node: TYPE=COUNT,... Default: its share."
-)
-@click.option(
-    "--isolation", help="Isolation level: own-user, root, user or session. Default: the strongest."
-)
-@click.option(
-    "--max-replicas", type=int, help="Replicas that run at once; more wait. Default: 256."
-)
-@click.option("--log-level", help="Least level to log: debug, info, warning or error.")
 @click.option("-v", "--verbose", is_flag=True, help="Log every request: --log-level info.")
 @click.option(
     "--ready-file",
