@@ -116,15 +116,20 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
     )
 
 
-@pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "code"])
+@pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "trainshed"])
 def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> None:
     """Issue: staging per project. Whoever is first with such a name would be given another project's code."""
-    rules = BucketRules("code", default="code")
+    rules = BucketRules("trainshed")
     program = Caller(Kind.REPLICA, "sa@p", project=project)
-    own = default_bucket("code", "code", project)
-    for name in (own, "codes", "my-code-q", f"{project}-vertex-staging-us-central1-12ab"):
+    own = default_bucket("trainshed", project)
+    for name in (own, "trainsheds", "my-trainshed-q", f"{project}-vertex-staging-us-central1-12ab"):
         admit_name(program, name, rules)
-    for name in ("code-q", "code-", "q-vertex-staging-us-central1-12ab", "code-q-vertex-staging-x"):
+    for name in (
+        "trainshed-q",
+        "trainshed-",
+        "q-vertex-staging-eu1-1a",
+        "trainshed-q-vertex-staging-x",
+    ):
         with pytest.raises(Forbidden, match="belongs to the project in it"):
             admit_name(program, name, rules)
         admit_name(PERSON, name, rules)

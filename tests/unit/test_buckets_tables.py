@@ -10,6 +10,7 @@ import pytest
 from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.buckets.errors import Conflict, InvalidRequest
 from trainshed.buckets.setup import BucketRules, BucketSetup, BucketTable, cannot_serve
+from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.serve.settings import SettingsError, load
 
 S3 = """
@@ -130,8 +131,7 @@ def test_the_default_bucket_belongs_to_the_services_own_project_whoever_made_it(
     tmp_path: Path,
 ) -> None:
     """The setting may have changed."""
-    former = BucketRules("p", default="home-1")
-    BucketCatalog(tmp_path / "store", lambda: 7, former).ensure("home-1")
-    catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own", default="home-1"))
-    held = catalog.holding("home-1")
+    BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p")).ensure(DEFAULT_BUCKET)
+    catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own"))
+    held = catalog.holding(DEFAULT_BUCKET)
     assert held and (held.project, held.shared) == ("own", False)

@@ -57,11 +57,11 @@ async def test_every_kind_of_job_is_pinned(house: House) -> None:
 
 async def test_a_project_gets_its_default_bucket_with_its_first_job(house: House) -> None:
     """But for the service's own, which has it from the service's start."""
-    settings = replace(house.services.settings, bucket="code", project="p1")
+    settings = replace(house.services.settings, project="p1")
     force_setattr(house.services, "settings", settings)
     for project in ("p1", "p2", "p2"):
         await made(house, CUSTOM_JOBS.replace("p1", project), custom_job())
-    assert house.buckets.projects == {"code-p2": "p2"}
+    assert house.buckets.projects == {"trainshed-p2": "p2"}
 
 
 async def test_what_cannot_be_pinned_is_warned_of(house: House) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
@@ -206,8 +205,6 @@ async def test_every_fault_is_named(house: House) -> None:
 
 async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
     """facts/experiments#tensorboards: the uploader dies of a tensorboard that does not say so."""
-    settings = replace(house.services.settings, bucket="trainshed")
-    force_setattr(house.services, "settings", settings)
     board = await board_made(house)
     answer = await house.result("GET", board)
     assert answer["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"

@@ -16,7 +16,7 @@ from trainshed.buckets.callers import PERMISSIONS, Caller, Kind, Reach
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.names import Endpoint, Target
 from trainshed.buckets.setup import BucketRules
-from trainshed.core.names import default_bucket, project_number
+from trainshed.core.names import DEFAULT_BUCKET, default_bucket, project_number
 
 _GET, _LIST = "storage.objects.get", "storage.objects.list"
 _CREATE, _UPDATE = "storage.objects.create", "storage.objects.update"
@@ -142,8 +142,8 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
     if mark:
         is_others = project not in own
     else:
-        defaults = [default_bucket(rules.default, rules.project, name) for name in own]
-        is_others = bucket.startswith(f"{rules.default}-") and bucket not in defaults
+        defaults = [default_bucket(rules.project, name) for name in own]
+        is_others = bucket.startswith(f"{DEFAULT_BUCKET}-") and bucket not in defaults
     if is_others:
         raise Forbidden(
             f"{_named(caller)} may not create the bucket {bucket}: a name of this form belongs to the "

@@ -15,7 +15,6 @@ from msgspec import Struct, field
 
 from trainshed.buckets.errors import BucketsError
 from trainshed.buckets.names import validate_bucket_name
-from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.hosts import Hosts
 
 LOCAL: Final = "local"
@@ -85,8 +84,6 @@ class BucketRules(Struct, frozen=True):
     #: The project of buckets that name none.
     project: str = "trainshed"
     tables: tuple[BucketTable, ...] = ()
-    #: The bucket in which that project's code is staged; those of further projects are named after it.
-    default: str = DEFAULT_BUCKET
 
     def table(self, name: str) -> BucketTable | None:
         return next((table for table in self.tables if table.name == name), None)

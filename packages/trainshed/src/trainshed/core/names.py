@@ -235,16 +235,15 @@ _LONGEST_BUCKET: Final = 63
 _IN_BUCKETS: Final = re.compile(r"[a-z0-9_-]*[a-z0-9]")
 
 
-def default_bucket(base: str, own: str, project_id: str) -> str:
-    """Return the name of the bucket in which a project's code is staged. `base`: that of the service's own
-    project `own`; "" = there are none."""
-    if project_id == own or not base:
-        return base
-    name = f"{base}-{project_id}"
+def default_bucket(own: str, project_id: str) -> str:
+    """Return the name of the bucket in which a project's code is staged. `own`: the service's own project."""
+    if project_id == own:
+        return DEFAULT_BUCKET
+    name = f"{DEFAULT_BUCKET}-{project_id}"
     if _IN_BUCKETS.fullmatch(project_id) and len(name) <= _LONGEST_BUCKET:
         return name
     # Upper case, dots and colons of a domain's project, or too long: no other project has such a name.
-    return f"{base}--{_digest(project_id)[:16]}"
+    return f"{DEFAULT_BUCKET}--{_digest(project_id)[:16]}"
 
 
 def host_token(uid: JobUid) -> str:

@@ -339,7 +339,6 @@ class App:
             version=installed("trainshed"),
             project=settings.project,
             region=settings.region,
-            bucket=DEFAULT_BUCKET,
             prices=Prices(prices_of(settings.prices)),
             notify=tuple(table.name for table in settings.notify),
             data=str(settings.data),

@@ -221,8 +221,7 @@ HANDLERS: Final[Handlers] = _handlers()
 
 
 def _view(services: Services, record: BoardResource) -> Message:
-    settings = services.settings
-    return view(record, default_bucket(settings.bucket, settings.project, record.name.project_id))
+    return view(record, default_bucket(services.settings.project, record.name.project_id))
 
 
 def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:

@@ -236,10 +236,9 @@ class ApiSettings(Struct, frozen=True):
     version: str = ""
     #: The account that stands for the service where an answer names one.
     service_account: str = "trainshed@localhost"
-    #: Default of clients that were told nothing else, as are `region` and `bucket`; "" = none.
+    #: Default of clients that were told nothing else, as is `region`; "" = none.
     project: str = ""
     region: str = ""
-    bucket: str = ""
     #: Most trials of a study; 0 = any number.
     max_study_trials: int = MAX_TRIALS
     prices: Prices = Prices()

@@ -164,8 +164,8 @@ async def require_default_bucket(services: Services, project: str) -> None:
     settings = services.settings
     if project == settings.project:
         return
-    name = default_bucket(settings.bucket, settings.project, project)
-    if name and services.buckets.bucket_location(name) is None:
+    name = default_bucket(settings.project, project)
+    if services.buckets.bucket_location(name) is None:
         await asyncio.to_thread(services.buckets.ensure, name, settings.region, project)
 
 

@@ -87,7 +87,7 @@ async def status(call: JsonCall) -> records.Status:
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
         project=usual,
         region=own.region,
-        bucket=default_bucket(own.bucket, own.project, project),
+        bucket=default_bucket(own.project, project),
         accelerators=call.services.capacity.accelerators(),
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),

@@ -31,6 +31,7 @@ from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.port import ALWAYS, Conditions
 from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
 from trainshed.buckets.setup import PLAIN, BucketRules
+from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
@@ -143,7 +144,7 @@ class BucketCatalog:
     def project_of(self, record: BucketRecord) -> str:
         table = self.rules.table(record.name)
         project = table.project if table is not None else ""
-        if record.name == self.rules.default:
+        if record.name == DEFAULT_BUCKET:
             # Also if the service was told another project meanwhile.
             project = project or self.rules.project
         return project or record.project or self.rules.project
