@@ -10,7 +10,6 @@ ones make up the object; from then on it is committed as a resumable upload is, 
 gives the same answer.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
@@ -297,28 +296,25 @@ def complete(
     session = sessions.resume(bucket, upload_id)
     if isinstance(session, Committed):
         return session.spec.name, session.record
+    numbers = [part.number for part in parts]
     try:
+        if not numbers or numbers != sorted(set(numbers)):
+            raise InvalidRequest(
+                "The parts of an upload are named in ascending order, each once. Correct them."
+            )
         directory = sessions.directory_of(bucket, upload_id)
-        files = [_found(directory, part) for part in _ordered(parts)]
+        files = [_found(directory, part) for part in parts]
         session.restart()
         for path in files:
-            for block in _blocks(path):
-                session.write(block)
+            with path.open("rb", buffering=0) as file:
+                while block := file.read(BLOCK):
+                    session.write(block)
         record = session.commit(UNKNOWN)
         for path in directory.glob("part-*"):
             path.unlink(missing_ok=True)
         return session.spec.name, record
     finally:
         sessions.release(session)
-
-
-def _ordered(parts: Sequence[Part]) -> Sequence[Part]:
-    numbers = [part.number for part in parts]
-    if not numbers or numbers != sorted(set(numbers)):
-        raise InvalidRequest(
-            "The parts of an upload are named in ascending order, each once. Correct them."
-        )
-    return parts
 
 
 def _found(directory: Path, part: Part) -> Path:
@@ -337,15 +333,6 @@ def _files(directory: Path, number: int) -> Iterator[Path]:
 
 def _stem(number: int) -> str:
     return f"part-{number:05d}-"
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        while block := os.read(fd, BLOCK):
-            yield block
-    finally:
-        os.close(fd)
 
 
 def _gone(upload_id: str) -> NoSuchUpload:
