@@ -93,7 +93,10 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
                     raise UnreadableCaller(f"it has more than {_LONGEST_INTRODUCTION} bytes")
                 introduction = introduced(line)
             except UnreadableCaller as error:
-                text = f"This replica does not say on whose behalf it asks: start its job again. ({error})"
+                text = (
+                    "This replica does not say on whose behalf it asks: an older version of the service has "
+                    f"started it. Start its job again. ({error})"
+                )
                 self.send_400_response(text.encode("ascii", "backslashreplace").decode())
                 return
             self._waiting = None
