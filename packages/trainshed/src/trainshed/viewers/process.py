@@ -18,6 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.joining import StreamLine
 from trainshed.httpd.forwarding import PATIENCE, NoAnswer, Rules, answered, forward
@@ -72,10 +73,6 @@ async def connected(socket: str) -> StreamLine:
         raise NoAnswer(str(failure)) from None
 
 
-class ViewerFailed(Exception):
-    """A viewer could not be started, or has ended by itself. The message says why."""
-
-
 class ShownDirectory(Struct, frozen=True):
     """A directory of event files that a viewer shows."""
 
@@ -104,14 +101,14 @@ class ViewerProcess:
         return not self._ended.done()
 
     async def ready(self) -> None:
-        """Wait until it serves. Raises ViewerFailed."""
+        """Wait until it serves. Raises Unavailable."""
         asking = joined(self._status())
         try:
             await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done() or isinstance(asking.exception(), NoAnswer):
-                raise ViewerFailed(await self._why())
+                raise Unavailable(await self._why())
             if (status := asking.result()) >= 500:
-                raise ViewerFailed(f"{SUBJECT} answers {status}. {' '.join(self._last)}")
+                raise Unavailable(f"{SUBJECT} answers {status}. {' '.join(self._last)}")
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
@@ -119,13 +116,13 @@ class ViewerProcess:
     async def forward(
         self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
     ) -> Response:
-        """Return its answer, with the headers `more` added. Raises ViewerFailed, BodyTooLarge."""
+        """Return its answer, with the headers `more` added. Raises Unavailable, BodyTooLarge."""
         try:
             answer = await forward(await self._reached(), request, RULES, closing)
             answer.headers += more
             return answer
         except NoAnswer as failure:
-            raise ViewerFailed(f"{SUBJECT} gives no answer: {failure}.") from None
+            raise Unavailable(f"{SUBJECT} gives no answer: {failure}.") from None
 
     async def ended(self) -> str:
         """Wait for its end; return why it ended, "" if it was asked to."""
@@ -188,7 +185,7 @@ async def start(
     terms: InstallationTerms,
 ) -> ViewerProcess:
     """Start a viewer. `workspace`: a directory for it alone, emptied and made here, removed at its end.
-    Raises ViewerFailed."""
+    Raises Unavailable."""
     try:
         logs, lent = await asyncio.to_thread(_prepare, workspace, directories, terms.level)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -210,7 +207,7 @@ async def start(
             process, line = await _spawn(confinement, runtime, logs)
     except OSError as failure:
         await asyncio.to_thread(shutil.rmtree, workspace, ignore_errors=True)
-        raise ViewerFailed(f"{SUBJECT} could not be started: {failure}.") from None
+        raise Unavailable(f"{SUBJECT} could not be started: {failure}.") from None
     return ViewerProcess(process, line, workspace)
 
 

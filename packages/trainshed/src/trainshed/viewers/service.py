@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import RuntimeRefusal
 from trainshed.eventloop.background import Crew, begin, joined, outliving
 from trainshed.httpd.messages import Request, Response
 from trainshed.runtimes.confinement import InstallationTerms
@@ -24,7 +24,7 @@ from trainshed.runtimes.families import TENSORBOARD
 from trainshed.runtimes.port import BuildFailed, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.summaries.directories import LogDirectory
-from trainshed.viewers.process import ShownDirectory, ViewerFailed, start
+from trainshed.viewers.process import ShownDirectory, start
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +158,8 @@ class ViewerPool:
         unused = next((entry for entry in self._entries.values() if not entry.busy), None)
         if unused is None:
             raise Unavailable(
-                f"{self._most} TensorBoards are at work, and no more may run at once (setting "
-                "tensorboards); close one, or try again in a moment."
+                f"{self._most} TensorBoards are at work, and no more may run at once; close one, or try "
+                "again in a moment."
             )
         self._drop(unused)
 
@@ -233,10 +233,9 @@ class LocalViewers:
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
         shown = await asyncio.to_thread(self._existing, directories)
-        with _Told():
-            starting = self._start(name, shown, runtime)
-            async with self._pool.viewer(name, starting, tuple(shown), renew=True):
-                return
+        starting = self._start(name, shown, runtime)
+        async with self._pool.viewer(name, starting, tuple(shown), renew=True):
+            pass
 
     async def forward(
         self,
@@ -251,10 +250,9 @@ class LocalViewers:
         shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
             shown = await asyncio.to_thread(self._existing, directories)
-        with _Told():
-            starting = self._start(name, shown, runtime)
-            async with self._pool.viewer(name, starting, tuple(shown), renew=renew) as viewer:
-                return await viewer.forward(request, self._closing, more)
+        starting = self._start(name, shown, runtime)
+        async with self._pool.viewer(name, starting, tuple(shown), renew=renew) as viewer:
+            return await viewer.forward(request, self._closing, more)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
         self._pool.end(wanted)
@@ -269,10 +267,8 @@ class LocalViewers:
         choice = self._runtimes.catalog.named(TENSORBOARD.family)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
-        ready = self._runtimes.ready(choice, ())
-        return ready or await self._built(choice, say)
-
-    async def _built(self, choice: RuntimeChoice, say: Say) -> PreparedRuntime:
+        if ready := self._runtimes.ready(choice, ()):
+            return ready
         say("Installing TensorBoard, once for all jobs; this takes some seconds.")
         loop = asyncio.get_running_loop()
         try:
@@ -327,13 +323,3 @@ def _said(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
     """Pass a line on from a thread, which may go on after the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(say, line)
-
-
-class _Told:
-    """A context that turns a viewer's failure into the error that callers of the API get."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
-        if isinstance(failure, ViewerFailed):
-            raise Unavailable(str(failure)) from None
