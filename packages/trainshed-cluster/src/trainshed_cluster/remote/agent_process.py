@@ -22,7 +22,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import ServiceAccess
 from trainshed.eventloop.background import begin
-from trainshed.replica.system import trees
+from trainshed.replica.system import durable, trees
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent import Agent
 from trainshed_cluster.remote.channel import ChannelClosed
@@ -92,11 +92,7 @@ def _is_locked(directory: Path) -> bool:
     except OSError:
         return True  # It was just removed, is another user's, or is no directory.
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not durable.try_lock(handle)
     finally:
         os.close(handle)
 

@@ -6,7 +6,6 @@ when its parent dies; killed at any moment it leaves a consistent tree.
 """
 
 import asyncio
-import fcntl
 import os
 import signal
 import socket
@@ -28,6 +27,7 @@ from trainshed.eventloop.background import joined
 from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, server_config
 from trainshed.httpd.secure import Acceptor, Certificate, SecureServer, TlsListener
+from trainshed.replica.system import durable
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -170,19 +170,15 @@ def _take_store(root: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _TAKE_OVER_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                os.close(fd)
-                raise TimeoutError(
-                    f"The bucket store {root} is served by another process, which does not end. "
-                    "Stop that service first, or give this one a directory of its own."
-                ) from error
-            time.sleep(_POLL_S)
-        else:
-            return fd
+    while not durable.try_lock(fd):
+        if time.monotonic() > deadline:
+            os.close(fd)
+            raise TimeoutError(
+                f"The bucket store {root} is served by another process, which does not end. "
+                "Stop that service first, or give this one a directory of its own."
+            )
+        time.sleep(_POLL_S)
+    return fd
 
 
 def main(parent: int, setup: str, listeners: str) -> None:

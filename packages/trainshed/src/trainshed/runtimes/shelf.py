@@ -140,7 +140,7 @@ class Shelf:
         if not kept.whole:
             return self._is_building(kept.key)
         with _open(kept.path / _BUILT) as built:
-            return not try_lock(built)
+            return not durable.try_lock(built)
 
     def remove(self, kept: ShelfEntry) -> bool:
         """Remove an entry; return False if it is held, or was used since it was listed. Blocks for as long as
@@ -148,13 +148,13 @@ class Shelf:
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, _CREATE) as building:
-            if not try_lock(building):
+            if not durable.try_lock(building):
                 return False
             if not kept.whole:
                 remove_tree(kept.path)
                 return True
             with _open(kept.path / _BUILT) as built:
-                if not try_lock(built) or os.fstat(built).st_mtime_ns != kept.used:
+                if not durable.try_lock(built) or os.fstat(built).st_mtime_ns != kept.used:
                     return False
                 self._sweep(kept.key)
         return True
@@ -162,7 +162,7 @@ class Shelf:
     def _is_building(self, key: str) -> bool:
         try:
             with _open(self._root / _LOCKS / key) as building:
-                return not try_lock(building)
+                return not durable.try_lock(building)
         except OSError:
             return False
 
@@ -204,7 +204,7 @@ class Shelf:
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / key, _CREATE) as descriptor:
-            if not try_lock(descriptor):
+            if not durable.try_lock(descriptor):
                 if waiting is not None:
                     waiting()
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -242,15 +242,6 @@ def _open(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file or directory without waiting; false if another process has it locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _directories(root: Path) -> list[Path]:

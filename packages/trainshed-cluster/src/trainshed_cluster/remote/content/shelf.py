@@ -164,7 +164,7 @@ class NodeShelf:
                 return
             lock = self._open_lock(record.path)
             try:
-                if _try(lock) and self.take_away(record.path):
+                if durable.try_lock(lock) and self.take_away(record.path):
                     excess -= record.bytes
             finally:
                 os.close(lock)
@@ -231,18 +231,10 @@ def _lock_shared(path: str) -> int | None:
 def _lock_alone(path: Path) -> int | None:
     """Lock a unit exclusively; return the handle, or None if it is in use."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if _try(handle):
+    if durable.try_lock(handle):
         return handle
     os.close(handle)
     return None
-
-
-def _try(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _name(path: str) -> str:

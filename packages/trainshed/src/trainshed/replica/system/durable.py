@@ -1,5 +1,6 @@
-"""Writes files so that they survive a power cut, and reads files that may be incomplete."""
+"""Writes files so that they survive a power cut, reads files that may be incomplete, and locks files."""
 
+import fcntl
 import json
 import os
 import sys
@@ -73,3 +74,12 @@ def write(path: str, content: str | bytes, sync: bool = True, is_shared: bool = 
     os.replace(unfinished, path)
     if sync:
         sync_directory(os.path.dirname(path) or ".")
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or directory without waiting; false if another process has it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
