@@ -110,9 +110,8 @@ class RemoteBucket:
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
         """Refused: such a store changes properties only by writing the object anew."""
         raise NotSupported(
-            f"The bucket {self._table.name} lies in a store elsewhere, where properties of an "
-            "object cannot be "
-            "changed alone. Write the object again, or copy it onto itself with the new properties."
+            f"The bucket {self._table.name} lies in a store elsewhere, where properties of an object cannot "
+            "be changed alone. Write the object again, or copy it onto itself with the new properties."
         )
 
     def delete(self, ref: ObjectRef) -> None:
@@ -147,10 +146,7 @@ class RemoteBucket:
             return None
         version = self._find(ref.name)
         record = version.record if version is not None else None
-        ref.conditions.check(
-            record.generation if record is not None else 0,
-            record.metageneration if record is not None else 0,
-        )
+        ref.conditions.check(*(record.generation, record.metageneration) if record else (0, 0))
         return version
 
     def _find(self, name: str) -> Version | None:
@@ -168,21 +164,13 @@ class RemoteBucket:
     ) -> None:
         name, conditions = ref.name, ref.conditions
         size = staged.path.stat().st_size
-        atomic = size <= CONDITIONAL
+        way: Any = {"chunk_size": max(_PART, size // _PARTS), "max_concurrency": _AT_ONCE}
+        if size <= CONDITIONAL and conditions.must_be_absent:
+            way = {"mode": "create"}
+        elif size <= CONDITIONAL and conditions != ALWAYS and current is not None:
+            way = {"mode": current.exact}
         with translated(self._table, name), staged.path.open("rb") as file:
-            if atomic and conditions.must_be_absent:
-                obstore.put(self._store, name, file, attributes=attributes, mode="create")
-            elif atomic and conditions != ALWAYS and current is not None:
-                obstore.put(self._store, name, file, attributes=attributes, mode=current.exact)
-            else:
-                obstore.put(
-                    self._store,
-                    name,
-                    file,
-                    attributes=attributes,
-                    chunk_size=max(_PART, size // _PARTS),
-                    max_concurrency=_AT_ONCE,
-                )
+            obstore.put(self._store, name, file, attributes=attributes, **way)
 
 
 class OpenRemote:
@@ -312,9 +300,8 @@ def checked_name(name: str) -> str:
     segments = name.split("/")
     if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
         raise InvalidRequest(
-            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names "
-            "have no empty part "
-            "between slashes, no '.' or '..' and no control characters. Choose another name."
+            f"Invalid object name: {name!r}: the bucket lies in a store elsewhere, whose names have no empty "
+            "part between slashes, no '.' or '..' and no control characters. Choose another name."
         )
     return name
 
@@ -332,9 +319,8 @@ def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) ->
     if unknown or sum(len(key) + len(value) for key, value in kept.items()) > _METADATA_BYTES:
         raise InvalidRequest(
             "The bucket lies in a store elsewhere, which cannot keep these properties: "
-            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case "
-            "and ASCII texts, "
-            f"{_METADATA_BYTES} bytes in all."
+            f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case and ASCII "
+            f"texts, {_METADATA_BYTES} bytes in all."
         )
     own = {_CRC32C: sums.crc32c, _UPLOAD: token}
     own |= {_COMPONENTS: str(components)} if components else {_MD5: sums.md5}

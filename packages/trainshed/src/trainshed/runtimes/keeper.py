@@ -120,6 +120,8 @@ class Keeper:
                 self._line.close()
                 signal.set_wakeup_fd(-1)
                 become(self._confinement, self._command, self._groups, theirs, keeper)
+            except Exception as failure:
+                theirs.sendall(_told(failure))
             finally:
                 os._exit(1)
 
@@ -292,28 +294,7 @@ def become(
     keeper: socket.socket,
     parent: int,
 ) -> None:
-    """Become the installer. Returns only if that failed, after telling the keeper: `level TEXT`, `archive
-    TEXT`. `parent`: the keeper's process id."""
-    try:
-        _become(confinement, command, groups, keeper, parent)
-    except archives.Refused as refusal:
-        word, text = "archive", str(refusal)
-    except OSError as failure:
-        word, text = "level", str(failure)
-    except Exception as failure:  # It has no other way to report.
-        word, text = "level", repr(failure)
-    else:
-        return
-    keeper.sendall(f"{word} {' '.join(text.split())}\n".encode(errors="replace"))
-
-
-def _become(
-    confinement: Confinement,
-    command: list[str],
-    groups: cgroups.ControlGroups,
-    keeper: socket.socket,
-    parent: int,
-) -> None:
+    """Become the installer, or raise why not. `parent`: the keeper's process id."""
     archives.load()
     level = confinement.terms.level
     # A session of its own, so that a signal to the installer's group does not reach the keeper.
@@ -350,6 +331,13 @@ def _become(
         signal.signal(number, signal.SIG_DFL)
     environ = without_secrets(os.environ) if "--offline" in more else dict(os.environ)
     os.execvpe(command[0], [*command, *more], environ)
+
+
+def _told(failure: Exception) -> bytes:
+    """Return what the keeper is told of why there is no installer: `level TEXT`, `archive TEXT`."""
+    word = "archive" if isinstance(failure, archives.Refused) else "level"
+    text = str(failure) if isinstance(failure, OSError | archives.Refused) else repr(failure)
+    return f"{word} {' '.join(text.split())}\n".encode(errors="replace")
 
 
 def _view(confinement: Confinement) -> view.View:

@@ -4,6 +4,7 @@ then."""
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 SMALL = 1 << 20
@@ -47,26 +48,25 @@ def protect(root: Path, writable: str) -> None:
     Programs may run as users of their own. The permissions of the directories above decide who gets here at
     all.
     """
-    for directory, names, files in os.walk(root):
-        if writable and Path(directory) == root and writable in names:
-            names.remove(writable)
-        for name in (*names, *files):
-            path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them
-            mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                continue
-            if (wanted := _readable(mode & ~_WRITE)) != mode:
-                Path(path).chmod(stat.S_IMODE(wanted))
+    _change(root, lambda mode: _readable(mode & ~_WRITE), writable)
 
 
 def let_read(root: Path) -> None:
     """Let everybody read what its owner may read, `root` and everything below it."""
     root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
+    _change(root, _readable)
+
+
+def _change(root: Path, wanted: Callable[[int], int], left: str = "") -> None:
+    """Change the modes of everything below `root`, except of `root/left`."""
     for directory, names, files in os.walk(root):
-        for path in (Path(directory, name) for name in (*names, *files)):
-            mode = path.lstat().st_mode
-            if not stat.S_ISLNK(mode):
-                path.chmod(stat.S_IMODE(_readable(mode)))
+        if left in names and Path(directory) == root:
+            names.remove(left)
+        for name in (*names, *files):
+            path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISLNK(mode) and wanted(mode) != mode:
+                Path(path).chmod(stat.S_IMODE(wanted(mode)))
 
 
 def _readable(mode: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trainshed.buckets.content import BLOCK, write_all
+from trainshed.buckets.content import BLOCK
 from trainshed.buckets.disk.records import connect
 from trainshed.buckets.disk.tree import Found
 from trainshed.buckets.errors import Unavailable, no_such_object
@@ -180,14 +180,10 @@ def _preserve(live: Found, path: Path) -> None:
 
 
 def _copy(source: int, path: Path) -> None:
-    half = path.with_name(f"{path.name}.half")
-    target = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        done = 0
+    half, done = path.with_name(f"{path.name}.half"), 0
+    with half.open("wb") as target:
         while block := os.pread(source, BLOCK, done):
-            write_all(target, block)
-            done += len(block)
-        os.fsync(target)
-    finally:
-        os.close(target)
+            done += target.write(block)
+        target.flush()
+        os.fsync(target.fileno())
     half.replace(path)
