@@ -55,22 +55,14 @@ def main() -> int:
         default=None,
         help="tuning jobs among the others; 2, but 0 with drains",
     )
-    given = parser.parse_args()
-    options = Options(
-        jobs=given.jobs,
-        kills=given.kills,
-        seed=given.seed,
-        pace=Pace(*given.life),
-        kinds=tuple(given.kinds),
-        nodes=given.nodes,
-        strict=given.strict,
-        at_ends=given.at_ends,
-        faults=(FAULTS if given.nodes == 1 else ())
-        if given.faults is None
-        else tuple(given.faults),
+    given = vars(parser.parse_args())
+    is_drained = given["nodes"] > 1
+    if given["faults"] is None:
+        given["faults"] = () if is_drained else FAULTS
+    if given["tunings"] is None:
         # A drain starts programs of trials anew, and then none can be told from one that ran twice.
-        tunings=2 * (given.nodes == 1) if given.tunings is None else given.tunings,
-    )
+        given["tunings"] = 0 if is_drained else 2
+    options = Options(pace=Pace(*given.pop("life")), **given)
     signal.signal(signal.SIGTERM, _end_early)
     print(f"chaos: {options.jobs} jobs, {options.kills} kills, seed {options.seed}", flush=True)
     return run(options)

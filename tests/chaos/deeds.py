@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -40,7 +41,6 @@ class Story:
 
     plan: JobPlan
     public: str = ""
-    submits: int = 0
     #: Its primary has written all lines of one of its lives.
     is_reached: bool = False
     cancel: Cancel | None = None
@@ -66,9 +66,8 @@ class Deeds:
 
     def __init__(self, victim: Victim, directory: Path, plans: list[JobPlan]) -> None:
         self.stories = {plan.name: Story(plan) for plan in plans}
-        #: Set whenever a request is about to be sent, or something was killed from outside: a good moment for
-        #: more.
-        self.stirred = threading.Event()
+        #: How often what was done.
+        self.done: Counter[str] = Counter()
         #: Set whenever a program is about to end by itself.
         self.ending = threading.Event()
         self._victim = victim
@@ -88,6 +87,7 @@ class Deeds:
     def tell(self, what: str, **details: Any) -> None:
         """Write down what was done, with its moment."""
         with self._lock:
+            self.done[what] += 1
             self._record.write(json.dumps({"at": time.time(), "what": what, **details}) + "\n")
             self._record.flush()
 
@@ -120,50 +120,13 @@ class Deeds:
     def _submit(self, story: Story) -> None:
         plan = story.plan
         body = submission(plan, self._arguments)
-        while not story.public:
-            story.submits += 1
-            self._victim.address()
-            self.stirred.set()
-            try:
-                if plan.is_ml:
-                    self._submit_ml(story, body)
-                else:
-                    self._submit_vertex(story, body)
-            except (OSError, http.client.HTTPException):
-                time.sleep(0.02)
-            except Refused as refused:
-                if refused.status != 503:
-                    raise
-                time.sleep(0.05)
-        self.tell("submitted", job=plan.name, public=story.public, tries=story.submits)
+        story.public = self._victim.create(ML_JOBS if plan.is_ml else CUSTOM_JOBS, body)
+        self.tell("submitted", job=plan.name, public=story.public)
         if plan.cancel is CancelAt.ONCE:
             self._cancel(story)
 
-    def _submit_ml(self, story: Story, body: Mapping[str, Any]) -> None:
-        """The id is the client's own: the same request once more is refused with 409 if it was taken
-        before."""
-        public = f"{ML_JOBS}/{story.plan.name}"
-        try:
-            self._victim.call("POST", ML_JOBS, body)
-        except Refused as refused:
-            if refused.status != 409 or story.submits == 1:
-                raise
-        story.public = public
-
-    def _submit_vertex(self, story: Story, body: Mapping[str, Any]) -> None:
-        """The id is the service's: who got no answer looks first whether the job is there."""
-        if story.submits > 1:
-            wanted = urllib.parse.quote(f'display_name="{story.plan.name}"')
-            listed = self._victim.call("GET", f"{CUSTOM_JOBS}?filter={wanted}")
-            for job in listed.get("customJobs", ()):
-                story.public = f"/v1/{job['name']}"
-            if story.public:
-                return
-        story.public = f"/v1/{self._victim.call('POST', CUSTOM_JOBS, body)['name']}"
-
     def _cancel(self, story: Story) -> None:
-        self._victim.address()
-        self.stirred.set()
+        self._victim.service()
         sent = time.time_ns()
         try:
             _, tries = self._victim.insist("POST", f"{story.public}:cancel", {})
@@ -221,8 +184,6 @@ class Deeds:
         order = story.plan.drill(number)
         taken = False
         while not taken:
-            self._victim.address()
-            self.stirred.set()
             try:
                 self._victim.call("POST", f"/trainshed/v1/jobs/{story.target}:drill", order)
                 taken = True
@@ -256,8 +217,9 @@ class Deeds:
             signal.pidfd_send_signal(handle, order)
         os.close(handle)
         story.killed.add((replica, number))
-        self.stirred.set()
-        self.tell("killed", job=story.plan.name, replica=replica, life=number, victim=end.value)
+        self._victim.stirred.set()
+        how = end.value
+        self.tell("replica killed", job=story.plan.name, replica=replica, life=number, how=how)
 
     def _arguments(self, plan: JobPlan, position: int, pool: Pool) -> list[str]:
         lives = json.dumps([life.document() for life in pool.lives])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.victim import Address, json_lines, request
-from tests.e2e.running import PROJECT
+from tests.chaos.victim import request
+from tests.e2e.running import PROJECT, Service
 
 _SPOKEN = re.compile(r"([0-9a-f]{12}) (\d+) workerpool\d-\d+ life \d+ pid \d+")
 _CUT = re.compile(r"[0-9a-f]{1,12}( \d*[ \w-]*)?")
@@ -102,17 +102,17 @@ def _entries(directory: Path, wrong: list[str], torn: bool) -> Iterator[dict[str
             yield json.loads(raw)
 
 
-def from_our_api(address: Address, target: str) -> dict[str, list[Line]]:
+def from_our_api(service: Service, target: str) -> dict[str, list[Line]]:
     """Lines by replica as `GET /trainshed/v1/jobs/{job}/logs` gives them."""
     lines: dict[str, list[Line]] = {}
-    for line in json_lines(address, f"/trainshed/v1/jobs/{target}/logs"):
-        if line is not None:
-            lines.setdefault(line["replica"], []).append((line["attempt"], line["message"]))
+    for text in filter(bytes.strip, service.stream(f"/trainshed/v1/jobs/{target}/logs")):
+        line = json.loads(text)
+        lines.setdefault(line["replica"], []).append((line["attempt"], line["message"]))
     return lines
 
 
 def from_logging_api(
-    address: Address, job_id: str, size: int
+    service: Service, job_id: str, size: int
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Texts by task name as `entries:list` gives them, page by page; no entry twice, and in the order of
     time."""
@@ -126,7 +126,7 @@ def from_logging_api(
         "pageSize": size,
     }
     while True:
-        page = request(address, "POST", "/v2/entries:list", body)
+        page = request(service, "POST", "/v2/entries:list", body)
         for entry in page.get("entries", ()):
             if entry["insertId"] in seen:
                 wrong.append(f"entry {entry['insertId']} is given twice")

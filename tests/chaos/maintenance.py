@@ -34,7 +34,7 @@ def overlaps(drains: Iterable[Drain], began: int, ended: int) -> bool:
 
 class Maintenance:
     """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all of them, until `close`. `tell`
-    takes note of it. `stirred` is set when a node is about to be drained."""
+    takes note of it."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class Maintenance:
         nodes: int,
         seed: int,
         tell: Callable[..., None],
-        stirred: threading.Event,
     ) -> None:
         self.drains: list[Drain] = []
         self.trouble: list[str] = []
@@ -50,7 +49,6 @@ class Maintenance:
         self._nodes = [f"local-{number}" for number in range(nodes)]
         self._chance = random.Random(seed + 2)
         self._tell = tell
-        self._stirred = stirred
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -84,8 +82,6 @@ class Maintenance:
 
     def _drain(self, nodes: Sequence[str], *, until_left: bool) -> None:
         began = time.time_ns()
-        self._victim.address()
-        self._stirred.set()
         with self._drained(nodes):
             if until_left:
                 self._wait_until_left(nodes[0])

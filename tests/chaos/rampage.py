@@ -5,7 +5,6 @@ import http.client
 import os
 import random
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,28 +47,11 @@ class Options:
     tunings: int = 2
 
 
-@dataclass
-class Kills:
-    """What was killed: by victim; how many kills came before the service served; and how often it was stopped
-    by SIGTERM instead, its zygote stopped, its disk filled."""
-
-    by_victim: Counter[str]
-    early: int = 0
-    stops: int = 0
-    hangs: int = 0
-    fills: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_victim.values())
-
-
 def rampage(
     options: Options,
     victim: Victim,
     deeds: Deeds,
     plans: list[JobPlan],
-    kills: Kills,
     *,
     tunings: Tunings,
     disk: SmallDisk | None,
@@ -78,21 +60,21 @@ def rampage(
     is not."""
     chance = random.Random(options.seed + 1)
     waiting = iter(plans)
-    submitted = tuned = 0
+    submitted = tuned = kills = 0
     faults = _moments(options, chance)
-    while kills.total < options.kills:
+    while kills < options.kills:
         victim.start()
-        while tuned < len(tunings.all) and tuned * options.kills <= kills.total * len(tunings.all):
+        while tuned < len(tunings.all) and tuned * options.kills <= kills * len(tunings.all):
             tunings.submit(tuned)
             tuned += 1
-        while submitted * options.kills <= kills.total * len(plans) and submitted < len(plans):
+        while submitted * options.kills <= kills * len(plans) and submitted < len(plans):
             deeds.submit(next(waiting))
             submitted += 1
-        while due := faults.get(kills.total):
-            _befall(due.pop(), victim, deeds, kills, disk, chance)
-        is_early = _wait_for_the_moment(options, victim, deeds, chance)
+        while due := faults.get(kills):
+            kills += _befall(due.pop(), victim, deeds, disk, chance)
+        _wait_for_the_moment(options, victim, deeds, chance)
         who = chance.choices(_VICTIMS, _SHARES)[0]
-        _kill("both" if options.at_ends else who, is_early, victim, deeds, kills)
+        kills += _kill("both" if options.at_ends else who, victim, deeds)
         if not victim.pid and chance.random() < 0.1:
             (victim.data / "service.json").unlink(missing_ok=True)
         reap(victim)
@@ -119,22 +101,16 @@ def _moments(options: Options, chance: random.Random) -> dict[int, list[str]]:
 
 
 def _befall(
-    fault: str,
-    victim: Victim,
-    deeds: Deeds,
-    kills: Kills,
-    disk: SmallDisk | None,
-    chance: random.Random,
-) -> None:
-    """One of `FAULTS`, while the service serves; it is not killed meanwhile."""
+    fault: str, victim: Victim, deeds: Deeds, disk: SmallDisk | None, chance: random.Random
+) -> bool:
+    """One of `FAULTS`, while the service serves; it is not killed meanwhile. Whether something was killed."""
     if not victim.wait():
-        return
+        return False
     if fault == "advisor":
-        _kill_advisor(victim, deeds, kills, chance)
-    elif fault == "hang":
-        _stop_zygote(victim, deeds, kills)
-    elif fault == "disk" and disk is not None:
-        kills.fills += 1
+        return _kill_advisor(victim, deeds, chance)
+    if fault == "hang":
+        _stop_zygote(victim, deeds)
+    elif disk is not None:
         deeds.tell("disk filled", start=victim.starts)
         disk.fill()
         try:
@@ -145,28 +121,28 @@ def _befall(
         finally:
             disk.empty()
         deeds.tell("disk emptied", start=victim.starts)
+    return False
 
 
-def _kill_advisor(victim: Victim, deeds: Deeds, kills: Kills, chance: random.Random) -> None:
+def _kill_advisor(victim: Victim, deeds: Deeds, chance: random.Random) -> bool:
     """It is there for a while after each suggestion: wait for it, and then a little longer, so that it is
     busy or idle."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
         time.sleep(chance.uniform(0, 0.5))
         if victim.kill_children("advisor"):
-            kills.by_victim["advisor"] += 1
-            deeds.tell("killed", victim="advisor", start=victim.starts)
-            return
+            deeds.tell("advisor killed", start=victim.starts)
+            return True
+    return False
 
 
-def _stop_zygote(victim: Victim, deeds: Deeds, kills: Kills) -> None:
+def _stop_zygote(victim: Victim, deeds: Deeds) -> None:
     """There may be none just now: one that was killed comes back with the next start of a program."""
     until = time.monotonic() + 5
     while not victim.stop_zygote():
         if time.monotonic() > until:
             return
         time.sleep(0.05)
-    kills.hangs += 1
     deeds.tell("zygote stopped", start=victim.starts)
     until = time.monotonic() + _REPLACED
     while victim.waits_for_zygote and time.monotonic() < until:
@@ -189,42 +165,42 @@ def _look(victim: Victim) -> None:
 
 def _wait_for_the_moment(
     options: Options, victim: Victim, deeds: Deeds, chance: random.Random
-) -> bool:
-    """Some kills come before the service serves, which is returned, some while a request or a death has just
-    reached it, or is about to."""
+) -> None:
+    """Some kills come before the service serves, some while a request or a death has just reached it, or is
+    about to."""
     if options.at_ends:
         if victim.wait():
             deeds.ending.clear()
             deeds.ending.wait(5)
             time.sleep(chance.uniform(0, 0.01))
-        return False
+        return
     how = chance.choices(("early", "ambush", "any moment"), (12, 38, 50))[0]
     if how == "early":
         time.sleep(chance.uniform(0, 0.5))
     elif victim.wait() and how == "ambush":
-        moment = chance.choice((deeds.stirred, deeds.stirred, deeds.ending))
+        moment = chance.choice((victim.stirred, victim.stirred, deeds.ending))
         moment.clear()
         moment.wait(2 * _MEAN)
         time.sleep(chance.uniform(0, 0.02))
     else:
         time.sleep(min(chance.expovariate(1 / _MEAN), 5 * _MEAN))
-    return how == "early"
 
 
-def _kill(who: str, is_early: bool, victim: Victim, deeds: Deeds, kills: Kills) -> None:
-    """SIGKILL, or now and then the SIGTERM of an operator, which is not counted as a kill."""
+def _kill(who: str, victim: Victim, deeds: Deeds) -> bool:
+    """SIGKILL, or now and then the SIGTERM of an operator, which is not counted as a kill. Whether it was
+    one."""
     if who == "stop":
-        kills.stops += victim.stop()
-        return
+        if victim.stop():
+            deeds.tell("service stopped", start=victim.starts)
+        return False
     kind = "buckets" if who == "buckets" else "zygote"
     if who != "service" and not victim.kill_children(kind):
         who = "service" if who == "both" else ""
     if who in ("service", "both"):
-        kills.early += is_early
         victim.kill()
     if who:
-        kills.by_victim[who] += 1
-        deeds.tell("killed", victim=who, start=victim.starts)
+        deeds.tell(f"{who} killed", start=victim.starts)
+    return bool(who)
 
 
 def reap(victim: Victim) -> None:

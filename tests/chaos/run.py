@@ -11,11 +11,11 @@ import os
 import select
 import shutil
 import signal
-import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +23,12 @@ from tests.chaos.deeds import Deeds, Story, diary_of
 from tests.chaos.disk import NotHere, SmallDisk
 from tests.chaos.kinds import WITH_DRAINS, make_plans
 from tests.chaos.maintenance import Maintenance
-from tests.chaos.plans import JobPlan
-from tests.chaos.rampage import Kills, Options, rampage
+from tests.chaos.rampage import Options, rampage
 from tests.chaos.tuning import Tunings
-from tests.chaos.verify import FINAL, Report, check
-from tests.chaos.victim import Address, Victim, json_lines, request
+from tests.chaos.verify import FINAL, Report, by_plan, check
+from tests.chaos.victim import Victim, request
 from tests.e2e.processes import children, leftovers, marked
-from tests.e2e.running import CUSTOM_JOBS, container_job
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job
 from tests.failure_entries import toml
 
 SETTINGS: Final = """\
@@ -67,25 +66,25 @@ def run(options: Options) -> int:
     plans = make_plans(options.seed, options.jobs, options.pace, _kinds(options))
     victim = Victim(data, "--config", str(config))
     deeds = Deeds(victim, directory, plans)
-    kills = Kills(Counter())
     tunings = Tunings(victim, diary, options.tunings, options.pace.shortest / 10)
-    maintenance = Maintenance(victim, options.nodes, options.seed, deeds.tell, deeds.stirred)
+    maintenance = Maintenance(victim, options.nodes, options.seed, deeds.tell)
     reports: list[Report] = []
     wrong: list[str] = []
     began = time.monotonic()
     try:
         warm_up(victim)
         maintenance.begin()
-        rampage(options, victim, deeds, plans, kills, tunings=tunings, disk=disk)
+        rampage(options, victim, deeds, plans, tunings=tunings, disk=disk)
         maintenance.close()
         stories = list(deeds.stories.values())
         wrong += _wait_for_ends(victim, stories, tunings)
         deeds.close()
         maintenance.check_empty()
-        address = victim.address()
+        service = victim.service()
         for tuning in tunings.all:
-            wrong += [f"{tuning.name}: {text}" for text in tunings.wrong(tuning, address)]
-        reports = [check(story, address, data, diary, maintenance.drains) for story in stories]
+            wrong += [f"{tuning.name}: {text}" for text in tunings.wrong(tuning, service)]
+        judge = partial(by_plan, drains=maintenance.drains)
+        reports = [check(story, service, directory, judge) for story in stories]
         if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")
     except Exception as failure:  # Whatever it is: the directory is kept and the service ended.
@@ -95,15 +94,14 @@ def run(options: Options) -> int:
         maintenance.close()
         wrong += _left_behind(directory, disk.places if disk is not None else ())
         wrong += [*victim.faults, *maintenance.trouble]
-    text = "\n".join(
-        _report(options, plans, reports, kills, victim, deeds, len(maintenance.drains), wrong)
-    )
+    wrong += [f"{of.name} ({of.kind}): {text}" for of in reports for text in of.wrong[:6]]
+    text = "\n".join(_report(options, reports, deeds.done, wrong))
     print(text, f"\n{time.monotonic() - began:.0f} s", flush=True)
     if disk is not None:
-        if wrong or any(report.wrong for report in reports):
+        if wrong:
             disk.keep(directory / "data-kept")
         disk.close()
-    is_well = not wrong and len(reports) == len(plans) and not any(r.wrong for r in reports)
+    is_well = not wrong and len(reports) == len(plans)
     if is_well:
         shutil.rmtree(directory, ignore_errors=True)
     else:
@@ -143,7 +141,7 @@ def warm_up(victim: Victim) -> None:
     if not victim.wait():
         raise RuntimeError("the service does not start; see service.log")
     name = victim.call("POST", CUSTOM_JOBS, container_job("print('warm')", name="warm"))["name"]
-    state = state_at_end(victim.address(), name.rsplit("/", 1)[1], time.monotonic() + BUILD)
+    state = state_at_end(victim.service(), name.rsplit("/", 1)[1], time.monotonic() + BUILD)
     if state != "SUCCEEDED":
         raise RuntimeError(f"the first job, without any kill, is {state}")
 
@@ -153,24 +151,21 @@ def _wait_for_ends(victim: Victim, stories: list[Story], tunings: Tunings) -> It
     until = time.monotonic() + END
     for tuning in tunings.all:
         if tuning.public:
-            state = state_at_end(victim.address(), tuning.target, until)
+            state = state_at_end(victim.service(), tuning.target, until)
             if state not in FINAL:
                 yield f"{tuning.name} is {state} {END:g} s after the last kill"
     for story in stories:
         if story.public:
-            state = state_at_end(victim.address(), story.target, until)
+            state = state_at_end(victim.service(), story.target, until)
             if state not in FINAL:
                 yield f"{story.plan.name} ({story.plan.kind}) is {state} {END:g} s after the last kill"
 
 
-def state_at_end(address: Address, target: str, until: float) -> str:
+def state_at_end(service: Service, target: str, until: float) -> str:
     """A job's final state, or the one that it has at the deadline; sleeps on the service's stream."""
-    path = f"/trainshed/v1/jobs/{target}"
-    with contextlib.suppress(TimeoutError):
-        for _ in json_lines(address, f"{path}/watch", max(1.0, until - time.monotonic())):
-            if time.monotonic() > until:
-                break
-    return request(address, "GET", path)["state"]
+    with contextlib.suppress(AssertionError):
+        service.finish(target, max(1.0, until - time.monotonic()))
+    return request(service, "GET", f"/trainshed/v1/jobs/{target}")["state"]
 
 
 def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
@@ -195,70 +190,15 @@ def _left_behind(directory: Path, mounted: Sequence[str]) -> Iterator[str]:
             yield f"left on the machine: {thing}"
 
 
-def _repeated(story: Story) -> int:
-    """Requests about a job that got no answer and were sent again."""
-    return max(0, story.submits - 1) + (story.cancel.tries - 1 if story.cancel else 0)
-
-
 def _report(
-    options: Options,
-    plans: list[JobPlan],
-    reports: list[Report],
-    kills: Kills,
-    victim: Victim,
-    deeds: Deeds,
-    drains: int,
-    wrong: list[str],
+    options: Options, reports: list[Report], done: Counter[str], wrong: list[str]
 ) -> Iterator[str]:
-    """The table, and what is wrong."""
-    yield (
-        f"{'kind':34}{'jobs':>5}{'ok':>5}{'succ':>6}{'fail':>6}{'canc':>6}"
-        f"{'attempts':>10}{'lives':>7}{'lines':>8}"
-    )
-    for kind in sorted({plan.kind for plan in plans}):
-        some = [report for report in reports if report.kind == kind]
-        states = Counter(report.state for report in some)
-        yield (
-            f"{kind:34}{sum(plan.kind == kind for plan in plans):5}"
-            f"{sum(not report.wrong for report in some):5}"
-            f"{states['SUCCEEDED']:6}{states['FAILED']:6}{states['CANCELLED']:6}"
-            f"{sum(report.attempts for report in some):10}{sum(report.lives for report in some):7}"
-            f"{sum(report.lines for report in some):8}"
-        )
-    yield (
-        f"{'all':34}{len(plans):5}{sum(not report.wrong for report in reports):5}{'':18}"
-        f"{sum(report.attempts for report in reports):10}{sum(report.lives for report in reports):7}"
-        f"{sum(report.lines for report in reports):8}"
-    )
-    yield ""
-    killed = ", ".join(f"{who} {count}" for who, count in kills.by_victim.most_common())
-    yield (
-        f"killed by SIGKILL: {kills.total} times ({killed}); {kills.early} before the service served; "
-        f"stopped by SIGTERM: {kills.stops} times"
-    )
-    yield (
-        f"the zygote was stopped {kills.hangs} times, "
-        f"the disk filled {kills.fills} times; {options.tunings} tuning jobs"
-    )
-    stories = deeds.stories.values()
-    yield (
-        f"killed from outside: {sum(len(story.killed) for story in stories)} replicas; cancels accepted: "
-        f"{sum(story.cancel is not None and story.cancel.accepted for story in stories)}; "
-        f"requests repeated: {sum(_repeated(story) for story in stories)}"
-    )
-    if times := victim.recoveries:
-        slowest = max(times, key=times.__getitem__)
-        yield (
-            f"{victim.starts} starts; from start to serving: median "
-            f"{statistics.median(times.values()):.2f} s, longest {times[slowest]:.2f} s (start {slowest})"
-        )
-    if drains:
-        moved = sum(report.moved for report in reports)
-        yield f"{drains} drains of a node; {moved} lives ended by them"
+    """What became of the jobs, what was done meanwhile, and what is wrong."""
+    states = Counter(report.state for report in reports)
+    counts = sum((report.counts for report in reports), Counter[str]())
+    yield f"{len(reports)} jobs of {len({report.kind for report in reports})} kinds"
+    for what in (states, counts, done):
+        yield ", ".join(f"{name} {count}" for name, count in what.most_common())
     yield from (f"WRONG: {text}" for text in wrong)
-    for report in reports:
-        for text in report.wrong[:6]:
-            yield f"WRONG: {report.name} ({report.kind}): {text}"
-    bad = len(wrong) + sum(bool(report.wrong) for report in reports)
-    verdict = "everything is right" if not bad else "NOT everything is right"
+    verdict = "NOT everything is right" if wrong else "everything is right"
     yield f"{verdict}; again with the same options and --seed {options.seed}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos.plans import JobPlan, Pool
-from tests.e2e.running import REGION, SKLEARN
+from tests.e2e.running import REGION, SKLEARN, container_job
 
 _PROGRAM: Final = (Path(__file__).parent / "program.py").read_text("utf-8")
 
@@ -19,29 +19,16 @@ def submission(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
 
 
 def _custom_job(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
-    pools = [
-        {
-            "machineSpec": {"machineType": "n1-standard-4"},
-            "replicaCount": str(pool.replicas),
-            "containerSpec": {
-                "imageUri": SKLEARN,
-                "command": ["python3", "-c", _PROGRAM],
-                "args": arguments(plan, position, pool),
-            },
-        }
-        for position, pool in enumerate(plan.pools)
-    ]
+    job = container_job(_PROGRAM, pools=[pool.replicas for pool in plan.pools], name=plan.name)
+    spec = job["jobSpec"]
+    for position, made in enumerate(spec["workerPoolSpecs"]):
+        made["containerSpec"]["args"] = arguments(plan, position, plan.pools[position])
     scheduling = {
         "restartJobOnWorkerRestart": plan.restart_whole,
         "disableRetries": plan.no_retries,
     }
-    return {
-        "displayName": plan.name,
-        "jobSpec": {
-            "workerPoolSpecs": pools,
-            "scheduling": {key: True for key, is_set in scheduling.items() if is_set},
-        },
-    }
+    spec["scheduling"] = {key: True for key, is_set in scheduling.items() if is_set}
+    return job
 
 
 def _ml_job(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:

@@ -4,17 +4,16 @@ busy.
 Each trial leaves a file for each time that its program was run, so that one that ran twice shows.
 """
 
-import http.client
-import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tests.chaos.victim import Address, Refused, Unreachable, Victim, request
+from tests.chaos.victim import Refused, Unreachable, Victim, request
+from tests.e2e.running import Service
 from tests.e2e.tuning_programs import TUNING_JOBS, final, tuning_job
 
 TRIALS: Final = 8
@@ -67,14 +66,14 @@ class Tunings:
             future.result()
         self._hands.shutdown()
 
-    def wrong(self, one: Tuning, address: Address) -> Iterator[str]:
+    def wrong(self, one: Tuning, service: Service) -> Iterator[str]:
         """All that there is to check of one that is over: spec/tuning#reproducible, no trial lost and none
         doubled."""
         yield from one.trouble
         if not one.public:
             yield "it was never submitted"
             return
-        job = request(address, "GET", one.public)
+        job = request(service, "GET", one.public)
         if job["state"] != "JOB_STATE_SUCCEEDED":
             yield f"it is {job['state']}: {job.get('error')}"
             return
@@ -95,27 +94,7 @@ class Tunings:
         place = f"{self._diary.name}/{one.name}"
         script = _SCRIPT.format(place=place, pause=self._pause)
         body = tuning_job(script, trials=TRIALS, parallel=_PARALLEL) | {"displayName": one.name}
-        tries = 0
-        while not one.public:
-            tries += 1
-            try:
-                one.public = self._known(one) if tries > 1 else ""
-                if not one.public:
-                    one.public = f"/v1/{self._victim.call('POST', TUNING_JOBS, body)['name']}"
-            except (OSError, http.client.HTTPException):
-                time.sleep(0.02)
-            except Refused as refused:
-                if refused.status != 503:
-                    one.trouble.append(f"submit: {refused}")
-                    return
-                time.sleep(0.05)
-            except Unreachable as failure:
-                one.trouble.append(f"submit: {failure}")
-                return
-
-    def _known(self, one: Tuning) -> str:
-        """Who got no answer looks first whether the job is there."""
-        wanted = urllib.parse.quote(f'display_name="{one.name}"')
-        listed: dict[str, Any] = self._victim.call("GET", f"{TUNING_JOBS}?filter={wanted}")
-        jobs = listed.get("hyperparameterTuningJobs", ())
-        return f"/v1/{jobs[0]['name']}" if jobs else ""
+        try:
+            one.public = self._victim.create(TUNING_JOBS, body)
+        except (Refused, Unreachable) as failure:
+            one.trouble.append(f"submit: {failure}")

@@ -5,19 +5,20 @@ Every check yields what is wrong as texts; nothing wrong, no texts.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos import logs
-from tests.chaos.deeds import Story
-from tests.chaos.diary import LifeSeen, ReplicaSeen, read
+from tests.chaos.deeds import Story, diary_of
+from tests.chaos.diary import ReplicaSeen, read
 from tests.chaos.expected import Course, History, Outcome, course, decisive, expected
 from tests.chaos.fates import Fates, fates, nanoseconds
 from tests.chaos.maintenance import Drain
 from tests.chaos.plans import CancelAt, End, JobPlan
-from tests.chaos.victim import Address, request
+from tests.chaos.victim import request
+from tests.e2e.running import Service
 
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _LATE: Final = 10**9
@@ -26,102 +27,120 @@ _PAGE: Final = 300
 """Entries per page of the Logging API: small enough that there are many pages."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Report:
-    """What became of one job. `lives`, `lines`: of all its replicas; `moved`: lives that a drain ended.
-    `isolated`: whether its programs had a process namespace of their own; both if some had and some had
-    not."""
+    """What became of one job. `counts`: its attempts; of all its replicas their lives, lines and what else is
+    counted. `isolated`: whether its programs had a process namespace of their own; both if some had and some
+    had not."""
 
     name: str
     kind: str
+    wrong: list[str]
     state: str = ""
-    attempts: int = 0
-    lives: int = 0
-    lines: int = 0
-    moved: int = 0
+    counts: Counter[str] = field(default_factory=Counter[str])
     isolated: frozenset[bool] = frozenset()
-    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Over:
+    """All that is known of a job that is over, from the service and from its programs."""
+
+    story: Story
+    view: Mapping[str, Any]
+    timeline: Sequence[Mapping[str, Any]]
+    public: Mapping[str, Any]
+    seen: Mapping[str, ReplicaSeen]
+    files: logs.Files
+    counts: Counter[str]
 
 
 def check(
-    story: Story, address: Address, data: Path, diary: Path, drains: Sequence[Drain]
+    story: Story, service: Service, directory: Path, judge: Callable[[Over], Iterable[str]]
 ) -> Report:
-    """Everything that there is to check of one job that is over. What the service tells of one with which
-    something is wrong is kept beside the diary."""
+    """Everything that there is to check of one job that is over. `judge`: says what is wrong with it beside
+    what must hold of all. What the service tells of one with which something is wrong is kept beside the
+    diary."""
     plan = story.plan
     if not story.public:
-        return Report(plan.name, plan.kind, wrong=("it was never submitted", *story.trouble))
+        return Report(plan.name, plan.kind, ["it was never submitted", *story.trouble])
     ours = f"/trainshed/v1/jobs/{story.target}"
-    view = request(address, "GET", ours)
+    view = request(service, "GET", ours)
     if view["state"] not in FINAL:
-        return Report(plan.name, plan.kind, view["state"], wrong=("it is not over", *story.trouble))
-    timeline = request(address, "GET", f"{ours}/timeline")["entries"]
-    public = request(address, "GET", story.public)
-    seen = {replica: read(diary / plan.name / replica) for replica in plan.replicas}
+        waits = str(view.get("waiting", ""))
+        wrong = ["it is not over", waits, *story.trouble]
+        return Report(plan.name, plan.kind, wrong, view["state"])
+    diary = diary_of(directory)
     lives = [life for pool in plan.replicas.values() for life in pool.lives]
     torn = any(life.end is End.SHIM_KILLED for life in lives)
-    files = logs.from_files(data, view["uid"], torn=torn)
+    job = Over(
+        story,
+        view,
+        request(service, "GET", f"{ours}/timeline")["entries"],
+        request(service, "GET", story.public),
+        {replica: read(diary / plan.name / replica) for replica in plan.replicas},
+        logs.from_files(directory / "data", view["uid"], torn=torn),
+        Counter(attempts=view["attempt"]),
+    )
+    wrong = [*story.trouble, *job.files.wrong, *judge(job), *_after_the_end(job)]
+    wrong += _readings(job, service)
+    for replica, seen in job.seen.items():
+        job.counts["lives"] += len(seen.lives)
+        if seen.doubled:
+            wrong.append(f"{replica}: a life began while another one lived")
+    if wrong:
+        evidence = {"view": view, "timeline": job.timeline, "public": job.public}
+        kept = diary.parent / "wrong" / f"{plan.name}.json"
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps({"wrong": wrong, **evidence}, indent=1))
+    spoken = [text for texts in job.files.lines.values() for _, text in logs.spoken(texts)]
+    job.counts["lines"] = len(spoken)
+    # Of a namespace the shim is the first process, the program one of the next.
+    isolated = frozenset(int(text.rpartition(" pid ")[2]) < 10 for text in spoken)
+    return Report(plan.name, plan.kind, wrong, view["state"], job.counts, isolated)
+
+
+def by_plan(job: Over, drains: Sequence[Drain]) -> Iterator[str]:
+    """It went as its plan says, but for drains of its nodes."""
+    plan = job.story.plan
     facts = {
         replica: fates(
             replica,
             plan.replicas[replica],
-            diary_of,
-            timeline,
-            files.lines.get(replica, ()),
-            story.killed,
+            seen,
+            job.timeline,
+            job.files.lines.get(replica, ()),
+            job.story.killed,
             drains,
         )
-        for replica, diary_of in seen.items()
+        for replica, seen in job.seen.items()
     }
     whole = course(plan, facts[plan.actor].moves)
-    wrong = [*story.trouble, *files.wrong]
-    wrong += outcome(story, whole, view, public, seen)
-    wrong += after_the_end(view, seen)
+    yield from outcome(job, whole)
     for replica, fate in facts.items():
-        wrong += [f"{replica}: {text}" for text in _starts(plan, view, replica, fate)]
+        job.counts["moved"] += len(fate.moved)
+        # What is in the pipe of a shim that is killed is lost with it (spec/invariants#durability).
+        cut = {
+            life.number
+            for life in fate.seen.lives
+            if not life.end
+            and plan.replicas[replica].life(life.number).end in (End.SHIM_KILLED, End.SHIM_HANGS)
+        }
+        texts = (*_starts(plan, job.view, replica, fate), *lines(job, replica, cut))
+        yield from (f"{replica}: {text}" for text in texts)
     if not any(fate.is_worn for replica, fate in facts.items() if replica != plan.actor):
-        wrong += _attempts(plan, whole, view, facts[plan.actor])
-    for replica, diary_of in seen.items():
-        wrong += [f"{replica}: {text}" for text in _lines(plan, replica, diary_of, files)]
-    wrong += readings(story, view, address, files)
-    if wrong:
-        evidence = {"view": view, "timeline": timeline, "public": public}
-        kept = diary.parent / "wrong" / f"{plan.name}.json"
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps({"wrong": wrong, **evidence}, indent=1))
-    return Report(
-        plan.name,
-        plan.kind,
-        view["state"],
-        view["attempt"],
-        sum(len(each.lives) for each in seen.values()),
-        sum(len(logs.spoken(lines)) for lines in files.lines.values()),
-        sum(len(fate.moved) for fate in facts.values()),
-        # Of a namespace the shim is the first process, the program one of the next.
-        frozenset(
-            int(text.rpartition(" pid ")[2]) < 10
-            for lines in files.lines.values()
-            for _, text in logs.spoken(lines)
-        ),
-        tuple(wrong),
-    )
+        yield from _attempts(plan, whole, job.view, facts[plan.actor])
 
 
-def outcome(
-    story: Story,
-    whole: Course,
-    view: Mapping[str, Any],
-    public: Mapping[str, Any],
-    seen: Mapping[str, ReplicaSeen],
-) -> Iterator[str]:
+def outcome(job: Over, whole: Course) -> Iterator[str]:
     """State and message are what spec/lifecycle and spec/failures say, and all surfaces say the same."""
-    plan = story.plan
-    if plan.cancel is not CancelAt.NEVER and story.cancel is None:
+    plan, view, public = job.story.plan, job.view, job.public
+    cancel = job.story.cancel
+    if plan.cancel is not CancelAt.NEVER and cancel is None:
         yield "nobody came to cancel it"
         return
-    right = expected(plan, whole.outcome, History(story.cancel, _ended(plan, whole, view, seen)))
+    right = expected(plan, whole.outcome, History(cancel, _ended(plan, whole, view, job.seen)))
     error = view.get("error", {"code": 0, "message": ""})
-    told = _told(view)
+    told = Outcome(view["state"], error["code"], error["message"])
     if not any(_is(told, wanted) for wanted in right):
         yield (
             f"it ended {told.state}, code {told.code}: {told.message.partition(chr(10))[0]!r}; right is "
@@ -135,11 +154,6 @@ def outcome(
     )
     if message.removeprefix("CANCELED: ") != error["message"]:
         yield f"its public message is {message!r}, not {error['message']!r}"
-
-
-def _told(view: Mapping[str, Any]) -> Outcome:
-    error = view.get("error", {"code": 0, "message": ""})
-    return Outcome(view["state"], error["code"], error["message"])
 
 
 def _is(told: Outcome, right: Outcome) -> bool:
@@ -164,10 +178,10 @@ def _ended(
     return first, first + _LATE
 
 
-def after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> Iterator[str]:
+def _after_the_end(job: Over) -> Iterator[str]:
     """spec/lifecycle#end: nothing of a job lives once its end is published."""
-    over = nanoseconds(view["endTime"])
-    for replica, diary in seen.items():
+    over = nanoseconds(job.view["endTime"])
+    for replica, diary in job.seen.items():
         if diary.is_alive:
             yield f"{replica} lives, and the job is over"
         for life in diary.lives:
@@ -177,10 +191,7 @@ def after_the_end(view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]) -> I
 
 
 def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -> Iterator[str]:
-    """No program started twice, none beside another, none restarted for nothing
-    (spec/failures#lost-replicas)."""
-    if fate.seen.doubled:
-        yield "a life began while another one lived"
+    """No program started twice, none restarted for nothing (spec/failures#lost-replicas)."""
     starts = [(start.attempt, start.incarnation) for start in fate.starts]
     if twice := [start for start, count in Counter(starts).items() if count > 1]:
         yield f"the timeline tells starts twice: {twice}"
@@ -209,37 +220,29 @@ def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates
         yield f"{plan.actor} lived {mine} times in its attempts{moved}; right is {whole.lives}"
 
 
-def _lines(plan: JobPlan, replica: str, diary: ReplicaSeen, files: logs.Files) -> Iterator[str]:
-    """spec/logs#order: every line exactly once and in order, life after life."""
-    parts, wrong = logs.parts(files.lines.get(replica, ()))
+def lines(job: Over, replica: str, cut: Container[int]) -> Iterator[str]:
+    """spec/logs#order: every line exactly once and in order, life after life. A program notes what it has
+    written just after writing it. `cut`: lives that may have lost lines."""
+    parts, wrong = logs.parts(job.files.lines.get(replica, ()))
     yield from wrong
     told = {part.token: part.lines for part in parts}
     order = [part.token for part in parts]
-    if order != [life.token for life in diary.lives if life.token in told]:
-        yield f"lives in the log {order}, and as they were {[life.token for life in diary.lives]}"
-    for life in diary.lives:
-        lines = told.get(life.token, 0)
-        least, most = _bounds(plan, replica, life)
-        if not least <= lines <= most:
-            yield f"life {life.number} ({life.end or 'ended'}) wrote {life.said} lines, and {lines} are there"
+    lives = job.seen[replica].lives
+    if order != [life.token for life in lives if life.token in told]:
+        yield f"lives in the log {order}, and as they were {[life.token for life in lives]}"
+    for life in lives:
+        count = told.get(life.token, 0)
+        burst = job.story.plan.replicas[replica].life(life.number).burst
+        least = 0 if life.number in cut else life.said
+        if not least <= count <= (life.said if life.end else life.said + burst):
+            yield f"life {life.number} ({life.end or 'ended'}) wrote {life.said} lines, and {count} are there"
 
 
-def _bounds(plan: JobPlan, replica: str, life: LifeSeen) -> tuple[int, int]:
-    """How many lines there may be. A program notes what it has written just after writing it; what is in the
-    pipe of a shim that is killed is lost with it (spec/invariants#durability)."""
-    planned = plan.replicas[replica].life(life.number)
-    if life.end:
-        return life.said, life.said
-    is_cut = planned.end in (End.SHIM_KILLED, End.SHIM_HANGS)
-    return 0 if is_cut else life.said, life.said + planned.burst
-
-
-def readings(
-    story: Story, view: Mapping[str, Any], address: Address, files: logs.Files
-) -> Iterator[str]:
+def _readings(job: Over, service: Service) -> Iterator[str]:
     """Both APIs give what lies on disk."""
-    ours = logs.from_our_api(address, story.target)
-    tasks, wrong = logs.from_logging_api(address, view["jobId"], _PAGE)
+    view, files = job.view, job.files
+    ours = logs.from_our_api(service, job.story.target)
+    tasks, wrong = logs.from_logging_api(service, view["jobId"], _PAGE)
     yield from wrong
     for replica in view["replicas"]:
         name, exit_ = replica["id"], replica["exit"]

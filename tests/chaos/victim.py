@@ -12,15 +12,13 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.processes import children, command_line
-from tests.e2e.running import command, environment
+from tests.e2e.running import Service, command, environment, launch
 
 START: Final = 60.0
 """Seconds within which a service must serve."""
@@ -47,15 +45,6 @@ class Refused(Exception):
         self.tries = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the service can be reached, and which start of it that is."""
-
-    rest: str
-    token: str
-    start: int
-
-
 class Victim:
     """The service on `data`. `faults`: what it did that it should not: ended by itself, did not come up."""
 
@@ -63,13 +52,14 @@ class Victim:
         self.data = data
         self.faults: list[str] = []
         self.starts = 0
-        #: Seconds from a start, by its number, to the first request that could be served.
-        self.recoveries: dict[int, float] = {}
+        #: Set whenever a request is about to be sent, or something was killed from outside: a good moment for
+        #: more.
+        self.stirred = threading.Event()
         self._args = args
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = -1
         self._began = 0.0
-        self._address: Address | None = None
+        self._service: Service | None = None
         self._changed = threading.Condition()
         self.closed = False
         self._stopped: list[int] = []
@@ -82,30 +72,20 @@ class Victim:
                 return
             self.faults.append(f"start {self.starts} ended by itself with status {status}")
             self._forget()
-        ready, writer = os.pipe()
         self.data.mkdir(parents=True, exist_ok=True)
         self.starts += 1
         self._began = time.monotonic()
-        with (self.data.parent / "service.log").open("ab") as log:
-            log.write(f"--- start {self.starts}\n".encode())
-            log.flush()
-            self._process = subprocess.Popen(
-                [
-                    *command("up", "--port", "0", "--data", str(self.data)),
-                    *("--ready-fd", str(writer), *self._args),
-                ],
-                env=environment(self.data),
-                pass_fds=(writer,),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        os.close(writer)
-        self._ready = ready
+        log = self.data.parent / "service.log"
+        with log.open("a") as file:
+            file.write(f"--- start {self.starts}\n")
+        argv = command("up", "--port", "0", "--data", str(self.data), *self._args)
+        self._process, self._ready = launch(
+            argv, log, env=environment(self.data), stdin=subprocess.DEVNULL
+        )
 
     def wait(self) -> bool:
         """Wait until it serves; False if it ended or took too long."""
-        if self._address is not None:
+        if self._service is not None:
             return True
         printed = b""
         until = self._began + START
@@ -118,10 +98,12 @@ class Victim:
             if not (more := os.read(self._ready, 65536)):
                 return False  # It ended; the next start says so.
             printed += more
-        self.recoveries[self.starts] = time.monotonic() - self._began
-        document = json.loads(printed)
+        facts = json.loads(printed)
+        assert self._process is not None
         with self._changed:
-            self._address = Address(document["rest"], document["token"], self.starts)
+            self._service = Service(
+                self.data, self._process, facts["rest"], facts["token"], facts["pid"], facts
+            )
             self._changed.notify_all()
         return True
 
@@ -155,15 +137,8 @@ class Victim:
         return bool(self._stopped) and not select.select([self._stopped[-1]], [], [], 0)[0]
 
     def _children(self, which: str) -> list[int]:
-        pids: list[int] = []
-        for pid in children(self._process.pid) if self._process is not None else ():
-            try:
-                command = command_line(pid)
-            except OSError:
-                continue
-            if _MARKS[which] in command:
-                pids.append(pid)
-        return pids
+        pids = children(self.pid) if self.pid else ()
+        return [pid for pid in pids if _MARKS[which] in command_line(pid)]
 
     def end(self, *, with_jobs: bool = False) -> None:
         """End it as an operator would; with its jobs even if it does not run now."""
@@ -187,7 +162,7 @@ class Victim:
 
     def stop(self) -> bool:
         """End it by SIGTERM, to be started again; False if it does not serve now."""
-        if self._process is None or self._address is None:
+        if self._process is None or self._service is None:
             return False
         self._terminate()
         return True
@@ -209,33 +184,32 @@ class Victim:
     def pid(self) -> int:
         return self._process.pid if self._process else 0
 
-    def address(self, newer_than: int = 0, patience: float = PATIENCE) -> Address:
-        """Where it can be reached, as soon as that is a later start than the one given. Raises
-        Unreachable."""
-        until = time.monotonic() + patience
+    def service(self) -> Service:
+        """Where it can be reached, as soon as it serves. Raises Unreachable."""
+        until = time.monotonic() + PATIENCE
         with self._changed:
-            while self._address is None or self._address.start <= newer_than:
+            while self._service is None:
                 if self.closed or not self._changed.wait(max(0.0, until - time.monotonic())):
                     raise Unreachable("the service did not come back")
-            return self._address
+            return self._service
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
         """One request and its answer. Raises Refused, and OSError or HTTPException if there was no answer."""
-        return request(self.address(), verb, path, body)
+        service = self.service()
+        self.stirred.set()
+        return request(service, verb, path, body)
 
     def insist(self, verb: str, path: str, body: Any = None) -> tuple[Any, int]:
         """The answer to a request that may be repeated, and how often it was sent. Raises Refused,
         Unreachable."""
-        start = 0
         until = time.monotonic() + PATIENCE
         tries = 0
         while time.monotonic() < until:
-            address = self.address(start)
             tries += 1
             try:
-                return request(address, verb, path, body), tries
+                return self.call(verb, path, body), tries
             except (OSError, http.client.HTTPException):
-                start = self._lost(address)
+                time.sleep(0.02)  # It may be dying: the killer has not said so yet.
             except Refused as refused:
                 refused.tries = tries
                 if refused.status != 503:
@@ -243,14 +217,32 @@ class Victim:
                 time.sleep(0.05)
         raise Unreachable(f"{verb} {path} was not answered")
 
-    def _lost(self, address: Address) -> int:
-        """The start to leave behind, after a request of `address` got no answer: that one if it is over."""
-        with self._changed:
-            current = self._address
-        if current == address:
-            time.sleep(0.02)  # It may be dying: the killer has not said so yet.
-            return 0
-        return address.start
+    def create(self, path: str, body: Mapping[str, Any]) -> str:
+        """The path of a job that is created once, however often that takes. Raises Refused, Unreachable.
+
+        The id of an `ml` job is its client's own: the same request once more is refused with 409 if it was
+        taken before. Of others, who got no answer looks first whether the job is there.
+        """
+        public = f"{path}/{body['jobId']}" if "jobId" in body else ""
+        is_repeated = False
+        while True:
+            try:
+                if is_repeated and not public:
+                    named = urllib.parse.quote(f'display_name="{body["displayName"]}"')
+                    listed = self.call("GET", f"{path}?filter={named}")
+                    for job in listed.get(path.rpartition("/")[2], ()):
+                        return f"/v1/{job['name']}"
+                made = self.call("POST", path, body)
+                return public or f"/v1/{made['name']}"
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.02)
+            except Refused as refused:
+                if refused.status == 409 and public and is_repeated:
+                    return public
+                if refused.status != 503:
+                    raise
+                time.sleep(0.05)
+            is_repeated = True
 
     def _forget(self) -> None:
         self._process = None
@@ -263,39 +255,12 @@ class Victim:
             os.close(self._ready)
             self._ready = -1
         with self._changed:
-            self._address = None
+            self._service = None
 
 
-def request(address: Address, verb: str, path: str, body: Any = None) -> Any:
+def request(service: Service, verb: str, path: str, body: Any = None) -> Any:
     """One JSON request. Raises Refused; OSError and HTTPException if there was no whole answer."""
-    sent = urllib.request.Request(
-        address.rest + path,
-        method=verb,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {address.token}", "Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(sent, timeout=60) as response:
-            text = response.read()
-    except urllib.error.HTTPError as failure:
-        raise Refused(failure.code, failure.read().decode(errors="replace")) from None
-    return json.loads(text) if text else None
-
-
-def json_lines(
-    address: Address, path: str, timeout: float = 60
-) -> Iterator[Mapping[str, Any] | None]:
-    """The lines of an NDJSON answer as they come; None for each sign of life between them. Raises OSError,
-    HTTPException.
-
-    `timeout`: seconds without a sign of life.
-    """
-    sent = urllib.request.Request(
-        address.rest + path, headers={"Authorization": f"Bearer {address.token}"}
-    )
-    with urllib.request.urlopen(sent, timeout=timeout) as response:
-        for line in response:
-            if not line.endswith(b"\n"):
-                # Whoever wrote it was killed in the middle of it.
-                raise http.client.IncompleteRead(line)
-            yield json.loads(line) if line.strip() else None
+    answer = service.ask(verb, path, body)
+    if answer.status >= 400:
+        raise Refused(answer.status, answer.body.decode(errors="replace"))
+    return answer.json if answer.body else None

@@ -106,8 +106,7 @@ class Service:
         the job has not ended after so many seconds."""
         end = time.monotonic() + seconds
         last: Any = None
-        for line in self._stream(f"/trainshed/v1/jobs/{job_id}/watch"):
-            # A silent stream has a blank line now and then.
+        for line in self.stream(f"/trainshed/v1/jobs/{job_id}/watch"):
             if line.strip():
                 yield (last := json.loads(line))
             assert time.monotonic() < end, f"{job_id} is not over after {seconds} s: {last}"
@@ -140,11 +139,12 @@ class Service:
 
     def _messages(self, job_id: str, replica: str | None, **query: str) -> Iterator[str]:
         query |= {"replica": replica} if replica else {}
-        lines = self._stream(f"/trainshed/v1/jobs/{job_id}/logs?{urlencode(query)}")
+        lines = self.stream(f"/trainshed/v1/jobs/{job_id}/logs?{urlencode(query)}")
         entries = map(json.loads, filter(bytes.strip, lines))
         return (line["message"] for line in entries if replica or line["task"] != "service")
 
-    def _stream(self, path: str) -> Iterator[bytes]:
+    def stream(self, path: str) -> Iterator[bytes]:
+        """The lines of an answer as they come; a silent one has a blank line now and then."""
         with self.opened("GET", path, seconds=180) as answer:
             assert answer.status == 200, answer.read()
             yield from answer
@@ -274,6 +274,21 @@ def ready(
     return Service(data, process, facts["rest"], facts["token"], facts["pid"], facts)
 
 
+def launch(argv: Sequence[str], log: Path, **options: Any) -> tuple[subprocess.Popen[bytes], int]:
+    """A process of `up` with options of Popen's, and the end of a pipe for `ready`."""
+    reader, writer = os.pipe()
+    with log.open("ab") as output:
+        process = subprocess.Popen[bytes](
+            [*argv, "--ready-fd", str(writer)],
+            pass_fds=(writer,),
+            stdout=output,
+            stderr=output,
+            **options,
+        )
+    os.close(writer)
+    return process, reader
+
+
 def start(
     data: Path,
     *args: str,
@@ -288,32 +303,28 @@ def start(
     group. `new_authority`: it makes its certificates, which costs it half a second, as users' services do.
     `forked`: what it loads is loaded already (tests/e2e/nursery.py).
     """
-    reader, writer = os.pipe()
     data.mkdir(parents=True, exist_ok=True)
     if not new_authority and _certificates().exists() and not (data / "tls").exists():
         shutil.copytree(_certificates(), data / "tls")
-    log = (data / "service.log").open("ab")
-    words = ["up", "--port", "0", "--data", str(data), "--ready-fd", str(writer), *args]
+    log = data / "service.log"
+    words = ["up", "--port", "0", "--data", str(data), *args]
     process: subprocess.Popen[bytes] | nursery.Forked
     if forked and not prefix and not own_group:
-        process = nursery.services().fork(
-            ["-m", "trainshed", *words],
-            environment(data),
-            stdout=log.fileno(),
-            stderr=log.fileno(),
-            kept=[writer],
-        )
+        reader, writer = os.pipe()
+        with log.open("ab") as output:
+            process = nursery.services().fork(
+                ["-m", "trainshed", *words, "--ready-fd", str(writer)],
+                environment(data),
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+                kept=[writer],
+            )
+        os.close(writer)
     else:
-        process = subprocess.Popen(
-            [*prefix, *command(*words)],
-            env=environment(data),
-            pass_fds=(writer,),
-            process_group=0 if own_group else None,
-            stdout=log,
-            stderr=log,
-        )
-    os.close(writer)
-    service = ready(data, process, reader, data / "service.log")
+        group = 0 if own_group else None
+        argv = [*prefix, *command(*words)]
+        process, reader = launch(argv, log, env=environment(data), process_group=group)
+    service = ready(data, process, reader, log)
     if (
         not new_authority
         and not _certificates().exists()

@@ -2,7 +2,6 @@
 their programs (`tests.chaos.program`)."""
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -10,15 +9,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos import logs
-from tests.chaos.deeds import Deeds, Story
-from tests.chaos.diary import LifeSeen, ReplicaSeen, read
+from tests.chaos.deeds import Deeds
+from tests.chaos.diary import LifeSeen
 from tests.chaos.expected import Course, course
-from tests.chaos.verify import FINAL, after_the_end, outcome, readings
-from tests.chaos.victim import Address, Victim, request
+from tests.chaos.verify import Over, lines, outcome
+from tests.chaos.victim import Victim
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import HUB
 
@@ -96,8 +93,8 @@ class Mischief:
     def _kill_service(self, node: str) -> None:
         self._victim.wait()
         # While something is under way, if there is anything.
-        self._deeds.stirred.clear()
-        self._deeds.stirred.wait(1)
+        self._victim.stirred.clear()
+        self._victim.stirred.wait(1)
         self._victim.kill()
         self._for_a_while(3)
         self._victim.start()
@@ -154,74 +151,25 @@ class Mischief:
         self._lab.start_munged(machine)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one job. `lives`, `lines`: of all its replicas; `cut`: lives that a fault may have
-    ended."""
-
-    name: str
-    kind: str
-    state: str
-    lives: int = 0
-    lines: int = 0
-    cut: int = 0
-    wrong: tuple[str, ...] = ()
-
-
-def judge(
-    story: Story, address: Address, data: Path, diary: Path, faults: Iterable[Fault]
-) -> Verdict:
-    """Everything that there is to check of one job that is over: it ended as it had to, no program ran beside
-    another life of its own, no line is missing, doubled or out of order."""
-    plan = story.plan
-    if not story.public:
-        return Verdict(plan.name, plan.kind, "", wrong=("it was never submitted", *story.trouble))
-    ours = f"/trainshed/v1/jobs/{story.target}"
-    view = request(address, "GET", ours)
-    if view["state"] not in FINAL:
-        waiting = str(view.get("waiting", ""))
-        return Verdict(plan.name, plan.kind, view["state"], wrong=("it is not over", waiting))
-    public = request(address, "GET", story.public)
-    seen = {replica: read(diary / plan.name / replica) for replica in plan.replicas}
-    files = logs.from_files(data, view["uid"])
-    timeline = request(address, "GET", f"{ours}/timeline")["entries"]
-    cutting = [*(fault for fault in faults if fault.cuts), *_long_absences(timeline)]
-    wrong = [*story.trouble, *files.wrong]
-    wrong += outcome(story, _natural(story), view, public, seen)
-    wrong += after_the_end(view, seen)
-    cut = 0
-    for replica, diary_of in seen.items():
-        if diary_of.doubled:
-            wrong.append(f"{replica}: a life began while another one lived")
-        over = [*(life.begun for life in diary_of.lives[1:]), time.time_ns()]
-        burst = plan.replicas[replica].life(0).burst
+def by_faults(job: Over, faults: Iterable[Fault]) -> Iterator[str]:
+    """It ended as it had to, and no line is missing but of lives that a fault may have ended."""
+    # All lives of such a job are alike.
+    yield from outcome(job, Course((1,), course(job.story.plan).outcome))
+    cutting = [*(fault for fault in faults if fault.cuts), *_long_absences(job.timeline)]
+    for replica, seen in job.seen.items():
+        over = [*(life.begun for life in seen.lives[1:]), time.time_ns()]
         # There is none in one that was cancelled before it began.
-        nodes = _nodes_of(timeline, replica, diary_of.lives)
-        for life, until, node in zip(diary_of.lives, over, nodes, strict=False):
-            cuts = any(
-                (not node or fault.node in ("", node))
-                and fault.began < until
-                and life.begun < _late(fault)
-                for fault in cutting
-            )
-            cut += cuts
-            wrong += [f"{replica}: {text}" for text in _lines(life, burst, files, replica, cuts)]
-        wrong += [f"{replica}: {text}" for text in _order(diary_of, replica, files)]
-    wrong += readings(story, view, address, files)
-    if wrong:
-        kept = diary.parent / "wrong" / f"{plan.name}.json"
-        kept.parent.mkdir(exist_ok=True)
-        evidence: Mapping[str, Any] = {"wrong": wrong, "view": view, "timeline": timeline}
-        kept.write_text(json.dumps(evidence, indent=1))
-    return Verdict(
-        plan.name,
-        plan.kind,
-        view["state"],
-        sum(len(job.lives) for job in seen.values()),
-        sum(len(logs.spoken(lines)) for lines in files.lines.values()),
-        cut,
-        tuple(wrong),
-    )
+        nodes = _nodes_of(job.timeline, replica, seen.lives)
+        cut = {
+            life.number
+            for life, until, node in zip(seen.lives, over, nodes, strict=False)
+            for fault in cutting
+            if (not node or fault.node in ("", node))
+            and fault.began < until
+            and life.begun < _late(fault)
+        }
+        job.counts["cut"] += len(cut)
+        yield from (f"{replica}: {text}" for text in lines(job, replica, cut))
 
 
 def _long_absences(timeline: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
@@ -245,28 +193,3 @@ def _nodes_of(
     starts = [entry["details"] for entry in timeline if entry["kind"] == "replica_started"]
     nodes = [details["node"] for details in starts if details["replica"] == replica]
     return nodes if len(nodes) == len(lives) else [""] * len(lives)
-
-
-def _natural(story: Story) -> Course:
-    """All lives of such a job are alike."""
-    return Course((1,), course(story.plan).outcome)
-
-
-def _order(diary: ReplicaSeen, replica: str, files: logs.Files) -> Iterator[str]:
-    parts, wrong = logs.parts(files.lines.get(replica, ()))
-    yield from wrong
-    tokens = [part.token for part in parts]
-    if tokens != [life.token for life in diary.lives if life.token in tokens]:
-        yield f"lives in the log {tokens}, and as they were {[life.token for life in diary.lives]}"
-
-
-def _lines(
-    life: LifeSeen, burst: int, files: logs.Files, replica: str, may_be_cut: bool
-) -> Iterator[str]:
-    """What a node has not delivered when it is lost is lost with it; nothing else is."""
-    parts, _ = logs.parts(files.lines.get(replica, ()))
-    lines = sum(part.lines for part in parts if part.token == life.token)
-    least = 0 if may_be_cut else life.said
-    most = life.said if life.end else life.said + burst
-    if not least <= lines <= most:
-        yield f"life {life.number} ({life.end or 'ended'}) wrote {life.said} lines, and {lines} are there"

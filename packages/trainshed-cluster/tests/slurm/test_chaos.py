@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from tests.chaos.deeds import Deeds, diary_of
 from tests.chaos.kinds import make_plans
 from tests.chaos.plans import Pace
 from tests.chaos.run import state_at_end, warm_up
+from tests.chaos.verify import check
 from tests.chaos.victim import Victim
 from tests.e2e.running import common_place
 from tests.failure_entries import toml
-from tests.slurm.chaos import KINDS, LEASE, Mischief, judge
+from tests.slurm.chaos import KINDS, LEASE, Mischief, by_faults
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.nodes import until
 from tests.slurm.whole import AGENTS, configure
@@ -60,10 +62,8 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
         # A path that is short enough for a socket, and lies where nodes see it.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
         directory = configure(lab, "chaos", SETTINGS, f"keep = {keep:g}", lease=LEASE, place=place)
-        data = directory / "data"
-        diary = diary_of(directory)
-        diary.mkdir(parents=True)
-        victim = Victim(data, "--config", str(directory / "config.toml"))
+        diary_of(directory).mkdir(parents=True)
+        victim = Victim(directory / "data", "--config", str(directory / "config.toml"))
         deeds = Deeds(victim, directory, plans)
         mischief = Mischief(lab, victim, deeds, seed)
         wrong: list[str] = []
@@ -83,11 +83,10 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
             stories = list(deeds.stories.values())
             for story in stories:
                 if story.public:
-                    state_at_end(victim.address(), story.target, deadline)
+                    state_at_end(victim.service(), story.target, deadline)
             deeds.close()
-            reports = [
-                judge(story, victim.address(), data, diary, mischief.done) for story in stories
-            ]
+            judge = partial(by_faults, faults=mischief.done)
+            reports = [check(story, victim.service(), directory, judge) for story in stories]
             wrong += [
                 f"{report.name} ({report.kind}): {text}"
                 for report in reports
@@ -96,11 +95,7 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
             kinds = Counter(fault.kind for fault in mischief.done)
             print(f"{sum(kinds.values())} faults: {dict(kinds)}")
             print(f"{Counter((report.kind, report.state) for report in reports)}")
-            lives, lines, cut = (
-                sum(getattr(report, field) for report in reports)
-                for field in ("lives", "lines", "cut")
-            )
-            print(f"{lives} lives, of which {cut} may have been cut, {lines} lines")
+            print(sum((report.counts for report in reports), Counter[str]()))
             wrong += [f"not given back: {line}" for line in _held(lab)]
             for node in lab.nodes:
                 kept = [path.name for path in lab.on_disk(node, AGENTS).glob("trainshed-*")]
