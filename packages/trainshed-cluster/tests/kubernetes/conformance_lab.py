@@ -1,8 +1,6 @@
 """The Kubernetes engine as the conformance suite wants it: a process of the real machine, on the lab's
 nodes."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,9 @@ from trainshed_cluster.kubernetes.build import new_engine
 class KubernetesEngineLab(OnMachines):
     """`settings`: of `[engines.kubernetes]`, besides what the lab asks for."""
 
-    patience = 60.0
-
     def __init__(self, lab: KubernetesLab, directory: Path, kills: int, **settings: Any) -> None:
-        super().__init__(lab, directory, {**lab_settings(lab), **settings}, kills)
-
-    def elsewhere(self) -> Callable[[], Engine]:
-        return partial(engine_of, self._directory, self._settings)
+        table = {**lab_settings(lab), **settings}
+        super().__init__(lab, engine_of, directory, settings=table, kills=kills)
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         """By the Python of the Pods' image."""

@@ -1,15 +1,27 @@
 """The conformance suite as a process on the lab's login node runs it (test_conformance_users.py)."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.commands import execute
 from tests.engines.conformance.lab import Lab
 from tests.engines.conformance.suite import Conformance
-from tests.slurm.conformance_lab import new_lab
+from tests.slurm.conformance_lab import ClusterLab, slurm_engine
+from tests.slurm.nodes import until
+
+SETTINGS = "TRAINSHED_TESTS_SLURM_SETTINGS"
+"""Variable that has the table [engines.slurm], as JSON."""
 
 
 class TestElsewhere(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
-        return new_lab(tmp_path)
+        # Each test is another service, which leaves what it keeps for a next attempt to its next start.
+        for _ in until("the end of all allocations"):
+            if not (jobs := execute("squeue", "-h", "-o", "%i").stdout.split()):
+                break
+            execute("scancel", *jobs)
+        return ClusterLab(slurm_engine, tmp_path, json.loads(os.environ[SETTINGS]), kills=1)

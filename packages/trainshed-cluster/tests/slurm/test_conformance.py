@@ -10,20 +10,17 @@ import pytest
 from tests.engines.conformance.lab import Lab, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.engines.conformance.suite import Conformance
-from tests.slurm.conformance_lab import SlurmEngineLab
+from tests.slurm.conformance_lab import OnMachines, slurm_engine
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import SOAKS
 from trainshed.engines.port import NodesChosen
 
 
-class OutsideLab(SlurmEngineLab):
+def outside(lab: SlurmLab, directory: Path, **more: Any) -> Lab:
     """Its engine is a process of the real machine, and Slurm's commands are the lab's."""
-
-    def __init__(self, lab: SlurmLab, directory: Path, **more: Any) -> None:
-        own = {"commands": str(lab.commands), "directory": "/tmp/agents"}
-        super().__init__(
-            lab, directory, {"address": lab.outside, **own, **more}, kills=6 if SOAKS else 1
-        )
+    own = {"commands": str(lab.commands), "directory": "/tmp/agents", "address": lab.outside}
+    kills = 6 if SOAKS else 1
+    return OnMachines(lab, slurm_engine, directory, settings=own | more, kills=kills)
 
 
 class TestSlurm(Conformance):
@@ -32,7 +29,7 @@ class TestSlurm(Conformance):
 
     @pytest.fixture
     def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
-        yield OutsideLab(slurm_lab, tmp_path)
+        yield outside(slurm_lab, tmp_path)
         slurm_lab.clear()
 
 
@@ -54,5 +51,5 @@ def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
         [nodes] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
         assert dict(nodes) == {PRIMARY: "node2", SECOND_REPLICA: "node2"}
 
-    staged(body)(None, OutsideLab(slurm_lab, tmp_path, queue="slurm"))
+    staged(body)(None, outside(slurm_lab, tmp_path, queue="slurm"))
     slurm_lab.clear()

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from tests.commands import execute
 from tests.e2e.running import common_place
-from tests.slurm.conformance_lab import TOLD, served
+from tests.slurm.elsewhere import SETTINGS
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import on_login_node
-from tests.soaks import SOAKS
 
 IN_SHORT = ("restarted_in_place", "outlive_the_service", "too_much_memory")
 """What is other for who is not root: how steps are begun, told apart and ended. Of a service that is an
@@ -23,14 +22,10 @@ def test_the_suite_in_short(slurm_lab: SlurmLab) -> None:
     """spec/program#isolation: root or not."""
     place = tempfile.mkdtemp(dir=common_place())
     settings = {"address": slurm_lab.outside, "users": {"*": "lab-ada"}}
-    with served(slurm_lab) as switch:
-        facts = {"switch": switch.fileno(), "settings": settings, "kills": 6 if SOAKS else 1}
-        words = ["pytest", str(Path(__file__).with_name("elsewhere.py"))]
-        words += ["-p", "no:cacheprovider", f"--basetemp={place}/t", "-k", " or ".join(IN_SHORT)]
-        argv, environment = on_login_node(slurm_lab, words, 0)
-        done = execute(
-            *argv, env=environment | {TOLD: json.dumps(facts)}, pass_fds=(switch.fileno(),)
-        )
+    words = ["pytest", str(Path(__file__).with_name("elsewhere.py"))]
+    words += ["-p", "no:cacheprovider", f"--basetemp={place}/t", "-k", " or ".join(IN_SHORT)]
+    argv, environment = on_login_node(slurm_lab, words, 0)
+    done = execute(*argv, env=environment | {SETTINGS: json.dumps(settings)})
     slurm_lab.clear()
     shutil.rmtree(place)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
