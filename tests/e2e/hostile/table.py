@@ -43,7 +43,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`attempt`: the attacker's name for it. `says`: in the order of the columns."""
+    """`attempt`: the attacker's name for it. `says`: in the order of its table's columns."""
 
     attempt: str
     what: str
@@ -60,9 +60,9 @@ def strongest() -> tuple[Column, ...]:
     return COLUMNS[:1] if os.geteuid() == 0 else COLUMNS[1:2]
 
 
-_EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
-_NOWHERE = (OPEN, OPEN, OPEN, OPEN, OPEN)
-_NAMESPACED = (HELD, HELD, HELD, HELD, OPEN)
+EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
+NOWHERE = (OPEN, OPEN, OPEN, OPEN, OPEN)
+NAMESPACED = (HELD, HELD, HELD, HELD, OPEN)
 """Where there is a view of its own."""
 _UNDONE = (HELD, HELD, OPEN, HELD, OPEN)
 """Where the view cannot be undone."""
@@ -73,29 +73,29 @@ ROWS = (
     Row(
         "service files",
         "the service's database, tokens, keys, certificates' keys and sockets, by their paths",
-        _NAMESPACED,
+        NAMESPACED,
     ),
     Row(
         "files of other jobs",
         "other jobs' working directories, logs, and what failed ones left",
-        _NAMESPACED,
+        NAMESPACED,
     ),
     Row(
         "what other jobs run in",
         "in the cache: environments, layers, packages and images of other jobs",
-        _NAMESPACED,
+        NAMESPACED,
     ),
-    Row("home", "the home directory of the service's user", _NAMESPACED),
+    Row("home", "the home directory of the service's user", NAMESPACED),
     Row("mounts", "hidden files, by undoing or going round the mounts", _UNDONE),
     Row(
         "links for a restart",
         "hidden files, by links that the program leaves where it will be started again",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
     Row(
         "links in buckets",
         "hidden files, by links and pipes in its own bucket, which the service then reads or writes",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
     Row(
         "elsewhere",
@@ -106,59 +106,59 @@ ROWS = (
     Row("disks", "disks and the machine's memory as devices", (HELD, HELD, VARIES, HELD, HELD)),
     Row("set-user bits", "to become another user by a program with a set-user bit", _ROOT),
     Row("daemons", "sockets of docker, podman, containerd", (HELD, HELD, HELD, HELD, VARIES)),
-    Row("processes", "to see processes of other jobs, or of the service", _NAMESPACED),
-    Row("signals", "to signal them, or the replica's own shim", _NAMESPACED),
+    Row("processes", "to see processes of other jobs, or of the service", NAMESPACED),
+    Row("signals", "to signal them, or the replica's own shim", NAMESPACED),
     Row(
         "spying",
         "memory, environment or handles of the shim and the relay beside it, or of others",
         (HELD, HELD, OPEN, HELD, VARIES),
     ),
-    Row("processes without end", "more processes than `max_processes`", _NAMESPACED),
+    Row("processes without end", "more processes than `max_processes`", NAMESPACED),
     Row(
         "own limits",
         "to raise its limits, or leave its control groups",
         (HELD, HELD, OPEN, HELD, HELD),
     ),
-    Row("memory", "more memory than the limit, touched as fast as it goes", _EVERYWHERE),
+    Row("memory", "more memory than the limit, touched as fast as it goes", EVERYWHERE),
     Row(
         "memory, unmapped",
         "more memory than the limit, in files in memory (memfd, /dev/shm) that nobody has mapped",
         (VARIES, VARIES, VARIES, VARIES, VARIES),
     ),
-    Row("bucket directory", "another project's bucket, as a directory", _NAMESPACED),
+    Row("bucket directory", "another project's bucket, as a directory", NAMESPACED),
     Row(
         "bucket, own endpoint",
         "another project's bucket, by the replica's own endpoint, whatever it says of itself",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
     Row(
         "bucket, ports",
         "another project's bucket, by the service's ports: any token, a forged caller, smuggled requests",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
     Row(
         "bucket, other endpoint",
         "another project's bucket, by another replica's endpoint, or that one's token",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
     Row(
         "staged packages",
         "to replace or delete packages that clients have staged for other projects, or to make the bucket "
         "for them, by its directory and by requests",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
-    Row("API without a token", "the service's API without a token", _EVERYWHERE),
+    Row("API without a token", "the service's API without a token", EVERYWHERE),
     Row(
         "API with its token",
         "other projects, removing jobs, jobs that have more than itself, shells, secrets, by the API with "
         "its own token",
-        _EVERYWHERE,
+        EVERYWHERE,
     ),
-    Row("forged tokens", "the service's API with a changed token", _EVERYWHERE),
+    Row("forged tokens", "the service's API with a changed token", EVERYWHERE),
     Row(
         "loopback",
         "servers on the machine's loopback, port 2222 of other jobs among them",
-        _NOWHERE,
+        NOWHERE,
     ),
     Row(
         "addresses",
@@ -167,15 +167,13 @@ ROWS = (
         # bind for it.
         (HELD, HELD, VARIES, HELD, VARIES),
     ),
-    Row("abstract sockets", "Unix sockets with names in no directory", _NOWHERE),
+    Row("abstract sockets", "Unix sockets with names in no directory", NOWHERE),
 )
 
 WARM_ROWS = (
-    Row("preloader", "the preloader that it was forked from, and those of others", _NAMESPACED),
-    Row(
-        "what it was forked with", "memory and handles of others that a fork has kept", _EVERYWHERE
-    ),
-    Row("interpreter", "to change the interpreter that others run in", _EVERYWHERE),
+    Row("preloader", "the preloader that it was forked from, and those of others", NAMESPACED),
+    Row("what it was forked with", "memory and handles of others that a fork has kept", EVERYWHERE),
+    Row("interpreter", "to change the interpreter that others run in", EVERYWHERE),
 )
 """What only a program that began warm can try (docs/warm-starts.md)."""
 

@@ -26,6 +26,7 @@ from tests.e2e.running import (
     Service,
     cache_of,
     custom_job,
+    launch,
     ready,
     worker_pool,
 )
@@ -263,7 +264,9 @@ def opened(
             yield furnished(kind(level, user, place, service))
         finally:
             try:
-                _run(user, [python, *program], "down", "--data", str(data), cache=cache)
+                down = [python, *program, "down", "--data", str(data)]
+                quiet = subprocess.DEVNULL
+                subprocess.run(down, stdout=quiet, timeout=60, check=False, **_of_user(user, cache))
             finally:
                 service.process.kill()
                 service.process.wait()
@@ -287,7 +290,8 @@ def furnished(yard: Y) -> Y:
     return yard
 
 
-def _environment(cache: Path) -> dict[str, str]:
+def environment_of(cache: Path) -> dict[str, str]:
+    """Of a service of another user, who may read this checkout."""
     kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "NO_PROXY", "http", "no_proxy")
     libraries = Path(pytest.__file__).parents[1]
     return {
@@ -299,34 +303,19 @@ def _environment(cache: Path) -> dict[str, str]:
     }
 
 
-def _popen(
-    user: int, program: Sequence[str], *arguments: str, cache: Path, **options: Any
-) -> "subprocess.Popen[Any]":
+def _of_user(user: int, cache: Path) -> dict[str, Any]:
+    """How Popen begins a process of that user's."""
+    options: dict[str, Any] = {"env": environment_of(cache), "cwd": "/"}
     if user != os.geteuid():
         options |= {"user": user, "group": user, "extra_groups": []}
-    command = [*program, *arguments]
-    return subprocess.Popen(command, env=_environment(cache), cwd="/", **options)
-
-
-def _run(user: int, program: Sequence[str], *arguments: str, cache: Path) -> None:
-    _popen(user, program, *arguments, cache=cache, stdout=subprocess.DEVNULL).wait(timeout=60)
+    return options
 
 
 def _start(level: str, user: int, program: Sequence[str], data: Path, cache: Path) -> Service:
-    reader, writer = os.pipe()
     said = data.parent / "service.log"
-    with said.open("ab") as log:
-        process = _popen(
-            user,
-            program,
-            *("up", "--config", str(data.parent / "trainshed.toml"), "--data", str(data)),
-            *("--isolation", level, "--ready-fd", str(writer)),
-            cache=cache,
-            pass_fds=(writer,),
-            stdout=log,
-            stderr=log,
-        )
-    os.close(writer)
+    words = ("up", "--config", str(data.parent / "trainshed.toml"), "--data", str(data))
+    argv = [*program, *words, "--isolation", level]
+    process, reader = launch(argv, said, **_of_user(user, cache))
     try:
         return ready(data, process, reader, said)
     except NotStarted as failure:

@@ -128,6 +128,13 @@ class Node:
         )
         return Agent(process)
 
+    async def fetched(self, manifest: Manifest, limit: int = 0) -> str:
+        """What an agent answers that leaves at once."""
+        agent = await self.agent(manifest, limit)
+        answer = await agent.answer()
+        await agent.leave()
+        return answer
+
     @property
     def _enter(self) -> Sequence[str]:
         return ["nsenter", "-m", "-t", str(self._holder.pid)]
@@ -220,16 +227,12 @@ async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
     manifest = await site.library.manifest([str(layer.template)])
     assert {unit.path for unit in manifest.units} == {str(layer.root), str(base.root)}
     node = site.node()
-    agent = await node.agent(manifest)
-    assert await agent.answer() == "have"
+    assert await node.fetched(manifest) == "have"
     code = "import of_base, of_layer, ssl, sys; print(of_base.WORD, of_layer.WORD, sys.executable)"
     python = str(layer.template / "bin" / "python")
     assert node.run(python, "-I", "-c", code).split() == ["base", "layer", python]
-    await agent.leave()
-    again = await node.agent(manifest)
-    assert await again.answer() == "have"
+    assert await node.fetched(manifest) == "have"
     assert len(site.door.fetched) == 2, "what is there was fetched again"
-    await again.leave()
 
 
 async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site) -> None:
@@ -246,13 +249,11 @@ async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site)
 
     place = site.put("venv", fill, shelf="environments")
     node = site.node()
-    agent = await node.agent(await site.library.manifest([str(place / "bin")]))
-    assert await agent.answer() == "have"
+    assert await node.fetched(await site.library.manifest([str(place / "bin")])) == "have"
     assert (
         node.run(str(place / "bin" / "python"), "-I", "-c", "import ours; print(ours.WORD)")
         == "ours\n"
     )
-    await agent.leave()
 
 
 async def test_agents_that_ask_at_once_fetch_once(site: Site) -> None:
@@ -282,21 +283,17 @@ async def test_a_fetch_that_breaks_off_leaves_nothing_half(site: Site, is_killed
         assert "broke off" in answer
         await agent.leave()
     site.door.cut = None
-    again = await node.agent(manifest)
-    assert await again.answer() == "have"
+    assert await node.fetched(manifest) == "have"
     assert node.names() == {"layers", "layers/one", "layers/one/.built", "layers/one/content"}
     assert node.run("cmp", str(place / "content"), str(place / "content")) == ""
-    await again.leave()
 
 
 async def test_a_full_disk_is_told_and_left_as_it_was(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
-    agent = await (node := site.node("66m")).agent(manifest)
-    answer = await agent.answer()
+    answer = await (node := site.node("66m")).fetched(manifest)
     assert answer.startswith("EngineUnavailable node3 did not get")
     assert "it takes 8 MiB, and 6" in answer
     assert not any("one" in name for name in node.names())
-    await agent.leave()
 
 
 async def test_what_is_not_used_for_longest_makes_room(site: Site) -> None:
@@ -307,9 +304,7 @@ async def test_what_is_not_used_for_longest_makes_room(site: Site) -> None:
     keeper = await node.agent(manifests[0])
     assert await keeper.answer() == "have"
     for manifest in manifests[1:]:
-        agent = await node.agent(manifest, limit=13 << 20)
-        assert await agent.answer() == "have"
-        await agent.leave()
+        assert await node.fetched(manifest, limit=13 << 20) == "have"
     there = {name.removeprefix("layers/") for name in node.names() if name.count("/") == 1}
     assert there == {"used", "newer", "new"}
     await keeper.leave()
@@ -325,14 +320,11 @@ async def test_other_content_is_put_there_once_nobody_uses_the_old(site: Site) -
     assert shelf.remove(next(shelf.content()))
     site.put_bytes("one", 2)
     manifest = await site.library.manifest([str(place)])
-    early = await node.agent(manifest)
-    assert "programs on this node use what lay there before" in await early.answer()
-    await early.leave()
+    early = await node.fetched(manifest)
+    assert "programs on this node use what lay there before" in early
     await user.leave()
-    later = await node.agent(manifest)
-    assert await later.answer() == "have"
+    assert await node.fetched(manifest) == "have"
     assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
-    await later.leave()
 
 
 async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) -> None:
@@ -342,15 +334,11 @@ async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) 
     node = site.node()
     node.run("mkdir", "-p", str(place), str(place.parent / ".marks"))
     node.run("sh", "-c", f"echo another boot >{place}/.built; echo theirs >{place}/content")
-    early = await node.agent(manifest)
-    assert "put there by others and is not finished" in await early.answer()
-    await early.leave()
+    assert "put there by others and is not finished" in await node.fetched(manifest)
     node.run("touch", str(place.parent / ".marks" / "one"))
-    later = await node.agent(manifest, limit=1)
-    assert await later.answer() == "have"
+    assert await node.fetched(manifest, limit=1) == "have"
     assert node.run("cat", str(place / "content")) == "theirs\n"
     assert site.door.fetched == []
-    await later.leave()
 
 
 async def test_a_node_that_takes_nothing_does_not_hold_up_others(
@@ -361,17 +349,13 @@ async def test_a_node_that_takes_nothing_does_not_hold_up_others(
     place = site.put_bytes("one", 32)
     _, hanging = await asyncio.open_unix_connection(site.door.path, limit=1 << 10)
     hanging.write(f"{place}\n".encode())
-    agent = await site.node().agent(await site.library.manifest([str(place)]))
-    assert await agent.answer() == "have"
-    await agent.leave()
+    assert await site.node().fetched(await site.library.manifest([str(place)])) == "have"
     hanging.close()
 
 
 async def test_what_the_machine_lacks_is_said(site: Site) -> None:
-    agent = await site.node().agent(Manifest((), ("/opt/python9/lib/python9.1",)))
-    answer = await agent.answer()
+    answer = await site.node().fetched(Manifest((), ("/opt/python9/lib/python9.1",)))
     assert answer.startswith("LaunchRejected node3 has no /opt/python9/lib/python9.1")
-    await agent.leave()
 
 
 async def test_only_what_is_finished_in_the_cache_is_given(site: Site, tmp_path: Path) -> None:
@@ -417,13 +401,11 @@ async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_pa
         node = Node(root, door.path)
         try:
             node.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(tmp_path / "pythons"))
-            agent = await node.agent(manifest)
-            assert await agent.answer() == "have"
+            assert await node.fetched(manifest) == "have"
             assert node.run(str(place / "bin" / "python")) == "it runs\n"
             assert node.run("find", str(prefix), "-name", "*s*", "-printf", "%f\n").split() == [
                 "site-packages",
                 "os.py",
             ]
-            await agent.leave()
         finally:
             node.close()

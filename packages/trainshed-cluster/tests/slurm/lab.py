@@ -66,22 +66,14 @@ USERS = {"lab-ada": 61001, "lab-bob": 61002}
 
 
 class SlurmLab(Machines):
-    """Nodes node1, node2, ..., each with `CPUS`, `MEMORY_MB` and `GPUS` unless asked otherwise, as declared.
+    """Nodes node1, node2 and node3, each with `CPUS`, `MEMORY_MB` and `GPUS`, as declared.
     Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone), spot
     (jobs of the others take its nodes)."""
 
-    def __init__(
-        self,
-        directory: Path,
-        shown: Sequence[Path],
-        *,
-        nodes: int = 3,
-        size: tuple[int, int] = (CPUS, MEMORY_MB),
-    ) -> None:
+    def __init__(self, directory: Path, shown: Sequence[Path]) -> None:
         """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
-        shared file system. `size`: CPUs and MB of memory that each node is declared to have."""
-        super().__init__(directory, [f"node{n}" for n in range(1, nodes + 1)], shown)
-        self._cpus, self._memory = size
+        shared file system."""
+        super().__init__(directory, ["node1", "node2", "node3"], shown)
         #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.
         self.commands = directory / "commands"
         self._controller: subprocess.Popen[bytes] | None = None
@@ -165,11 +157,6 @@ class SlurmLab(Machines):
             states = self.states().values()
             if states and not any("unknown" in state for state in states):
                 return
-
-    def restart_slurmd(self, name: str) -> None:
-        """Steps run on."""
-        self.stop_slurmd(name)
-        self.start_slurmd(name)
 
     def stop_slurmd(self, name: str, number: int = signal.SIGTERM) -> None:
         self._stop(name, "slurmd", number)
@@ -307,7 +294,7 @@ class SlurmLab(Machines):
         for name in self.nodes:
             feature = "old" if name == "node1" else "new"
             lines.append(
-                f"NodeName={name} NodeAddr={self.address(name)} CPUs={self._cpus} RealMemory={self._memory} "
+                f"NodeName={name} NodeAddr={self.address(name)} CPUs={CPUS} RealMemory={MEMORY_MB} "
                 f"Gres=gpu:t4:{GPUS} Feature={feature} State=UNKNOWN"
             )
         every = ",".join(self.nodes)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.commands import execute
+from tests.e2e.processes import wait_until_gone
 from tests.sources import ROOT
 
 HUB = "hub"
@@ -166,12 +167,6 @@ class Machines:
             env=env,
         )
 
-    def python(
-        self, name: str, arguments: Sequence[str], **options: Any
-    ) -> subprocess.Popen[bytes]:
-        """A Python program of this environment, such as the service on the hub."""
-        return self.popen(name, [sys.executable, *arguments], **options)
-
     @staticmethod
     def kill(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
         """Send a signal to what `popen` started."""
@@ -211,13 +206,8 @@ class Machines:
         self._ip(HUB, f"link set port{self._machines[name].port} up")
 
     def cut(self, name: str, other: str) -> None:
-        """Nothing passes any more between a node and `other`: "controller" (the hub's first address),
-        "service" (its second one, and the real machine's) or another node."""
-        if other in self.nodes:
-            for machine, peer in ((name, other), (other, name)):
-                away = f"lladdr {_NOBODYS} dev eth0 nud permanent"
-                self._ip(machine, f"neigh replace {self.address(peer)} {away}")
-            return
+        """Nothing passes any more between a node and `other`: "controller" (the hub's first address) or
+        "service" (its second one, and the real machine's)."""
         for peer in self._peers(other):
             self._ip(name, f"neigh replace {peer} lladdr {_NOBODYS} dev eth0 nud permanent")
             if peer == self.outside:
@@ -228,10 +218,6 @@ class Machines:
 
     def heal(self, name: str, other: str) -> None:
         """What `cut` cut."""
-        if other in self.nodes:
-            self._ip(name, f"neigh del {self.address(other)} dev eth0")
-            self._ip(other, f"neigh del {self.address(name)} dev eth0")
-            return
         for peer in self._peers(other):
             self._ip(name, f"neigh del {peer} dev eth0")
             if peer == self.outside:
@@ -345,25 +331,13 @@ def _end(machine: _Machine) -> None:
         left = _of_namespace(machine.init)
         with contextlib.suppress(ProcessLookupError):
             os.kill(machine.init, signal.SIGKILL)
-        for pid in left:
-            _await_end(pid)
+        wait_until_gone(left)
     else:
         machine.holder.kill()
     machine.holder.wait()
     if machine.holder.stdout:
         machine.holder.stdout.close()
     machine.holder, machine.init = None, 0
-
-
-def _await_end(pid: int) -> None:
-    """Of a process that is being killed, and is no child of this one."""
-    for _ in until(f"the end of process {pid}", 60):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state in "ZX":
-            return
 
 
 def _of_namespace(init: int) -> list[int]:

@@ -10,7 +10,7 @@ from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service, submit, trainshed
 from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import await_given_back, configure, held_by
+from tests.slurm.whole import WHOLE_NODE, await_given_back, configure, held_by
 from tests.slurm.whole import service_on as service_on_lab
 
 __all__ = ["commons", "gate"]
@@ -19,8 +19,6 @@ LEASE = 5.0
 STATED = LEASE + 40.0
 """Seconds after which nothing is held, from the last moment at which the service was heard and Slurm's
 controller answered not: the end of the programs and the pauses between two tries are in it."""
-WHOLE_NODE = "n4-highcpu-2"
-"""A machine type of which a node has room for one."""
 
 
 @pytest.fixture

@@ -12,12 +12,9 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
 from tests.e2e.stories import PRIMARY, WORKER, Story, pools, story_of, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import configure, service_on
+from tests.slurm.whole import WHOLE_NODE, configure, service_on
 
 __all__ = ["commons", "gate"]
-
-WHOLE_NODE = "n4-highcpu-2"
-"""A machine type of which a node has room for one."""
 
 
 class Site:

@@ -1,16 +1,15 @@
 """A whole service on a cluster of the lab: `trainshed up` on the real machine, replicas on the nodes."""
 
 import contextlib
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.contract.ordinary_user import interpreter_of_nobody
+from tests.e2e.hostile.yard import environment_of
 from tests.e2e.running import (
     CACHE,
     ROOT,
@@ -19,6 +18,7 @@ from tests.e2e.running import (
     common_place,
     copy_environments,
     down,
+    launch,
     ready,
     running,
 )
@@ -30,6 +30,8 @@ from trainshed.engines.local import machine
 
 AGENTS = "/tmp/agents"
 """On nodes: where agents and programs write."""
+WHOLE_NODE = "n4-highcpu-2"
+"""A machine type of which a node has room for one."""
 PATIENCE = 20.0
 """Seconds of silence after which an agent gives up (`lease`)."""
 
@@ -115,13 +117,8 @@ def on_login_node(
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
-    kept = ("PIP_", "UV_", "SSL_", "REQUESTS_", "HTTP", "NO_PROXY", "http", "no_proxy")
-    environment = {
-        **{name: text for name, text in os.environ.items() if name.startswith(kept)},
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    environment = environment_of(cache_of(uid) if uid else cache_for_users()) | {
         "PYTHONPATH": search_path(ROOT, Path(pytest.__file__).parents[1]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TRAINSHED_CACHE": str(cache_of(uid) if uid else cache_for_users()),
         "TRAINSHED_VISIBLE_PATHS": str(common_place()),
     }
     as_user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
@@ -131,26 +128,12 @@ def on_login_node(
 @contextlib.contextmanager
 def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
     """A service there, over a directory that `configure` has made and that user may write to."""
-    reader, writer = os.pipe()
-    words = [
-        "trainshed",
-        "up",
-        "--port",
-        "0",
-        "--data",
-        str(directory / "data"),
-        "--ready-fd",
-        str(writer),
-    ]
+    words = ["trainshed", "up", "--port", "0", "--data", str(directory / "data")]
     words += ["--config", str(directory / "config.toml")]
     argv, environment = on_login_node(lab, words, uid)
-    log_file = directory / "service.log"
-    with log_file.open("ab") as log:
-        process = subprocess.Popen(
-            argv, env=environment, pass_fds=(writer,), stdout=log, stderr=log
-        )
-    os.close(writer)
-    service = ready(directory / "data", process, reader, log_file)
+    log = directory / "service.log"
+    process, reader = launch(argv, log, env=environment)
+    service = ready(directory / "data", process, reader, log)
     try:
         yield service
     finally:

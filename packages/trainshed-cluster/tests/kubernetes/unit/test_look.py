@@ -50,6 +50,10 @@ def container(**state: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "replica", "state": state}]}
 
 
+def evicted(message: str) -> dict[str, str]:
+    return {"reason": "Evicted", "message": message}
+
+
 RUNNING: dict[str, Any] = {"phase": "Running", **container(running={})}
 
 
@@ -203,41 +207,25 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
     ("status", "deleted", "loss"),
     [
         (container(terminated={"exitCode": 137, "reason": "OOMKilled"}), False, Loss.OUT_OF_MEMORY),
+        (evicted("The node was low on resource: ephemeral-storage."), False, Loss.POD_EVICTED),
         (
-            {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
-            False,
-            Loss.POD_EVICTED,
-        ),
-        (
-            {
-                "reason": "Evicted",
-                "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-            },
+            evicted("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."),
             False,
             Loss.OUT_OF_DISK,
         ),
         # As kubelets have it.
         (
-            {
-                "reason": "Evicted",
-                "message": 'Container replica exceeded its local ephemeral storage limit "1Gi". ',
-            },
+            evicted('Container replica exceeded its local ephemeral storage limit "1Gi". '),
             False,
             Loss.OUT_OF_DISK,
         ),
         (
-            {
-                "reason": "Evicted",
-                "message": 'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ',
-            },
+            evicted('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '),
             False,
             Loss.OUT_OF_DISK,
         ),
         (
-            {
-                "reason": "Evicted",
-                "message": 'Usage of EmptyDir volume "shm" exceeds the limit "1Gi". ',
-            },
+            evicted('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
             False,
             Loss.OUT_OF_MEMORY,
         ),
