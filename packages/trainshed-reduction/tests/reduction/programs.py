@@ -4,12 +4,12 @@ packages."""
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.nursery import Forked, Nursery
+from tests.e2e.nursery import Nursery
 from tests.ports import free_port
 from tests.reduction.reducers import TOKEN, Address
 from tests.sources import ROOT
@@ -74,21 +74,15 @@ def run_ranks(
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),
     }
-    running = [
-        _Rank(
-            [str(python), str(PROGRAMS / program)],
-            # A report is a replica's, and each of these stands for one.
-            {
-                **common,
-                "RANK": str(rank),
-                variables.REPLICA: f"workerpool1-{rank}",
-                **({variables.REPORT_FILE: ""} if rank else {}),
-            },
-            nursery if rank >= started else None,
-        )
-        for rank in range(ranks)
-    ]
-    return [program.ended() for program in running]
+
+    def ended(rank: int) -> Ended:
+        # A report is a replica's, and each of these stands for one.
+        own = {"RANK": str(rank), variables.REPLICA: f"workerpool1-{rank}"}
+        own |= {variables.REPORT_FILE: ""} if rank else {}
+        return run_one(python, [program], common | own, nursery if rank >= started else None)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(ended, range(ranks)))
 
 
 def run_one(
@@ -97,54 +91,14 @@ def run_one(
     environ: Mapping[str, str],
     nursery: Nursery | None = None,
 ) -> Ended:
-    command = [str(python), str(PROGRAMS / arguments[0]), *arguments[1:]]
-    return _Rank(command, environ, nursery).ended()
-
-
-class _Rank:
-    def __init__(
-        self,
-        command: list[str],
-        environ: Mapping[str, str],
-        nursery: Nursery | None = None,
-    ) -> None:
-        output, plan_end = os.pipe()
-        errors, complained = os.pipe()
-        self._process: subprocess.Popen[bytes] | Forked
-        if nursery is None:
-            self._process = subprocess.Popen(
-                command, env=environ, stdout=plan_end, stderr=complained
-            )
-        else:
-            words = [str(FORKED), *command[1:]]
-            self._process = nursery.fork(words, environ, stdout=plan_end, stderr=complained)
-        os.close(plan_end)
-        os.close(complained)
-        self._limit = threading.Timer(SECONDS, self._process.kill)
-        self._limit.start()
-        self._output: list[str] = []
-        self._errors: list[str] = []
-        self._readers = [
-            threading.Thread(target=self._read_output, args=(output,)),
-            threading.Thread(target=self._read_errors, args=(errors,)),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def ended(self) -> Ended:
-        status = self._process.wait()
-        self._limit.cancel()
-        for reader in self._readers:
-            reader.join()
-        ended = Ended(status, "".join(self._output), "".join(self._errors))
-        if status:
-            print(ended.errors, file=sys.stderr)
-        return ended
-
-    def _read_output(self, descriptor: int) -> None:
-        with os.fdopen(descriptor) as lines:
-            self._output.extend(lines)
-
-    def _read_errors(self, descriptor: int) -> None:
-        with os.fdopen(descriptor) as lines:
-            self._errors.extend(lines)
+    words = [str(PROGRAMS / arguments[0]), *arguments[1:]]
+    if nursery is None:
+        done = subprocess.run(
+            [python, *words], env=environ, capture_output=True, timeout=SECONDS, check=False
+        )
+    else:
+        done = nursery.run([str(FORKED), *words], environ, seconds=SECONDS)
+    ended = Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+    if ended.status:
+        print(ended.errors, file=sys.stderr)
+    return ended

@@ -1,11 +1,12 @@
-"""Reducers as processes, for tests of the worker's side: started, killed, and started again where they
-were."""
+"""Reducers as processes, for tests: started, killed, and started again where they were."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
-from types import TracebackType
 
 from tests.ports import free_port
 from tests.sources import ROOT
@@ -30,32 +31,62 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Reducer:
-    """One on loopback, at the same port whenever it is started."""
+    """One on loopback, at the same port whenever it is started. `report_file`: where it reports."""
 
-    def __init__(self, threads: int = 1) -> None:
-        self.address: Address = ("127.0.0.1", free_port())
-        self._threads = threads
-        self._process: subprocess.Popen[bytes] | None = None
+    process: "subprocess.Popen[str]"
+
+    def __init__(self, threads: int = 1, report_file: Path | None = None) -> None:
+        self.port = free_port()
+        self.address: Address = ("127.0.0.1", self.port)
+        self.report_file = report_file or Path(os.devnull)
+        self._environ = {
+            variables.LISTEN: "{}:{}".format(*self.address),
+            variables.TOKEN: TOKEN.decode(),
+            variables.THREADS: str(threads),
+            variables.REPORT_FILE: str(report_file or ""),
+        }
 
     def start(self) -> None:
         """Returns at once; workers knock until it is there."""
-        environ = {
-            variables.LISTEN: "{}:{}".format(*self.address),
-            variables.TOKEN: TOKEN.decode(),
-            variables.THREADS: str(self._threads),
-        }
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "trainshed_reduction.reducer"],
-            env=environment(**environ),
-            stdout=subprocess.DEVNULL,
+            env=environment(**self._environ),
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
+    def line(self) -> str:
+        """The next one that it prints."""
+        assert self.process.stdout
+        return self.process.stdout.readline().rstrip("\n")
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """By a signal; the exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(60)
+        assert self.process.stdout
+        self.process.stdout.close()
+        return status
+
     def kill(self) -> None:
-        """SIGKILL."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
+        self.end(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def reducer(directory: Path, threads: int = 1) -> Generator[Reducer]:
+    """One that listens, and reports to a file in the directory."""
+    made = Reducer(threads, directory / "report.json")
+    made.start()
+    try:
+        first = made.line()
+        assert first.startswith(f"listening on 127.0.0.1:{made.port} ({threads} thread"), first
+        yield made
+    finally:
+        made.end()
 
 
 class Reducers:
@@ -73,11 +104,6 @@ class Reducers:
             reducer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for reducer in self.all:
             reducer.kill()

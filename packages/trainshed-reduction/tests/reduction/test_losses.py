@@ -10,7 +10,7 @@ import pytest
 
 from tests.reduction import ranks
 from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
-from tests.reduction.reducers import TOKEN, Reducers
+from tests.reduction.reducers import Reducers
 from tests.reduction.workers import Worker
 from trainshed_reduction import layout
 from trainshed_reduction.client.communicator import Communicator
@@ -87,7 +87,7 @@ def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them(
 
         def sends() -> Worker:
             """Rank 1, by hand."""
-            worker = Worker(port, 1, 2, group="test", token=TOKEN)
+            worker = Worker(port, 1, 2, group="test")
             assert worker.start().position == 0
             worker.send_array(arrays[1], total=elements, step=step)
             return worker
@@ -136,7 +136,7 @@ def _come_and_go(port: int) -> None:
     deadline = time.monotonic() + ranks.PATIENCE
     while True:
         try:
-            with Worker(port, 1, 2, group="test", token=TOKEN) as worker:
+            with Worker(port, 1, 2, group="test") as worker:
                 worker.start()
                 return
         except ConnectionRefusedError:
@@ -158,23 +158,3 @@ def test_a_reducer_that_stays_away_is_an_error_that_names_it() -> None:
         place = "{}:{}".format(*reducers.all[1].address)
         for text in Ranks(settings(reducers.addresses, wait_seconds=2.0), 2).run(act):
             assert place in text
-
-
-def test_a_newer_generation_of_workers_takes_the_place_of_an_older_one() -> None:
-    """spec/reduction#losses: workers that were replaced get an error that says so, and the reducers serve the
-    new ones."""
-    with Reducers(1) as reducers:
-        old, new = (Ranks(settings(reducers.addresses), 2, generation=which) for which in (1, 2))
-
-        def replaced(rank: int, communicator: Communicator) -> str:
-            _sum_of(communicator, rank, 2, 0)
-            if rank == 0:
-                new.run(lambda rank, communicator: _sum_of(communicator, rank, 2, 1))
-            array = inputs(2, rank, SIZE, DType.FLOAT32)
-            with pytest.raises(ReductionFailed) as caught:
-                operation = issue(communicator, array, DType.FLOAT32)
-                operation.wait(ranks.PATIENCE)
-            return str(caught.value)
-
-        for text in old.run(replaced):
-            assert "has taken the place of generation" in text

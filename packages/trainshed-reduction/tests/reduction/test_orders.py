@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.reduction import native_library
 from tests.reduction.ranks import NUMPY, ordered_sum, to_bfloat16
-from tests.reduction.workers import SECONDS, TOKEN, Worker
+from tests.reduction.reducers import TOKEN
+from tests.reduction.workers import SECONDS, Worker
 from trainshed_reduction import wire
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.server import Server

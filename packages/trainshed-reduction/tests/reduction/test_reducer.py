@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reduction.reducers import environment
-from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
+from tests.reduction.reducers import TOKEN, environment, reducer
+from tests.reduction.workers import SECONDS, Worker
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 

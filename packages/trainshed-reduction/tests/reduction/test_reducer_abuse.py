@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reduction.workers import SECONDS, TOKEN, RunningReducer, Worker, reducer
+from tests.reduction.reducers import TOKEN, Reducer, reducer
+from tests.reduction.workers import SECONDS, Worker
 from trainshed_reduction import proof, wire
 from trainshed_reduction.wire import DType, Header, Hello, Kind
 
@@ -26,7 +27,7 @@ WINDOW = 16 * _MIB
 class Bystanders:
     """A group that has nothing to do with all that, and must not notice."""
 
-    def __init__(self, running: RunningReducer) -> None:
+    def __init__(self, running: Reducer) -> None:
         self._workers = [Worker(running.port, rank, 2, group="bystanders") for rank in range(2)]
         self._operation = 0
         for worker in self._workers:
@@ -41,7 +42,7 @@ class Bystanders:
 
 
 @contextlib.contextmanager
-def _unshaken(tmp_path: Path, growth: int) -> Generator[RunningReducer]:
+def _unshaken(tmp_path: Path, growth: int) -> Generator[Reducer]:
     """A reducer whose bystanders are served afterwards, and that has `growth` bytes more at most."""
     with reducer(tmp_path) as running:
         bystanders = Bystanders(running)

@@ -1,26 +1,15 @@
-"""A worker of few words for tests of reducers: blocking, one lane, one thing after the other. And a reducer
-to go with it."""
+"""A worker of few words for tests of reducers: blocking, one lane, one thing after the other."""
 
-import contextlib
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainshed_reduction import proof, variables, wire
+from tests.reduction.reducers import TOKEN
+from trainshed_reduction import proof, wire
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
 
-TOKEN = b"the token of this job"
 SECONDS = 60.0
-PACKAGE = Path(proof.__file__).parent.parent
 
 
 class Ended(Exception):
@@ -130,59 +119,3 @@ class Worker:
             return str(ended)
         except ConnectionError:
             return ""
-
-
-@dataclass
-class RunningReducer:
-    process: "subprocess.Popen[str]"
-    port: int
-    report_file: Path
-
-    def line(self) -> str:
-        """The next one that it prints."""
-        assert self.process.stdout
-        return self.process.stdout.readline().rstrip("\n")
-
-    def resident_bytes(self) -> int:
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def end(self) -> int:
-        """SIGTERM; the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(SECONDS)
-
-
-@contextlib.contextmanager
-def reducer(
-    directory: Path, *, threads: int = 1, environ: Mapping[str, str] | None = None
-) -> Generator[RunningReducer]:
-    """A real one on free ports of the loopback."""
-    report_file = directory / "report.json"
-    fields = {
-        **os.environ,
-        "PYTHONPATH": str(PACKAGE),
-        variables.TOKEN: TOKEN.decode(),
-        variables.LISTEN: "127.0.0.1:0",
-        variables.THREADS: str(threads),
-        variables.REPORT_FILE: str(report_file),
-        **(environ or {}),
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainshed_reduction.reducer"],
-        env=fields,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        first = process.stdout.readline()
-        listening = re.match(r"listening on 127\.0\.0\.1:(\d+) \((\d+) thread", first)
-        assert listening and int(listening[2]) == threads, first
-        yield RunningReducer(process, int(listening[1]), report_file)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.wait(SECONDS)
-        if process.stdout:
-            process.stdout.close()
