@@ -10,15 +10,15 @@ from trainshed.engines.port import Fault
 
 
 class Mishaps:
-    """`faults`: counts what happened. `blocks`: called with the ns for which room may be hard to come by
+    """`tally`: counts what happened. `blocks`: called with the ns for which room may be hard to come by
     after it."""
 
     def __init__(
-        self, world: World, dice: random.Random, faults: Counter[str], blocks: Callable[[int], None]
+        self, world: World, dice: random.Random, tally: Counter[str], blocks: Callable[[int], None]
     ) -> None:
         self._world = world
         self._dice = dice
-        self._faults = faults
+        self._tally = tally
         self._blocks = blocks
 
     def plan(self, mishaps: Sequence[Mishap]) -> None:
@@ -28,7 +28,7 @@ class Mishaps:
     def _befall(self, mishap: Mishap) -> None:
         world, node = self._world, mishap.node
         until = world.clock.now + mishap.lasts
-        self._faults[mishap.kind] += 1
+        self._tally[mishap.kind] += 1
         self._blocks(mishap.lasts + HOUR)
         match mishap.kind:
             case "die":

@@ -40,13 +40,13 @@ def lived(world: Scenario) -> Universe:
 def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
     """The same story once for each of its commits, with a service that is killed just before or just after
     it; `./dev test-all` does both to each."""
-    commits = lived(world).tally.commits
+    commits = lived(world).tally["commits"]
     assert commits > 5
     for turn, number in enumerate(range(1, commits + 1, every)):
         for stored in (False, True) if SOAKS else (turn % 2 == 1,):
             made = Universe(dataclasses.replace(world, crash_commits=((number, stored),))).run()
             assert not made.wrong, f"commit {number}, {stored}: {made.wrong[0]}"
-            assert made.tally.crashes == 1
+            assert made.tally["crashes"] == 1
             yield made
 
 
@@ -81,7 +81,7 @@ def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
     world = lone(tuning(trials=6, parallel=3))
     wanted = points(Counting(world).run())
     assert wanted == [(("x", n / 1000),) for n in range(1, 7)]
-    commits = lived(world).tally.commits
+    commits = lived(world).tally["commits"]
     # Unless all: 1, 4, 7 ..., before and after in turn.
     for number in range(1, commits + 1, 1 if SOAKS else 3):
         made = Counting(
@@ -300,20 +300,8 @@ def test_what_the_store_loses_is_noticed(lost: str, after: int, noticed: str) ->
     class Forgetful(Universe):
         def _before_commit(self, what: str) -> None:
             super()._before_commit(what)
-            if self.tally.commits > after:
+            if self.tally["commits"] > after:
                 assert isinstance(self.store, InlineStore)
                 self.store.here(lambda c: c.execute(f"DELETE FROM {lost}"))
 
     assert any(noticed in wrong for wrong in Forgetful(lone(tuning())).run().wrong)
-
-
-def test_a_program_that_reports_to_nobody_has_no_result() -> None:
-    """The simulation itself: what a program does not report is not there."""
-
-    class Mute(Universe):
-        def _script(self, life: Life) -> Script:
-            return replace(super()._script(life), reports=())
-
-    made = Mute(lone(tuning())).run()
-    assert not made.wrong, made.wrong[0]
-    assert the_tuning_job(made).state is JobState.FAILED

@@ -167,27 +167,12 @@ class Bureau:
         return virtual.run(self.clock, what)
 
 
-# --- who gets what ---
-
-
-def test_two_clients_that_ask_at_once_are_given_different_points() -> None:
-    """spec/tuning#trials, facts/tuning#vizier."""
-    bureau = Bureau()
-    first, other = bureau.ask("ada", 2), bureau.ask("bob", 2)
-    bureau.serve()
-    assert (bureau.given(first), bureau.given(other)) == ((1, 2), (3, 4))
-    trials = bureau.trials()
-    assert len({trial.parameters for trial in trials}) == 4
-    assert [trial.client for trial in trials] == ["ada", "ada", "bob", "bob"]
-    assert {trial.state for trial in trials} == {TrialState.ACTIVE}
-
-
 # --- a service that dies ---
 
 
 def test_each_operation_is_carried_out_once_whenever_the_service_dies() -> None:
-    """spec/invariants#durability, ADR 17: stored operations survive a restart; no trial is lost, doubled or
-    given to two."""
+    """spec/invariants#durability, spec/tuning#reproducible, ADR 17: stored operations survive a restart; no
+    trial is lost, doubled or given to two, and what is suggested is what would have been."""
     commits, wanted = _story(None)
     assert commits >= 6
     for number in range(1, commits + 1):
@@ -212,26 +197,11 @@ def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
     assert all(operation.state is OperationState.SUCCEEDED for operation in done)
     trials = bureau.trials()
     assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
+    assert len({trial.parameters for trial in trials}) == len(trials)
     for operation in (done_one for done_one in done if done_one.kind is OperationKind.SUGGEST):
         assert all(trials[number - 1].client == operation.client for number in operation.trials)
     answers = [(operation.trials, operation.should_stop) for operation in done]
     return bureau.commits, (answers, [(trial.parameters, trial.client) for trial in trials])
-
-
-def test_what_is_suggested_after_a_crash_is_what_would_have_been() -> None:
-    """spec/tuning#reproducible: reproducible from what is stored."""
-
-    def lived(crash: tuple[int, bool] | None) -> list[Parameters]:
-        bureau = Bureau(crash=crash)
-        for n in range(1, 6):
-            bureau.ask("ada")
-            bureau.serve().completes(n, n / 10)
-        return [trial.parameters for trial in bureau.trials()]
-
-    plain = lived(None)
-    assert len(set(plain)) == 5
-    for number in range(1, 6):
-        assert lived((number, False)) == lived((number, True)) == plain
 
 
 # --- trials that change meanwhile ---

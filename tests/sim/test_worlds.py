@@ -54,11 +54,11 @@ def test_a_service_may_die_at_every_commit(stored: bool, seed: int) -> None:
     """spec/invariants#durability: killed just before or just after each commit of a small world in turn,
     nothing is different. `./dev test-all` takes each, else it is every other one."""
     world = small(seed)
-    commits = Universe(world).run().tally.commits
+    commits = Universe(world).run().tally["commits"]
     assert commits > 20
     for number in range(1, commits + 1, 1 if SOAKS else 2):
         lived = Universe(dataclasses.replace(world, crash_commits=((number, stored),))).run()
-        assert lived.tally.crashes == 1
+        assert lived.tally["crashes"] == 1
         assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
 
 
@@ -68,7 +68,7 @@ def test_a_service_that_dies_at_every_third_commit_gets_through() -> None:
     crashes = tuple((number, number % 2 == 0) for number in range(3, 600, 3))
     lived = Universe(dataclasses.replace(world, crash_commits=crashes)).run()
     assert not lived.wrong, lived.wrong[0]
-    assert lived.tally.crashes > 5
+    assert lived.tally["crashes"] > 5
 
 
 def test_a_quota_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
     """spec/operations#drills: the first line that matches after the order; a line that nobody was there to
     hear of is found later."""
     world = at_a_line()
-    commits = Universe(world).run().tally.commits
+    commits = Universe(world).run().tally["commits"]
     for number in range(1, commits + 1):
         for stored in (False, True):
             crash = ((number, stored),)
@@ -173,7 +173,7 @@ def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service()
         mishaps=tuple(Mishap(CREATED, "refuse") for _ in range(3)),
         downs=(SECOND,),
     )
-    commits = Universe(world).run().tally.commits
+    commits = Universe(world).run().tally["commits"]
     for number in range(1, commits + 1):
         lived = Universe(dataclasses.replace(world, crash_commits=((number, True),))).run()
         assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"

@@ -7,7 +7,7 @@ import gc
 import logging
 import random
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from unittest import mock
 
@@ -22,7 +22,6 @@ from tests.sim.invariants import Books, Taken
 from tests.sim.mishaps import Mishaps
 from tests.sim.parents import Buckets, CountingAdvisor, LearningAdvisor, fresh_uids, parent_stores
 from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
-from tests.sim.tally import Tally
 from tests.sim.witness import Demands, WatchedEngine
 from tests.unit.jobs import CREATED
 from trainshed.controller import steps
@@ -96,7 +95,8 @@ class Universe:
         self._demands = Demands()
         self._dice = random.Random(f"ambushes {scenario.seed}")
         self._ambushes: set[asyncio.Task[None]] = set()
-        self.tally = Tally(worlds=1)
+        #: What was lived through, by its name.
+        self.tally = Counter[str](worlds=1)
         #: What each commit was of, by the stores' methods.
         self.written: list[str] = []
         self._learned, self._uids = self._advisor(), fresh_uids()
@@ -115,7 +115,7 @@ class Universe:
     def run(self) -> "Universe":
         """Live the scenario to its end."""
         dice = random.Random(self.scenario.seed)
-        mishaps = Mishaps(self.world, dice, self.tally.faults, self.books.blocks)
+        mishaps = Mishaps(self.world, dice, self.tally, self.books.blocks)
         mishaps.plan(self.scenario.mishaps)
         for moment in self.scenario.crash_times:
             self.clock.at(moment, self._kill)
@@ -154,18 +154,15 @@ class Universe:
         return last + longest + 30 * DAY + 10 * set_back
 
     def _count(self) -> None:
-        self.tally.jobs = len(self.books.jobs)
-        self.tally.parents.update(
-            f"{type(work).__name__} {work.state}" for work in self.books.families.works.values()
-        )
-        self.tally.virtual_ns = self.clock.now - CREATED
-        self.tally.starts = self.world.starts
+        works = (*self.books.jobs.values(), *self.books.families.works.values())
+        self.tally.update(f"{type(work).__name__} {work.state}" for work in works)
+        self.tally.update({f"rule {rule}": n for rule, n in self.books.rules.items()})
+        self.tally["days"] = (self.clock.now - CREATED) // DAY
+        self.tally["programs"] = self.world.starts
+        self.tally["steps compared"] = self.books.steps
         if self._group is not None:
-            self.tally.batches = self._group.batches
-            self.tally.company = self._group.company
-        self.tally.steps = self.books.steps
-        self.tally.rules = self.books.rules
-        self.tally.ends.update(job.state.value for job in self.books.jobs.values())
+            self.tally["real commits"] = self._group.batches
+            self.tally["real commits of several writes"] = self._group.company
 
     # --- services that come and go ---
 
@@ -175,10 +172,10 @@ class Universe:
             try:
                 virtual.run(self.clock, self._life(), failures)
             except Crash as end:
-                self.tally.killed[str(end)] += 1
+                self.tally[f"killed {end}"] += 1
                 self._after_crash(0)
             except EngineUnavailable:
-                self.tally.faults["start failed"] += 1
+                self.tally["start failed"] += 1
                 self._after_crash(10 * SECOND)
             except (virtual.Deadlock, virtual.Livelock, Overdue) as end:
                 alive = [u for u, job in self.books.jobs.items() if not job.state.is_final]
@@ -201,7 +198,7 @@ class Universe:
 
     def _after_crash(self, least: int) -> None:
         """The world goes on without a service for a while. `least`: ns."""
-        self.tally.crashes += 1
+        self.tally["crashes"] += 1
         self.world.bus.detach()
         if self._group is not None:
             self._group.abandon()
@@ -209,7 +206,7 @@ class Universe:
         self._ambushes.clear()
         self._finished = None
         self._steps.clear()
-        down = max(least, self.scenario.downs[self.tally.crashes % len(self.scenario.downs)])
+        down = max(least, self.scenario.downs[self.tally["crashes"] % len(self.scenario.downs)])
         while True:
             try:
                 self.clock.advance(self.clock.now + down)
@@ -311,7 +308,7 @@ class Universe:
         raise Crash("at a moment")
 
     def _set_wall(self, ahead_by: int) -> None:
-        self.tally.faults["clock set"] += 1
+        self.tally["clock set"] += 1
         # What waits for a moment waits for longer.
         self.books.blocks(abs(ahead_by - (self.clock.wall - self.clock.now)) + 2 * HOUR)
         self.clock.set_wall(ahead_by)
@@ -341,9 +338,9 @@ class Universe:
         self._commit = commit
 
     def _before_commit(self, what: str) -> None:
-        self.tally.commits += 1
+        self.tally["commits"] += 1
         self.written.append(what)
-        if (self.tally.commits, False) in self.scenario.crash_commits:
+        if (self.tally["commits"], False) in self.scenario.crash_commits:
             raise Crash(f"before {what}")
 
     def _after_commit(self, what: str) -> None:
@@ -351,7 +348,7 @@ class Universe:
             self._created(*self._clients.creating)
         if self._commit is not None and what in _STEPPING:
             self._committed(self._commit)
-        if (self.tally.commits, True) in self.scenario.crash_commits:
+        if (self.tally["commits"], True) in self.scenario.crash_commits:
             raise Crash(f"after {what}")
         self._look_whether_finished()
 
@@ -369,7 +366,7 @@ class Universe:
             self._created(*made)
             if commit is not None:
                 self._committed(commit)
-        if (self.tally.commits, True) in self.scenario.crash_commits:
+        if (self.tally["commits"], True) in self.scenario.crash_commits:
             raise Crash(f"after {', '.join(command.what for command in stored)}")
         self._look_whether_finished()
 
