@@ -1,7 +1,6 @@
 """What README.md and the guides tell their readers to type does what they say, against a real service.
 
-The blocks are run as they stand, in the order of tests/docs/table.py. `JOB` stands for one of three jobs
-(tests/docs/bed.py).
+The blocks are run as they stand, in the order of tests/docs/table.py. `JOB` stands for one of three jobs.
 """
 
 import json
@@ -12,7 +11,6 @@ import select
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,8 @@ import pytest
 
 from tests.docs.blocks import Block, shown, without_comment
 from tests.docs.table import BLOCKS, INPUTS, JOBS, NOT_RUN, File, Runs
+from tests.e2e.gcloud import ALONE
+from tests.e2e.packages import wheel
 from tests.e2e.running import SLIM, environment
 
 _SETTINGS = f"""\
@@ -148,7 +148,9 @@ def make(place: Path) -> Bed:
         (work / name).write_text(text)
         (work / name).chmod(0o755)
     for package in ("pandas", "humanize"):
-        _wheel(links, package)
+        # Names are resolved here, without an index.
+        content = wheel(package, "__version__ = '99.0'\n", "99.0")
+        (links / f"{package}-99.0-py3-none-any.whl").write_bytes(content)
     _executable(commands / "trainshed", f'exec {sys.executable} -m trainshed "$@"')
     _executable(commands / "python", f'exec {sys.executable} "$@"')
     data = home / ".trainshed"
@@ -158,9 +160,7 @@ def make(place: Path) -> Bed:
         "PATH": f"{commands}:{os.environ['PATH']}",
         "MY_API_KEY": "an api key",
         "CLOUDSDK_CONFIG": str(home / "gcloud"),
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+        **ALONE,
     }
     return Bed(work, environ)
 
@@ -190,20 +190,6 @@ def _executable(path: Path, command: str) -> None:
     path.chmod(0o755)
 
 
-def _wheel(directory: Path, name: str) -> None:
-    """A package of that name with nothing in it: names are resolved here, without an index."""
-    info = f"{name}-99.0.dist-info"
-    files = {
-        f"{name}.py": "__version__ = '99.0'\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
-    with zipfile.ZipFile(directory / f"{name}-99.0-py3-none-any.whl", "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-
-
 def start(bed: Bed) -> None:
     """The service, and its three jobs: one that is over, one that failed, one that goes on."""
     # From the index, if it is not there; then no index is asked any more.
@@ -220,11 +206,6 @@ def start(bed: Bed) -> None:
         "trainshed jobs wait done && ! trainshed jobs wait failed\n"
         "trainshed jobs logs -f going 2>/dev/null | grep -q -m1 'step 3 of' || true\n"
     )
-
-
-def stop(bed: Bed) -> str:
-    """As the README says."""
-    return bed.done("trainshed down")
 
 
 def pattern_of(command: str, table: Mapping[str, object]) -> str | None:
@@ -245,7 +226,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
             (made.work / row.name).write_text(_SHOWN[key].text)
     start(made)
     yield made
-    assert "ended" in stop(made)
+    assert "ended" in made.done("trainshed down")
 
 
 @pytest.mark.parametrize("key", [key for key, row in BLOCKS.items() if isinstance(row, Runs)])

@@ -4,12 +4,12 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
+from threading import Timer
 
 import pytest
 
@@ -24,6 +24,14 @@ needs_gcloud = pytest.mark.skipif(
 """Beside `@pytest.mark.gcloud`: skips, and says so."""
 
 
+ALONE = {
+    "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+    "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+    "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
+    "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+    "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+}
+"""Variables with which nothing leaves the machine or waits for a person."""
 _APIS = (
     *("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER"),
     *("IAM", "IAMCREDENTIALS", "SERVICEUSAGE"),
@@ -103,7 +111,8 @@ def _run(
 
 @dataclass(frozen=True)
 class Gcloud:
-    """Runs gcloud with an environment as `trainshed env` prints it (spec/clients#recipes)."""
+    """Runs gcloud with an environment as `trainshed env` prints it (spec/clients#recipes). Without a token of
+    the service's it is whoever is signed in to gcloud."""
 
     service: Service
     configuration: Path
@@ -123,19 +132,14 @@ class Gcloud:
         return {
             **kept,
             "CLOUDSDK_CONFIG": str(self.configuration),
-            "CLOUDSDK_AUTH_ACCESS_TOKEN": self.service.token,
+            **({"CLOUDSDK_AUTH_ACCESS_TOKEN": self.service.token} if self.service.token else {}),
             "CLOUDSDK_CORE_PROJECT": PROJECT,
             "CLOUDSDK_AI_REGION": REGION,
             "CLOUDSDK_COMPUTE_REGION": REGION,
             **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _APIS},
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.storage}/storage/v1/",
             "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
-            # Nothing that would leave the machine or wait for a person.
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-            "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+            **ALONE,
             # Lines come when they are printed, also into a pipe.
             "PYTHONUNBUFFERED": "1",
         }
@@ -165,10 +169,11 @@ class Gcloud:
             start_new_session=True,
         )
         output = Output(process)
-        try:
-            yield output
-        finally:
-            output.end()
+        with process:
+            try:
+                yield output
+            finally:
+                output.kill()
 
 
 @dataclass
@@ -177,36 +182,22 @@ class Output:
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list[str])
-    _queue: "Queue[str | None]" = field(default_factory=Queue[str | None])
-
-    def __post_init__(self) -> None:
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def until(self, wanted: str, *, timeout: float = 60) -> str:
-        """Read on to a line that contains `wanted`; returns it."""
-        while True:
-            try:
-                line = self._queue.get(timeout=timeout)
-            except Empty:
-                line = None
-            if line is None:
-                output = "\n".join(self.lines)
-                raise AssertionError(f"no line with {wanted!r} came; what came is:\n{output}")
-            self.lines.append(line)
-            if wanted in line:
-                return line
-
-    def end(self) -> None:
-        """Kill it, if it has not ended, and read what is left."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, 9)
-        self.process.wait()
-        self._reader.join()
-
-    def _read(self) -> None:
+        """Read on to a line that contains `wanted`; returns it. It is killed if that does not come."""
         assert self.process.stdout is not None
-        with self.process.stdout as stdout:
-            for line in stdout:
-                self._queue.put(line.rstrip("\n"))
-        self._queue.put(None)
+        too_late = Timer(timeout, self.kill)
+        too_late.start()
+        try:
+            for line in self.process.stdout:
+                self.lines.append(line.rstrip("\n"))
+                if wanted in line:
+                    return self.lines[-1]
+        finally:
+            too_late.cancel()
+        output = "\n".join(self.lines)
+        raise AssertionError(f"no line with {wanted!r} came; what came is:\n{output}")
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)

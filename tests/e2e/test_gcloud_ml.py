@@ -5,10 +5,8 @@ spec/clients#surface).
 The jobs are submitted once, side by side, because gcloud looks whether a job is over every ten seconds.
 """
 
-import io
 import json
 import shutil
-import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,11 +19,13 @@ import pytest
 
 from tests.e2e.conftest import RUNTIME_VERSION
 from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.packages import wheel
 from tests.e2e.running import PROJECT, REGION, Service
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
 BUCKET = "gcloud-ml"
+PART = "extra_part-0.1-py3-none-any.whl"
 
 SHOW = """
 import json, os, sys
@@ -134,14 +134,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (package / f"{name}.py").write_text(text)
     (root / "config.yaml").write_text(CUSTOM)
     (root / "short.yaml").write_text(TOO_SHORT)
-    setup = (
-        "from setuptools import setup\nsetup(name='part', version='1', py_modules=['extra_part'])\n"
-    )
-    with tarfile.open(root / "part-1.tar.gz", "w:gz") as archive:
-        for name, text in (("setup.py", setup), ("extra_part.py", "VALUE = 42\n")):
-            member = tarfile.TarInfo(f"part-1/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
+    (root / PART).write_bytes(wheel("extra_part", "VALUE = 42\n"))
     return root
 
 
@@ -161,7 +154,7 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
     user = ("--", "--epochs", "3", "--name=two words", "--quote", 'a "b"')
     commands = {
         "by_flags": training(
-            *("by_flags", "show", *job_dir, "--packages", "part-1.tar.gz"),
+            *("by_flags", "show", *job_dir, "--packages", PART),
             *("--scale-tier", "basic", *user),
         ),
         "custom": training(
@@ -205,6 +198,7 @@ def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
     """The guide's first form (spec/submit#gcloud, spec/submit#defaults, spec/program)."""
     assert submitted.finish("by_flags")["state"] == "SUCCEEDED"
     lines = submitted.lines("by_flags")
+    assert "PART 42" in lines, "packages are installed in order"
     user = ["--epochs", "3", "--name=two words", "--quote", 'a "b"']
     assert said(lines, "ARGV") == [*user, "--job-dir", f"gs://{BUCKET}/by_flags"]
     assert said(lines, "CLUSTER_SPEC") is None, (
@@ -273,11 +267,6 @@ def test_a_program_that_fails(submitted: Submitted) -> None:
     )
     assert rest.startswith("about to fail\nout of luck\n"), "the program's words, not the service's"
     assert "To find out more about why your job exited" in rest
-
-
-def test_packages_are_installed_in_order(submitted: Submitted) -> None:
-    assert submitted.finish("by_flags")["state"] == "SUCCEEDED"
-    assert "PART 42" in submitted.lines("by_flags")
 
 
 def test_a_job_is_listed_relabelled_and_cancelled(submitted: Submitted, gcloud: Gcloud) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.gcloud import ALONE, Gcloud, needs_gcloud
 from tests.e2e.running import PROJECT, Service, environment
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
@@ -60,8 +60,7 @@ def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> No
             "PYTHON": sys.executable,
             "HOME": os.fspath(tmp_path),
             "CLOUDSDK_CONFIG": os.fspath(tmp_path / "gcloud"),
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+            **ALONE,
         },
         cwd=tmp_path,
     )

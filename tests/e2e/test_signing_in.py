@@ -42,9 +42,7 @@ class Personal(Gcloud):
     tokens: str
 
     def environment(self) -> dict[str, str]:
-        variables = super().environment() | {"CLOUDSDK_AUTH_TOKEN_HOST": self.tokens}
-        del variables["CLOUDSDK_AUTH_ACCESS_TOKEN"]
-        return variables
+        return super().environment() | {"CLOUDSDK_AUTH_TOKEN_HOST": self.tokens}
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +171,7 @@ def test_gcloud_s_own_user_works_as_it_is(
     """Signed in at the issuer, of which gcloud gets its access tokens by itself; at the port of the buckets,
     too."""
     trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
-    user = Personal(service, tmp_path, f"{issuer.address}/token")
+    user = Personal(replace(service, token=""), tmp_path, f"{issuer.address}/token")
     user.run("auth", "activate-refresh-token", "ana@corp.example", "1//refresh")
     user.run("config", "set", "account", "ana@corp.example")
     assert user.run("storage", "ls").stdout == "gs://trainshed/\n"

@@ -11,23 +11,21 @@ import pytest
 from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.running import CACHE, running
-from tests.programs import report
-from tests.programs.runner import HERE, Outcome, Runner
+from tests.programs.runner import HERE, Runner
 from tests.programs.table import PROGRAMS, Program
 
 TEST = "test_ends_in_a_model_that_is_loaded_again"
 
 
 @pytest.fixture(scope="session")
-def outcome_of(
+def run_program(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Program], Outcome]]:
-    """Runs a program, or waits for the end of its run. Keeps the table of all that have run."""
+) -> Iterator[Callable[[Program], None]]:
+    """Runs a program, or waits for the end of its run."""
     selected = {item.name for item in request.session.items}
     place = tmp_path_factory.mktemp("programs")
     config = place / "service.toml"
     config.write_text(f'cache = "{os.environ.get("TRAINSHED_CACHE") or CACHE}"\n')
-    outcomes: dict[str, Outcome] = {}
     with (
         running(place / "service", "--config", str(config)) as service,
         ThreadPoolExecutor(3) as pool,
@@ -39,21 +37,18 @@ def outcome_of(
             if program.small and f"{TEST}[{program.name}]" in selected
         }
 
-        def outcome(program: Program) -> Outcome:
+        def run(program: Program) -> None:
             if program in small:
-                outcome = small[program].result()
+                small[program].result()
             elif program.own_image:
-                outcome = _in_own_image(program, place)
+                _in_own_image(program, place)
             else:
-                outcome = runner.run(program)
-            outcomes[program.name] = outcome
-            return outcome
+                runner.run(program)
 
-        yield outcome
-    report.save(outcomes)
+        yield run
 
 
-def _in_own_image(program: Program, place: Path) -> Outcome:
+def _in_own_image(program: Program, place: Path) -> None:
     """Its image is made of this machine's files, in a store of its own; so is the cache of the service that
     runs it."""
     config = place / "images.toml"
@@ -68,6 +63,6 @@ def _in_own_image(program: Program, place: Path) -> Outcome:
         podman("import", *(f"--change={change}" for change in changes), str(root), reference)
         try:
             with running(place / "images", "--config", str(config)) as service:
-                return Runner(service, place, reference).run(program)
+                Runner(service, place, reference).run(program)
         finally:
             podman("rmi", "--all", "--force")

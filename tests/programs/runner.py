@@ -1,18 +1,18 @@
 """Runs a program as its reader would, waits for its jobs, and loads its models in its own runtime from its
 bucket."""
 
-import io
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.e2e.gcloud import ALONE
+from tests.e2e.packages import wheel
 from tests.e2e.running import REGION, Service, given_by_env
 from tests.programs import data
 from tests.programs.table import Program
@@ -28,17 +28,6 @@ class ProgramFailed(Exception):
     """The program, its jobs, or the loading of what they left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a program went. `seconds`: from its start to the end of its jobs; `loading`: until its models were
-    loaded."""
-
-    seconds: float
-    loading: float
-    models: int
-    error: str = ""
-
-
 @dataclass(frozen=True)
 class Runner:
     """Runs programs on a service. `place`: where their folders are copied to."""
@@ -47,25 +36,15 @@ class Runner:
     place: Path
     image: str = ""
 
-    def run(self, program: Program) -> Outcome:
-        began = time.monotonic()
-        ended = began
-        models: list[str] = []
-        error = ""
-        try:
-            self._make_bucket(program)
-            self._start(program)
-            jobs = self._finished(program)
-            ended = time.monotonic()
-            models = self._left(program)
-            if program.metric:
-                self._check_trials(jobs, len(models))
-            self._load(program, jobs[0], models)
-        except ProgramFailed as failure:
-            error = str(failure)
-        if ended == began:
-            ended = time.monotonic()
-        return Outcome(ended - began, time.monotonic() - ended, len(models), error)
+    def run(self, program: Program) -> None:
+        """Raises ProgramFailed."""
+        self._make_bucket(program)
+        self._start(program)
+        jobs = self._finished(program)
+        models = self._left(program)
+        if program.metric:
+            self._check_trials(jobs, len(models))
+        self._load(program, jobs[0], models)
 
     def _make_bucket(self, program: Program) -> None:
         self.service.call(
@@ -102,11 +81,7 @@ class Runner:
         return given_by_env(self.service) | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CLOUDSDK_CONFIG": str(self.place / "gcloud"),
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-            "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+            **ALONE,
             "CLOUDSDK_CORE_PROJECT": program.project,
             "GOOGLE_CLOUD_PROJECT": program.project,
             "GCLOUD_PROJECT": program.project,
@@ -225,18 +200,7 @@ class Runner:
 
     def _packed_loader(self, program: Program) -> str:
         """The loader as a package in the program's bucket; its URI."""
-        files = {
-            "setup.py": (
-                "from setuptools import setup\n"
-                f"setup(name='{_LOADER}', version='1.0', py_modules=['{_LOADER}'])\n"
-            ),
-            f"{_LOADER}.py": (HERE / "loaders" / f"{program.loader}.py").read_text(),
-        }
-        made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode="w:gz") as archive:
-            for name, text in files.items():
-                member = tarfile.TarInfo(f"{_LOADER}-1.0/{name}")
-                member.size = len(text)
-                archive.addfile(member, io.BytesIO(text.encode()))
-        self.service.put(program.project, f"loader/{_LOADER}-1.0.tar.gz", made.getvalue())
-        return f"gs://{program.project}/loader/{_LOADER}-1.0.tar.gz"
+        source = (HERE / "loaders" / f"{program.loader}.py").read_text()
+        name = f"loader/{_LOADER}-0.1-py3-none-any.whl"
+        self.service.put(program.project, name, wheel(_LOADER, source))
+        return f"gs://{program.project}/{name}"
