@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from trainshed.core.launch import LaunchPlan, Limits
+from tests.engines.conformance.stage import plan_in
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
@@ -49,18 +49,7 @@ class _LateService:
         yield messages.Welcome({})
         yield messages.Allocate(number=1, requests=(SlotRequest(replica, "r0", "a"),))
         await self.late.wait()
-        plan = LaunchPlan(
-            JobUid(1),
-            1,
-            replica,
-            1,
-            argv=("true",),
-            environ=(),
-            hostname="r0",
-            address="127.0.0.1",
-            hosts=(("r0", "127.0.0.1"),),
-            limits=Limits(memory=0, cpu_weight=100),
-        )
+        plan = plan_in(Slot(replica, "a", "r0", "r0", "127.0.0.1", 2222), JobUid(1))
         yield messages.Launch(number=2, plans=(plan,), masked=((),), lines=(0,))
         await asyncio.Event().wait()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.engines.conformance.stage import plan_in
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import new_engine
 from tests.isolation import needs_mounts
 from tests.unit.jobs import PRIMARY, job
 from trainshed.core.job import Scheduling
-from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
@@ -41,19 +41,7 @@ async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, 
     await engine.start()
     try:
         [slot] = await engine.allocate(JobUid(1), 1, [SlotRequest(PRIMARY, "r0", NODES[0])])
-        plan = LaunchPlan(
-            JobUid(1),
-            1,
-            PRIMARY,
-            1,
-            argv=("true",),
-            environ=(),
-            hostname="r0",
-            address=slot.address,
-            hosts=(("r0", slot.address),),
-            limits=Limits(memory=0, cpu_weight=100),
-        )
-        await engine.launch([plan])
+        await engine.launch([plan_in(slot, JobUid(1))])
         async with asyncio.timeout(60):
             async for event in engine.watch():
                 match event:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
-from tests.engines.conformance.lab import Lab, LabWithNodes, OnTerm, Program
+from tests.engines.conformance.lab import Lab, LabWithNodes, Program
 from tests.engines.conformance.suite import Conformance
-from tests.sim.engine import programs
 from tests.sim.engine.clock import Clock
 from tests.sim.engine.engine import SimEngine
 from tests.sim.engine.programs import Life, Script
@@ -80,7 +79,7 @@ def script_of(program: Program) -> Script:
         code=program.code,
         signal=None if program.signal is None else int(signal.Signals(program.signal)),
         oom=program.eats_memory,
-        on_term=programs.OnTerm(OnTerm(program.on_term).value),
+        on_term=program.on_term,
         term_code=program.term_code,
         prints=prints,
     )

@@ -7,28 +7,16 @@ real ones, run by this Python, and time is real.
 
 import abc
 import asyncio
-import enum
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tests.e2e.processes import commands
+from tests.sim.engine.programs import OnTerm
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Engine
-
-
-class OnTerm(enum.StrEnum):
-    """What a program does at SIGTERM."""
-
-    #: It has no handler and dies.
-    DIE = "die"
-    #: It exits with `term_code`.
-    EXIT = "exit"
-    #: It ignores the signal.
-    IGNORE = "ignore"
 
 
 class Program(Struct, frozen=True):
@@ -111,16 +99,7 @@ class Lab(abc.ABC):
 
     def leftovers(self, mark: str) -> Sequence[str]:
         """Describe the processes that are left of a program's child with that mark (`Program.child`)."""
-        left: list[str] = []
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit():
-                try:
-                    command = Path(entry.path, "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if mark.encode() in command.split(b"\0"):
-                    left.append(f"process {entry.name}")
-        return left
+        return [f"process {pid}" for pid in commands(mark)]
 
 
 class LabWithNodes(Lab):

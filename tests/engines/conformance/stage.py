@@ -290,6 +290,22 @@ class Stage:
             self.events.append(event)
 
 
+def plan_in(slot: Slot, uid: JobUid) -> LaunchPlan:
+    """For a program of one replica, which ends at once."""
+    return LaunchPlan(
+        uid,
+        1,
+        slot.replica,
+        1,
+        argv=("true",),
+        environ=(),
+        hostname=slot.hostname,
+        address=slot.address,
+        hosts=((slot.hostname, slot.address),),
+        limits=Limits(memory=0, cpu_weight=100),
+    )
+
+
 def requests_for(uid: JobUid, node: str, *replicas: ReplicaId) -> list[SlotRequest]:
     return [SlotRequest(replica, hostname(uid, replica), node) for replica in replicas]
 
