@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import commands
 from tests.e2e.running import (
     CUSTOM_JOBS,
     SKLEARN,
@@ -18,19 +17,8 @@ from tests.e2e.running import (
 )
 
 PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
-WAITS = "import signal; signal.pause()"
 BEGUN = "begun"
 """What `telling` programs print first."""
-
-PLACE = (
-    "import os, sys\n"
-    "print('found', sorted(os.listdir('.')), flush=True)\n"
-    "open('life-%d' % len(os.listdir('.')), 'w')\n"
-    "print('at', os.environ['HOSTNAME'], os.getcwd(), os.environ['CLUSTER_SPEC'], flush=True)\n"
-    "print('up', flush=True)\n"
-)
-"""Says what it finds in its working directory, leaves something there, says where it is, and that it is
-"up"."""
 
 
 @dataclass(frozen=True)
@@ -143,23 +131,6 @@ def until(lines: Iterator[str], wanted: str) -> list[str]:
             return before
         before.append(line)
     raise AssertionError(f"the job is over, and {wanted!r} never came; it said {before}")
-
-
-def process_of(mark: str, replica: str) -> int:
-    """The one process of a replica ("workerpool1-0") whose command line carries `mark`."""
-    pool, index = replica.split("-")
-    host, rank = f"HOSTNAME=cmle-training-{pool}-", f"-{index}\0"
-    pids: list[int] = []
-    for pid in commands(mark):
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-        except OSError:
-            continue  # Ended since it was listed.
-        at = environ.find(host)
-        if at >= 0 and environ[at : environ.find("\0", at) + 1].endswith(rank):
-            pids.append(pid)
-    assert len(pids) == 1, f"{replica} has {len(pids)} processes: {pids}"
-    return pids[0]
 
 
 def _verdict(details: dict[str, Any]) -> Verdict:

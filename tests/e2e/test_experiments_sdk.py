@@ -2,9 +2,6 @@
 (facts/experiments)."""
 
 import json
-from typing import Any
-
-import pytest
 
 from tests.e2e.running import Service, seen_by_sdk, trainshed
 
@@ -98,30 +95,17 @@ print("SEEN", json.dumps({
 )
 
 
-@pytest.fixture(scope="module")
-def seen(service: Service) -> dict[str, Any]:
-    return seen_by_sdk(service, _LOGGED)
-
-
-def test_what_a_notebook_logs_is_read_back(seen: dict[str, Any]) -> None:
+def test_what_a_notebook_logs_is_read_back(service: Service) -> None:
+    """facts/experiments#points"""
+    seen = seen_by_sdk(service, _LOGGED)
     assert seen["runs"] == ["r1", "r2"]
     assert seen["accuracies"] == [0.75, 0.9]
     assert seen["state"] == "COMPLETE"
     assert seen["params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
     assert seen["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
     assert seen["matrix"] == [[3, 1], [0, 4]]
-
-
-def test_curves_have_every_step(seen: dict[str, Any]) -> None:
-    """facts/experiments#points"""
     assert seen["losses"] == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0.125]
-
-
-def test_lineage_tells_what_was_read_and_written(seen: dict[str, Any]) -> None:
     assert (seen["inputs"], seen["outputs"]) == (["Dataset"], ["Model"])
-
-
-def test_a_deleted_experiment_is_gone(seen: dict[str, Any]) -> None:
     assert "trial-grpc" in seen["listed"]
     assert "trial-grpc" not in seen["left"]
 

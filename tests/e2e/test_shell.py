@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
@@ -139,27 +138,6 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
     except OSError:
         pass  # How the end of a terminal is told.
     assert process.wait(30) == 9
-
-
-def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: str) -> None:
-    """facts/resources: webAccessUris. The page is served; its ticket is good once."""
-    ticket_request = link(service, waiting)
-    ticket = service.call("POST", "/shell/ticket", ticket_request)
-    with opened(service, ticket["token"]) as connection:
-        connection.send(b"echo $((6*7)); exit 4\r")
-        messages = list(connection)
-    shown = b"".join(part for part in messages if isinstance(part, bytes))
-    assert re.search(rb"[\r\n]42\r", shown)
-    assert json.loads(str(messages[-1])) == {"exit": 4}
-    with connect(door(service)) as again:
-        again.send(json.dumps({"token": ticket["token"]}))
-        assert "ticket" in json.loads(again.recv(30))["error"]
-    with pytest.raises(InvalidStatus), connect(door(service), origin=Origin("http://evil.example")):
-        pass
-    story = service.call("GET", f"/trainshed/v1/jobs/{waiting}/timeline")["entries"]
-    told = [entry["message"] for entry in story if entry["kind"] == "shell"]
-    assert "somebody with a link of owner@trainshed.local opened a shell in workerpool0-0." in told
-    assert any("was closed after" in text for text in told)
 
 
 def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> None:

@@ -19,7 +19,7 @@ from trainshed.runtimes.archives import Refused, look_at
 from trainshed.runtimes.confinement import MOST_METADATA
 
 
-def _header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:
+def header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> bytes:
     member = tarfile.TarInfo(name)
     member.size, member.type = size, kind
     return member.tobuf(tarfile.GNU_FORMAT)
@@ -79,7 +79,7 @@ def test_toml_within_toml_without_end_is_refused(
 def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.tar.gz"
     # All that it says; nobody has to read what would follow.
-    path.write_bytes(gzip.compress(_header("p-1/a", 3 << 30) + bytes(1 << 20)))
+    path.write_bytes(gzip.compress(header("p-1/a", 3 << 30) + bytes(1 << 20)))
     with pytest.raises(
         Refused, match=r"unpacks to more than 2 GiB \(the limit of unpacked bytes\)"
     ):
@@ -105,16 +105,16 @@ def test_more_members_than_the_limit_are_refused(
     few = 5_000
     monkeypatch.setattr(archives, "MOST_MEMBERS", few)
     tar = tmp_path / "p.tar.gz"
-    tar.write_bytes(gzip.compress(_header("p-1/a") * (few + 1), 1))
+    tar.write_bytes(gzip.compress(header("p-1/a") * (few + 1), 1))
     with pytest.raises(Refused, match=rf"has more than {few} members \(the limit of members"):
         look_at(tar)
     zipped = tmp_path / "p.zip"
-    zipped.write_bytes(_zip_of_many(few + 1))
+    zipped.write_bytes(zip_of_many(few + 1))
     with pytest.raises(Refused, match=f"has more than {few} members"):
         look_at(zipped)
 
 
-def _zip_of_many(many: int, told: int | None = None) -> bytes:
+def zip_of_many(many: int, told: int | None = None) -> bytes:
     """A zip whose directory names one empty file so often. `told`: what its end says; None = the truth."""
     told = many if told is None else told
     made = io.BytesIO()
@@ -142,7 +142,7 @@ def _refusal_with(memory: int, archive: Path) -> str:
 
 
 def test_members_that_are_not_told_are_refused_for_want_of_memory(tmp_path: Path) -> None:
-    (tmp_path / "p.zip").write_bytes(_zip_of_many(110_000, told=1))
+    (tmp_path / "p.zip").write_bytes(zip_of_many(110_000, told=1))
     refusal = _refusal_with(32 << 20, tmp_path / "p.zip")
     assert "memory for opening it" in refusal
 
@@ -151,7 +151,7 @@ def test_headers_without_end_are_refused_for_want_of_memory(tmp_path: Path) -> N
     """Extended headers are read whole by whoever reads tar."""
     size = 128 << 20
     with lzma.open(tmp_path / "p.tar.xz", "wb", preset=0) as packed:
-        packed.write(_header("p-1/x", size, tarfile.XHDTYPE))
+        packed.write(header("p-1/x", size, tarfile.XHDTYPE))
         for _ in range(size >> 24):
             packed.write(bytes(1 << 24))
     assert "memory for opening it" in _refusal_with(64 << 20, tmp_path / "p.tar.xz")
@@ -162,7 +162,7 @@ def test_looking_takes_no_longer_than_its_time(
 ) -> None:
     monkeypatch.setattr(archives, "MOST_SECONDS", 0.2)
     with gzip.open(tmp_path / "p.tar.gz", "wb", compresslevel=1) as packed:
-        packed.write(_header("p-1/a", 1 << 26) + bytes(1 << 26))
+        packed.write(header("p-1/a", 1 << 26) + bytes(1 << 26))
     with pytest.raises(Refused, match=r"more than 0.2 seconds \(the limit of time\)"):
         archives.look_at_all([str(tmp_path / "p.tar.gz")] * 200)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.hostile.yard import MEMORY, OTHER, OWN, Yard
+from tests.e2e.hostile.yard import OTHER, OWN, Yard
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,10 @@ def _peak(process: int) -> int:
 
 @dataclass(frozen=True)
 class Meal:
-    """What came of a program that took too much memory. `peak`: bytes that it said it had, last; `after`:
-    seconds between its being over the limit and its last word, 0 = it never was over."""
+    """What came of a program that took too much memory. `peak`: bytes that it said it had, last."""
 
-    state: str
     error: dict[str, Any]
     peak: int
-    after: float
     survived: bool
 
 
@@ -92,9 +89,5 @@ def eaten(yard: Yard, job: str) -> Meal:
     """The end of an `eater`'s job."""
     view = yard.service.finish(job, 60)
     lines = yard.service.lines(job)
-    files = [line.split()[1:] for line in lines if line.startswith("HAS ")]
-    over = [int(at) for size, at in files if int(size) << 20 > MEMORY]
-    after = (int(files[-1][1]) - over[0]) / 1e9 if over else 0.0
-    return Meal(
-        view["state"], view.get("error") or {}, int(files[-1][0]) << 20, after, "SURVIVED" in lines
-    )
+    *_, last = (line.split()[1] for line in lines if line.startswith("HAS "))
+    return Meal(view.get("error") or {}, int(last) << 20, "SURVIVED" in lines)
