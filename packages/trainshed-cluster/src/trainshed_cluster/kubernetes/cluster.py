@@ -202,19 +202,19 @@ class KubernetesCluster:
             taken = await self._api.attach(_path(pod), manifests.CONTAINER, stdin, TAKEN)
         except ApiFailure as failure:
             # A container that has just ended cannot be attached to; how it ended says more than the API.
-            if failure.status == 404 and await self._is_soon_over(hold.name):
+            if failure.status == 404 and await self._ends_within(_LEAVING_SECONDS, hold.name):
                 raise self._why_not_taken(hold.name, pod) from failure
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} was not given what its agent is to do: {failure}"
             ) from failure
         if not taken:
-            await self._is_soon_over(hold.name)
+            await self._ends_within(_LEAVING_SECONDS, hold.name)
             raise self._why_not_taken(hold.name, pod)
 
-    async def _is_soon_over(self, name: HoldName) -> bool:
-        """Wait a little for the end of a Pod. Returns whether it has ended."""
+    async def _ends_within(self, seconds: float, name: HoldName) -> bool:
+        """Wait for the end of a Pod. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVING_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._until(lambda: True if self._is_over(name) else None)
         return self._is_over(name)
 
@@ -271,9 +271,7 @@ class KubernetesCluster:
         if pod.is_running and pod.metadata.uid not in self._fresh:
             # Its agent has just been told to leave. Deleting a finished Pod takes effect at once; with any
             # other the kubelet cleans up first, which old kubelets do once a minute.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LEAVING_SECONDS):
-                    await self._until(lambda: True if self._is_over(name) else None)
+            await self._ends_within(_LEAVING_SECONDS, name)
         try:
             await self._delete(pod)
         except ApiFailure as failure:
@@ -331,7 +329,8 @@ class KubernetesCluster:
             is_failing = now.waiting is not None and now.waiting.reason in look.TRIED_AGAIN
             if is_failing and not failing_since:
                 failing_since = time.monotonic()
-            if failing_since and time.monotonic() - failing_since > self._pull_seconds:
+            longest = self._settings.pull_minutes * 60
+            if failing_since and time.monotonic() - failing_since > longest:
                 delay = look.delay(now)
                 raise ClusterRefused(
                     f"{delay.message if delay else 'its container does not come'}; it was tried for "
@@ -340,10 +339,6 @@ class KubernetesCluster:
             return None
 
         return await self._until(judged)
-
-    @property
-    def _pull_seconds(self) -> float:
-        return self._settings.pull_minutes * 60
 
     def _require_node_up(self, node: str) -> None:
         """Raise ClusterUnavailable if a Pod would wait for this node in vain."""
@@ -399,7 +394,8 @@ class KubernetesCluster:
                     ) from failure
                 else:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
-            if self._uid(name) != pod.metadata.uid:
+            known = self._mine.get(name)
+            if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
             return pod
 
@@ -458,14 +454,12 @@ class KubernetesCluster:
         try:
             if not pod.is_leaving:
                 await self._delete(pod)
-            async with asyncio.timeout(_GONE_SECONDS):
-                await self._until(lambda: True if self._is_over(name) else None)
         except ApiFailure as failure:
             raise ClusterUnavailable(f"{name}: {failure}") from failure
-        except TimeoutError:
+        if not await self._ends_within(_GONE_SECONDS, name):
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} does not end; its node {pod.spec.node_name} does not answer"
-            ) from None
+            )
         if name in self._ghosts:
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} was deleted by force; what ran there may live"
@@ -475,10 +469,6 @@ class KubernetesCluster:
     def _is_over(self, name: HoldName) -> bool:
         pod = self._mine.get(name)
         return pod is None or pod.is_over
-
-    def _uid(self, name: HoldName) -> str:
-        pod = self._mine.get(name)
-        return pod.metadata.uid if pod else ""
 
     async def _try_to_give_back(self, name: HoldName) -> None:
         try:
