@@ -6,30 +6,12 @@ import time
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalRefused
 from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchRejected
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.messages import AnyCall, News, Order
-
-_NAMED = 3
-"""So many nodes are named."""
-
-
-def delay_of_sending(nodes: list[str]) -> Delay:
-    """Return the delay to report while these nodes fetch content."""
-    where = _in_words(nodes)
-    return Delay(WaitReason.CONTENT, f"What the programs need is being sent to {where}")
-
-
-def _in_words(nodes: list[str]) -> str:
-    if len(nodes) == 1:
-        return f"node {nodes[0]}"
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return f"{len(nodes)} nodes ({', '.join(nodes[:_NAMED])}{more})"
-
 
 Connection = Channel[Order, News]
 Hosts = tuple[tuple[str, str], ...]

@@ -5,10 +5,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from trainshed.engines.port import EngineUnavailable, StartFailed
 from trainshed.eventloop.background import joined
@@ -31,15 +31,6 @@ from trainshed_cluster.remote.gang import (
 
 _VALID = 400 * 86400.0
 """Seconds for which a credential is valid at most; it ends with its hold anyway."""
-
-
-class PreparedAgent(Struct, frozen=True):
-    """An agent that is to be started, with its command."""
-
-    agent: AgentHandle
-    argv: Sequence[str]
-    #: The standard input of its process.
-    stdin: bytes
 
 
 class AgentStarter:
@@ -87,8 +78,8 @@ class AgentStarter:
             if hold is None:
                 name = hold_name(self._options.identity, gang.record, part)
                 hold = await self._cluster.acquire(name, gang.record.parts[part])
-            prepared = await asyncio.to_thread(self._prepared, gang.record, agents)
-            await asyncio.gather(*(self._start(started, hold) for started in prepared))
+            inputs = await asyncio.to_thread(self._inputs, gang.record, agents)
+            await asyncio.gather(*map(partial(self._start, hold), agents, inputs))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
@@ -128,21 +119,21 @@ class AgentStarter:
             "`trainshed doctor` finds"
         )
 
-    def _prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
-        """Prepare the agents' commands and documents. Blocks: certificates are made, and the agents' code may
-        have to be read. Raises EngineUnavailable."""
-        prepared: list[PreparedAgent] = []
-        for agent in agents:
-            command = self._options.command(agent.node)
-            document = messages.write_document(self._document(record, agent))
-            prepared.append(PreparedAgent(agent, command.argv, command.parcel(document)))
-        return prepared
+    def _inputs(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[bytes]:
+        """Return the standard input of each agent's process. Blocks: certificates are made, and the agents'
+        code may have to be read. Raises EngineUnavailable."""
+        return [
+            self._options.command(agent.node).parcel(
+                messages.write_document(self._document(record, agent))
+            )
+            for agent in agents
+        ]
 
-    async def _start(self, prepared: PreparedAgent, hold: Hold) -> None:
+    async def _start(self, hold: Hold, agent: AgentHandle, stdin: bytes) -> None:
         """Start an agent. Raises ClusterUnavailable."""
-        agent = prepared.agent
         try:
-            await self._cluster.start_agent(hold, agent.node, prepared.argv, prepared.stdin)
+            argv = self._options.command(agent.node).argv
+            await self._cluster.start_agent(hold, agent.node, argv, stdin)
         finally:
             agent.is_starting = False
             if not agent.is_connected:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
@@ -21,7 +22,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
-from trainshed_cluster.remote.agent_handle import AgentHandle, delay_of_sending
+from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agent_starter import AgentStarter, all_or_none
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import (
@@ -56,6 +57,8 @@ _REST_SECONDS = 600.0
 """For which nodes of one kind are held while those of another are waited for."""
 _TOLD_AFTER = 2.0
 """Seconds after which it is told that nodes are being sent content."""
+_NAMED = 3
+"""So many of them are named."""
 
 
 class SlotMaker:
@@ -69,7 +72,7 @@ class SlotMaker:
         self._nodes = agents.nodes
         self._options = agents.options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
-        self._kept = KeptHolds(agents)
+        self.kept = KeptHolds(agents)
         self._starter = AgentStarter(agents)
         self._tasks = Crew()
 
@@ -84,7 +87,7 @@ class SlotMaker:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
-        await self._kept.close()
+        await self.kept.close()
         await self._tasks.close()
 
     async def stop_preparing(self, gang: Gang) -> None:
@@ -137,7 +140,7 @@ class SlotMaker:
             ),
         )
         for part in before.parts.keys() - gang.record.parts.keys():
-            self._kept.give_back(self._kept.taken_from(gang, before, part))
+            self.kept.give_back(self.kept.taken_from(gang, before, part))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
         """Free the seats of replicas that have lost their node and wait for another: holds that become empty
@@ -149,7 +152,7 @@ class SlotMaker:
         await self._attempts.write(gang, record)
         taken = {place(seat.part, seat.request.node) for seat in record.seats if not seat.is_vacant}
         for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
-            self._kept.give_back(self._kept.taken_from(gang, record, part))
+            self.kept.give_back(self.kept.taken_from(gang, record, part))
         left = [where for where in gang.agents if where not in taken]
         for agent in [gang.agents.pop(where) for where in left]:
             self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
@@ -203,7 +206,7 @@ class SlotMaker:
             agent = gang.agents[where]
             agent.granted.update(unit.path for unit in manifest.units)
             calls.append(agent.call(messages.Provide(content=manifest)))
-        delay = delay_of_sending([gang.agents[where].node for where in by_agent])
+        delay = _sending([gang.agents[where].node for where in by_agent])
         telling = asyncio.get_running_loop().call_later(
             _TOLD_AFTER, self._attempts.report_delay, gang, delay
         )
@@ -220,11 +223,6 @@ class SlotMaker:
                 raise outcome
         self._attempts.report_delay(gang, None)
 
-    async def let_go(self, gang: Gang) -> None:
-        """Keep the holds of a gang that is over and forgotten for other attempts, or give them back. Raises
-        EngineUnavailable if they are not given back yet."""
-        await self._kept.let_go(gang)
-
     def _holds_of(self, gang: Gang) -> list[HoldName]:
         return [hold_name(self._options.identity, gang.record, part) for part in gang.record.parts]
 
@@ -234,7 +232,7 @@ class SlotMaker:
         before: set[HoldName] = set()
         while True:
             await asyncio.sleep(_ROUND)
-            known = self._kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
+            known = self.kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
             report = self._cluster.report()
             strays = (report.agents.keys() | report.idle) - known
             for name in strays & before:
@@ -295,7 +293,7 @@ class SlotMaker:
             if self._options.anywhere:
                 holds = await self._hold_anywhere(gang)
             else:
-                await self._kept.adopt(gang)
+                await self.kept.adopt(gang)
             agents = await self._with_agents(gang, holds)
             await self._get_slots(gang, agents)
         except ClusterRefused as failure:
@@ -420,6 +418,13 @@ class SlotMaker:
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
         return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
+
+
+def _sending(nodes: Sequence[str]) -> Delay:
+    """Return the delay to report while these nodes fetch content."""
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    where = f"{', '.join(nodes[:_NAMED])}{more}"
+    return Delay(WaitReason.CONTENT, f"What the programs need is being sent to {where}")
 
 
 def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
