@@ -3,9 +3,8 @@
 from typing import Any
 
 from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool, refused
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.core.tuning.records import JobDraft
 
 POOLS = "job_spec.worker_pool_specs"
 FIRST = f"{POOLS}[0]"

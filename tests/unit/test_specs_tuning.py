@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, pool, refused
+from trainshed.core.job import JobDraft
 from trainshed.core.names import Api
 from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.study.spec import Goal, Metric, Selection
-from trainshed.core.tuning.records import JobDraft, TuningSpec
+from trainshed.core.tuning.records import TuningSpec
 
 LOSS: Request = {"metricId": "loss", "goal": "MINIMIZE"}
 STUDY: Request = {

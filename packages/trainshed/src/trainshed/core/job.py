@@ -6,7 +6,7 @@ check it again.
 """
 
 import enum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -177,6 +177,17 @@ class JobSpec(Struct, frozen=True):
             if pool.position == position:
                 return pool
         raise KeyError(f"the job has no worker pool {position}")
+
+
+SpecT_co = TypeVar("SpecT_co", covariant=True)
+
+
+class JobDraft(Struct, Generic[SpecT_co], frozen=True):
+    """What a valid request to create a job or tuning job asks for; `labels` in the order given."""
+
+    spec: SpecT_co
+    display_name: str
+    labels: tuple[tuple[str, str], ...]
 
 
 class ExitRecord(Struct, frozen=True, kw_only=True):

@@ -17,13 +17,13 @@ from trainshed.api.calls.checks import Checks
 from trainshed.api.resources.jobs import add_to_job, add_to_trials, of_kind
 from trainshed.api.resources.submission import checked, new_vertex_job, store_works
 from trainshed.core.errors import Violation
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Collection
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.core.tuning.records import JobDraft, TuningJob, TuningSpec
+from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.wire.json import Resource
 
 SpecT = TypeVar("SpecT", bound=JobSpec | TuningSpec)

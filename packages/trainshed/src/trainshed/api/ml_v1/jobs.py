@@ -34,13 +34,13 @@ from trainshed.api.resources.submission import (
     store_works,
 )
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, project_number
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.syntax import read_labels
-from trainshed.core.tuning.records import JobDraft, TuningJob, TuningSpec
+from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import pool

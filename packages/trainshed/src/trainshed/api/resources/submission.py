@@ -22,7 +22,7 @@ from trainshed.core.errors import (
     Unavailable,
     Violation,
 )
-from trainshed.core.job import JobSpec, WorkerPool
+from trainshed.core.job import JobDraft, JobSpec, WorkerPool
 from trainshed.core.launch import STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, Actor, Job, Parent
@@ -38,7 +38,7 @@ from trainshed.core.specs.warnings import (
     without_gpus,
 )
 from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
-from trainshed.core.tuning.records import JobDraft, TuningJob, TuningSpec
+from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork

@@ -18,10 +18,10 @@ from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
 from trainshed.core.copies import is_pipeline, is_search
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
-from trainshed.core.job import JobSpec, WorkerPool
+from trainshed.core.job import JobDraft, JobSpec, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
-from trainshed.core.tuning.records import JobDraft, TuningSpec
+from trainshed.core.tuning.records import TuningSpec
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.binding import bind

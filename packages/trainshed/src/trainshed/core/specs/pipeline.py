@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines import ModelDraft, PipelineSpec, Task
 from trainshed.core.requests import Faults, Section
@@ -23,7 +23,7 @@ from trainshed.core.specs import syntax
 from trainshed.core.specs.input_data import read_data
 from trainshed.core.specs.tuning import read_tuning_spec
 from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
-from trainshed.core.tuning.records import JobDraft, TuningSpec
+from trainshed.core.tuning.records import TuningSpec
 from trainshed.core.units import Nanos
 
 DEFINITIONS = {

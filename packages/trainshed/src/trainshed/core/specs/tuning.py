@@ -10,12 +10,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.job import JobDraft
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
 from trainshed.core.specs.study import read_study_spec
 from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
-from trainshed.core.tuning.records import JobDraft, TuningSpec
+from trainshed.core.tuning.records import TuningSpec
 
 
 class Counts(Struct, frozen=True):

@@ -17,6 +17,7 @@ from trainshed.core.catalog import images
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     Accelerators,
+    JobDraft,
     JobSpec,
     Machine,
     Program,
@@ -31,7 +32,6 @@ from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, syntax, warnings
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 from trainshed.core.tensorboards import log_directory
-from trainshed.core.tuning.records import JobDraft
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise

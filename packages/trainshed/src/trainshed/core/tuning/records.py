@@ -3,8 +3,6 @@
 Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
 
-from typing import Generic, TypeVar
-
 from msgspec import Struct
 
 from trainshed.core.job import JobError, JobSpec
@@ -30,17 +28,6 @@ class TuningSpec(Struct, frozen=True):
     resumed: tuple[StudyUid, ...] = ()
     #: The number of this job's first trial.
     first_trial: int = 1
-
-
-SpecT_co = TypeVar("SpecT_co", bound=JobSpec | TuningSpec, covariant=True)
-
-
-class JobDraft(Struct, Generic[SpecT_co], frozen=True):
-    """What a valid request to create a job or tuning job asks for; `labels` in the order given."""
-
-    spec: SpecT_co
-    display_name: str
-    labels: tuple[tuple[str, str], ...]
 
 
 class RunningTrial(Struct, frozen=True):
