@@ -17,8 +17,8 @@ from tests.unit.specs_requests import (
     package,
     vertex,
 )
-from trainshed.core.reducers import warning_for
 from trainshed.core.runtime import REDUCERS
+from trainshed.core.specs.reducers import warning_for
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
 

@@ -1,11 +1,11 @@
 """The role of each pool of a job, and the names of its replicas (spec/program, facts/program)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from trainshed.core.catalog import images
-from trainshed.core.job import JobSpec
+from trainshed.core.job import JobSpec, WorkerPool
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, host_token
 
 WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3
@@ -49,10 +49,15 @@ def is_reducer(spec: JobSpec, pool: int) -> bool:
 
 def has_reducers(spec: JobSpec) -> bool:
     """Whether the third pool is a reduction server, which no framework may take for a parameter server."""
-    return any(
-        pool.position == PS_POOL and images.is_reduction_server(pool.program.image_uri)
-        for pool in spec.pools
-    )
+    return reducers_of(spec.pools) is not None
+
+
+def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
+    """Return the pool of reducers, if there is one."""
+    for pool in pools:
+        if pool.position == PS_POOL and images.is_reduction_server(pool.program.image_uri):
+            return pool
+    return None
 
 
 def role(spec: JobSpec, replica: ReplicaId) -> str:

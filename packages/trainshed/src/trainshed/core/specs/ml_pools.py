@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from trainshed.core import reducers
 from trainshed.core.catalog import images
 from trainshed.core.catalog.machines import (
     CUSTOM_TIER,
@@ -20,7 +19,7 @@ from trainshed.core.job import Accelerators, Disk, Machine, Program
 from trainshed.core.names import Api
 from trainshed.core.requests import Section
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
-from trainshed.core.specs import machines, syntax
+from trainshed.core.specs import machines, reducers, syntax
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 
 

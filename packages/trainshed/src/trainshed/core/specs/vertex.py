@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.core import reducers
 from trainshed.core.catalog import images
+from trainshed.core.cluster import PS_POOL, reducers_of
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     Accelerators,
@@ -26,10 +26,9 @@ from trainshed.core.job import (
     WorkerPool,
 )
 from trainshed.core.names import Api
-from trainshed.core.reducers import reducers_of
 from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
-from trainshed.core.specs import machines, syntax, warnings
+from trainshed.core.specs import machines, reducers, syntax, warnings
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
 from trainshed.core.tensorboards import log_directory
 
@@ -186,7 +185,6 @@ def _ignored(spec: Section) -> tuple[str, ...]:
 
 
 MAX_POOLS = 4
-REDUCER_POOL = 2
 
 _UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
 _NO_MACHINE = Machine("", 0, 0, 0)
@@ -220,7 +218,7 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
             continue
         pools.append(_PoolReader(pool, position, runtimes).read())
     if reducers_of(pools) is not None:
-        reducers.check_variables(sections[: REDUCER_POOL + 1])
+        reducers.check_variables(sections[: PS_POOL + 1])
     return tuple(pools)
 
 
@@ -311,7 +309,7 @@ class _PoolReader:
             spec.fault("imageUri", "The container image must be set.")
         elif not images.is_reference(uri):
             spec.fault("imageUri", f"{uri!r} {images.NO_REFERENCE}")
-        elif images.is_reduction_server(uri) and self._position != REDUCER_POOL:
+        elif images.is_reduction_server(uri) and self._position != PS_POOL:
             spec.fault("imageUri", reducers.ELSEWHERE)
         else:
             runtime = self._runtime(spec, "imageUri", uri)

@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterator
 
 from trainshed.core import secrets
 from trainshed.core.catalog.machines import RETIRED
+from trainshed.core.cluster import reducers_of
 from trainshed.core.job import Disk, WorkerPool
-from trainshed.core.reducers import reducer_warnings, reducers_of
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.machines import default_disk
+from trainshed.core.specs.reducers import reducer_warnings
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
 """Runtime families whose framework uses workers, or may: what is in a container image is not known."""

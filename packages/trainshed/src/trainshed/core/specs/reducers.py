@@ -3,17 +3,16 @@
 (`trainshed_reduction.layout`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from trainshed.core.catalog.images import is_reduction_server
+from trainshed.core.cluster import PS_POOL, reducers_of
 from trainshed.core.job import Program, WorkerPool
 from trainshed.core.requests import Section
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed_reduction import variables
 
-POOL = 2
 _SINGLE = (
     "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 "
     "will stay idle. Take it out, or give the job more workers in worker pool 1."
@@ -24,20 +23,12 @@ _PAIR = (
 )
 
 
-def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
-    """Return the pool of reducers, if there is one."""
-    for pool in pools:
-        if pool.position == POOL and is_reduction_server(pool.program.image_uri):
-            return pool
-    return None
-
-
 def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
     reducers = reducers_of(pools)
     if reducers is None:
         return ()
-    workers = [pool for pool in pools if pool.position < POOL]
+    workers = [pool for pool in pools if pool.position < PS_POOL]
     count = sum(pool.replica_count for pool in workers)
     if count == 1:
         return (_SINGLE,)
@@ -63,8 +54,8 @@ def are_ours(runtime: RuntimeChoice) -> bool:
 def program(
     runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, is_chosen: bool
 ) -> Program:
-    """Return the program of a reducer. `given`: the job says what it should run, which a notice says is not
-    used: gcloud cannot leave it out."""
+    """Return the program of a reducer. `is_chosen`: the job says what it should run, which a notice says is
+    not used: gcloud cannot leave it out."""
     if is_chosen:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
