@@ -67,17 +67,17 @@ class Running:
 _RELAYS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
+from trainshed.replica import protocol
 from trainshed.replica.endpoint import google_hosts, relay
 given = json.loads(sys.argv[2])
 doors = relay.listen('127.0.0.1', 0), relay.listen('127.0.0.1', 0)
 print(*(door.getsockname()[1] for door in doors), flush=True)
 hosts = {host: ('127.0.0.1', port) for host, port in given['hosts'].items()}
-def way():
-    return google_hosts.GoogleHosts(given['proxy'], given['trust'], hosts) if hosts else None
-secure = doors[1] if given['certificate'] else None
-line = given['identity'].encode() + b'\\n'
-tls = given['certificate'], given['service']
-relay.Relay(doors[0], given['target'], line, secure, tls[0], out=way, service=tls[1]).run()
+class Tested(relay.Relay):
+    def google(self):
+        return google_hosts.GoogleHosts(given['proxy'], given['trust'], hosts) if hosts else None
+network = protocol.Network(**given['network'])
+Tested(network, doors if network.certificate else doors[:1]).run()
 """
 
 
@@ -90,18 +90,21 @@ def running(
     hosts: Mapping[str, int] | None = None,
     trust: Path | None = None,
     proxy: str = "",
-    service: tuple[str, str] = relay.NO_SERVICE,
+    service: tuple[str, str] = ("", ""),
 ) -> Generator[Running]:
     """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed
     on. `service`: who answers for its APIs."""
     settings = {
-        "target": target,
-        "identity": identity.decode(),
-        "certificate": str(certificate or ""),
+        "network": {
+            "storage_socket": target,
+            "identity": identity.decode(),
+            "certificate": str(certificate or ""),
+            "rest_socket": service[0],
+            "grpc_socket": service[1],
+        },
         "hosts": hosts or {},
         "trust": str(trust or ""),
         "proxy": proxy,
-        "service": service,
     }
     source = str(Path(relay.__file__).parents[3])
     process = subprocess.Popen(

@@ -123,11 +123,12 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
         server.settimeout(PATIENCE)
         begin = (
             "import os, resource, sys; sys.path.insert(0, sys.argv[1])\n"
+            "from trainshed.replica import protocol\n"
             "from trainshed.replica.endpoint import relay\n"
             "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))\n"
             "listener = relay.listen('127.0.0.1', 0)\n"
             "print(listener.getsockname()[1], flush=True)\n"
-            "relay.Relay(listener, sys.argv[2]).run()"
+            "relay.Relay(protocol.Network(storage_socket=sys.argv[2]), [listener]).run()"
         )
         source = str(Path(kernel.__file__).parents[3])
         process = subprocess.Popen(
@@ -147,7 +148,7 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
             callers[-1].settimeout(PATIENCE)
             callers[-1].sendall(b"hello")
             served = first
-            while served.recv(5) != b"hello":
+            while served.makefile("rb").read(6) != b"\nhello":
                 served, _ = server.accept()
                 served.settimeout(PATIENCE)
         finally:

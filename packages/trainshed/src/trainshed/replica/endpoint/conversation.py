@@ -14,13 +14,13 @@ import re
 import select
 import socket
 import ssl
-import time
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
-from trainshed.replica.endpoint import google_hosts, messages, relay
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import google_hosts, messages
+from trainshed.replica.system import unix_sockets
 
-_KNOWN_SECONDS = 60.0
 _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -30,29 +30,6 @@ _AWAY = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"
 )
-
-
-class Backend:
-    """One of the service's processes, to which a relay connects."""
-
-    def __init__(self, target: str, preamble: bytes = b"") -> None:
-        #: Path of its Unix socket.
-        self._target = target
-        #: Line that connections to it begin with; b"" = none.
-        self._preamble = preamble
-        self._known: dict[bytes, float] = {}
-
-    def connected(self) -> socket.socket | None:
-        """Return a connection to it; None = it has been away for too long."""
-        return relay.reached(self._target, self._preamble)
-
-    def has(self, bucket: bytes) -> bool:
-        """Whether the bucket was known to be here a moment ago."""
-        return time.monotonic() < self._known.get(bucket, 0.0)
-
-    def note(self, bucket: bytes) -> None:
-        """Note that the bucket is here."""
-        self._known[bucket] = time.monotonic() + _KNOWN_SECONDS
 
 
 class _Server:
@@ -100,17 +77,16 @@ class Conversation:
     def __init__(
         self,
         client: ssl.SSLSocket,
-        buckets: Backend,
+        network: protocol.Network,
+        preamble: bytes,
         out: google_hosts.GoogleHosts | None,
-        service: Backend | None = None,
     ) -> None:
+        """`preamble`: line that connections to the bucket process begin with. `out`: the way to the real
+        hosts, None = there is none."""
         self._client = client
         self._incoming = messages.Incoming(client.recv)
-        #: The bucket process.
-        self._buckets = buckets
-        #: Answers for the service's APIs; None = they are not served.
-        self._service = service
-        #: The way to the real hosts; None = there is none.
+        self._network = network
+        self._preamble = preamble
         self._out = out
         #: Kept connections by host, or by name of our own process.
         self._servers: dict[bytes, _Server] = {}
@@ -139,36 +115,26 @@ class Conversation:
             # The body is read whoever answers, so that the client need not ask first.
             head.drop(b"expect")
             self._client.sendall(_CONTINUE)
-        if request.is_for_google:
-            return self._hand_on(request)
-        if request.is_read:
+        if request.is_read and not request.is_for_google:
             return self._read(request)
         parts: Iterable[bytes] = self._incoming.body(request.length)
-        host, sent = self._first_asked(request), head.encode()
+        host, sent, goes_out = self._first_asked(request), head.encode(), request.is_for_google
         if self._out and not request.is_storage and request.may_go_out():
             begun = list(_begun(parts))
             parts = itertools.chain(begun, parts)
-            kept = has_token(b"".join(begun)) or self._is_here(request.bucket)
-            if not kept and self._reached(request.host):
-                host, sent = request.host, request.outwards()
-        ours = host in (_BUCKETS, _SERVICE)
-        server = self._asked(host) if ours else self._servers.get(host)
+            goes_out = not (has_token(b"".join(begun)) or self._is_here(request.bucket))
+        if goes_out and self._reached(request.host):
+            host, sent = request.host, request.outwards()
+        elif request.is_for_google:
+            return self._say(_AWAY)
+        server = self._asked(host)
         if server is None:
             return self._say(_AWAY)
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
 
-    def _hand_on(self, request: "Request") -> bool:
-        """Have the real host answer, whatever its answer is."""
-        parts = self._incoming.body(request.length)
-        if not self._reached(request.host):
-            return self._say(_AWAY)
-        server = self._servers[request.host]
-        whole = _send(server, itertools.chain([request.outwards()], parts))
-        return self._pass_on(request.host, server.answer(), request) and whole
-
     def _first_asked(self, request: "Request") -> bytes:
-        return _SERVICE if request.is_api and self._service is not None else _BUCKETS
+        return _SERVICE if request.is_api and self._network.rest_socket else _BUCKETS
 
     def _read(self, request: "Request") -> bool:
         first = self._first_asked(request)
@@ -178,7 +144,7 @@ class Conversation:
         length = _length(answer, request)
         if status_of(answer) != b"404" or not (0 <= length <= _SMALL and self._out):
             return self._pass_on(first, answer, request)
-        if not request.may_go_out() or self._buckets.has(request.bucket):
+        if not request.may_go_out():
             return self._pass_on(first, answer, request)
         body = b"".join(self._servers[first].body(length))
         if not self._is_here(request.bucket):
@@ -192,8 +158,6 @@ class Conversation:
         """Whether a bucket is one of ours, as far as that is known."""
         if not bucket:
             return False
-        if self._buckets.has(bucket):
-            return True
         question = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
             bucket,
             HOSTS[0],
@@ -205,10 +169,7 @@ class Conversation:
             pass
         if answer.has_option(b"close"):
             self._drop(_BUCKETS)
-        if status_of(answer) == b"404":
-            return False
-        self._buckets.note(bucket)
-        return True
+        return status_of(answer) != b"404"
 
     def _answered(self, host: bytes, request: bytes) -> messages.Head | None:
         """Return the head of the answer to a request without a body; None = there is no answer."""
@@ -236,9 +197,9 @@ class Conversation:
             return server
         self._drop(host)
         if host == _BUCKETS:
-            made = self._buckets.connected()
+            made = unix_sockets.reached(self._network.storage_socket, self._preamble)
         elif host == _SERVICE:
-            made = self._service.connected() if self._service else None
+            made = unix_sockets.reached(self._network.rest_socket)
         else:
             made = self._out.connected(host.decode("ascii")) if self._out else None
         if made is None:

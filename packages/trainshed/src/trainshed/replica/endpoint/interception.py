@@ -10,7 +10,9 @@ import select
 import socket
 import ssl
 
-from trainshed.replica.endpoint import conversation, google_hosts, relay
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import conversation, google_hosts
+from trainshed.replica.system import unix_sockets
 
 _HANDSHAKE_SECONDS = 30.0
 
@@ -22,39 +24,27 @@ def preamble(line: bytes) -> bytes:
 
 
 class TlsFront:
-    """Serves clients over TLS, each in a thread of its own."""
+    """Serves clients over TLS."""
 
     def __init__(
-        self,
-        certificate: str,
-        buckets: conversation.Backend,
-        out: google_hosts.GoogleHosts | None = None,
-        rest: conversation.Backend | None = None,
-        grpc: conversation.Backend | None = None,
+        self, network: protocol.Network, out: google_hosts.GoogleHosts | None = None
     ) -> None:
-        """`certificate`: a PEM file with the key and the chain. If it is unusable, TLS clients are refused,
-        and the rest of the endpoint still works."""
+        """`out`: the way to the real hosts, None = there is none. If the network's certificate is unusable,
+        TLS clients are refused, and the rest of the endpoint still works."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Clients that offer both get HTTP/1.1; gRPC clients only offer HTTP/2.
-        made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
+        made.set_alpn_protocols(["http/1.1"] + ["h2"] * bool(network.grpc_socket))
         self._context: ssl.SSLContext | None = made
-        self._buckets = buckets
-        #: The way to the real hosts; None = there is none.
+        self._network = network
+        self._preamble = preamble(network.identity.encode("utf-8"))
         self._out = out
-        #: Answers for the service's REST APIs, as `grpc` does for gRPC; None = they are not served.
-        self._rest = rest
-        self._grpc = grpc
         try:
-            made.load_cert_chain(certificate)
+            made.load_cert_chain(network.certificate)
         except OSError:
             self._context = None
 
-    def enter(self, connection: socket.socket) -> None:
-        """Serve an accepted connection, which is ours from here on."""
-        if not relay.begun(self._serve, connection):
-            connection.close()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
+        """Serve an accepted connection, which is ours from here on, to its end."""
         try:
             if self._context is None:
                 raise ConnectionError("no certificate")
@@ -63,11 +53,11 @@ class TlsFront:
         except OSError:
             connection.close()
             return
-        if client.selected_alpn_protocol() == "h2" and self._grpc is not None:
-            pass_on(client, self._grpc.connected())
+        if client.selected_alpn_protocol() == "h2":
+            pass_on(client, unix_sockets.reached(self._network.grpc_socket))
             return
         client.settimeout(None)
-        conversation.Conversation(client, self._buckets, self._out, self._rest).run()
+        conversation.Conversation(client, self._network, self._preamble, self._out).run()
 
 
 _CHUNK = 64 << 10

@@ -13,9 +13,10 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from trainshed.replica import protocol
 from trainshed.replica.endpoint import peers
 from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     # of a shim slower.
     from trainshed.replica.endpoint import google_hosts, interception
 
-Service = tuple[str, str]
-
-NO_SERVICE = ("", "")
-"""The service's Unix sockets for REST and for gRPC, "" = there is none."""
-_RETRY_SECONDS = 10.0
-_RETRY_PAUSE = 0.05
 _NO_ROOM_PAUSE = 0.2
 """Seconds until a call is taken again where there were no file handles or no memory for it."""
 _PREDECESSOR_GONE = 1.0
@@ -52,7 +47,6 @@ def listen(address: str, port: int) -> socket.socket:
             break
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                listener.close()
                 raise
         time.sleep(0.005)
     listener.setblocking(False)
@@ -64,44 +58,16 @@ class Endpoint:
     again if that is killed."""
 
     def __init__(
-        self,
-        address: str,
-        port: int,
-        target: str,
-        events: loop.Loop,
-        *,
-        identity: bytes = b"",
-        certificate: str = "",
-        peers: peers.Peers | None = None,
-        proxy: str = "",
-        service: Service = NO_SERVICE,
+        self, network: protocol.Network, events: loop.Loop, peers: peers.Peers, proxy: str
     ) -> None:
-        """With a `certificate` the next port after `port` is served as well, over TLS. `proxy`: the way to
-        the real hosts. Raises OSError if a port is taken."""
-        self._listeners = [listen(address, port)]
-        if certificate:
-            try:
-                self._listeners.append(listen(address, port + 1))
-            except OSError:
-                self._listeners[0].close()
-                raise
-
-        def way_out() -> "google_hosts.GoogleHosts":
-            from trainshed.replica.endpoint import google_hosts
-
-            return google_hosts.GoogleHosts(proxy)
-
+        """With a certificate the next port after the network's is served as well, over TLS. `proxy`: the way
+        to the real hosts, "" = none. Raises OSError if a port is taken."""
+        ports = [network.storage_port, network.storage_port + 1]
+        self._listeners = [
+            listen(network.address, port) for port in (ports if network.certificate else ports[:1])
+        ]
         #: What the relay process runs.
-        self._relay = Relay(
-            self._listeners[0],
-            target,
-            identity and identity + b"\n",
-            self._listeners[1] if certificate else None,
-            certificate,
-            peers=peers,
-            out=way_out,
-            service=service,
-        )
+        self._relay = Relay(network, self._listeners, peers, proxy)
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
@@ -159,32 +125,20 @@ class Relay:
 
     def __init__(
         self,
-        listener: socket.socket,
-        target: str,
-        preamble: bytes = b"",
-        secure: socket.socket | None = None,
-        certificate: str = "",
-        *,
+        network: protocol.Network,
+        listeners: Sequence[socket.socket],
         peers: peers.Peers | None = None,
-        out: "Callable[[], google_hosts.GoogleHosts | None]" = lambda: None,
-        service: Service = NO_SERVICE,
+        proxy: str = "",
     ) -> None:
-        """`secure`: the listener of TLS connections; None = there is none."""
-        self._target = target
-        #: Line that connections to `target` begin with. For TLS clients it is a JSON object that says so.
-        self._preamble = preamble
-        #: Certificate file of the `secure` listener.
-        self._certificate = certificate
-        #: Decides who may connect; None = everybody.
+        """`listeners`: with a certificate the last of them is that of TLS connections. `peers`: decides who
+        may connect, None = everybody."""
+        self._network = network
+        #: Line that connections to the bucket process begin with.
+        self._preamble = network.identity.encode("utf-8") + b"\n"
         self._peers = peers
-        #: Makes the way to the real hosts, for requests over TLS that are not for us.
-        self._out = out
-        #: Answers for the service's APIs.
-        self._service = service
-        self._listeners = {listener.fileno(): listener}
-        self._secure = secure.fileno() if secure is not None else -1
-        if secure is not None:
-            self._listeners[self._secure] = secure
+        self._proxy = proxy
+        self._listeners = {listener.fileno(): listener for listener in listeners}
+        self._secure = listeners[-1].fileno() if network.certificate else -1
         self._tls_front: interception.TlsFront | None = None
 
     def run(self) -> None:
@@ -208,39 +162,36 @@ class Relay:
             connection.close()  # It would speak in this replica's name.
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if handle == self._secure:
-            self._opened().enter(connection)
-        elif not begun(self._serve, connection):
+        serve = self._opened().serve if handle == self._secure else self._serve
+        if not _begun(serve, connection):
             connection.close()
 
     def _serve(self, client: socket.socket) -> None:
         with client:
-            server = reached(self._target, self._preamble)
+            server = unix_sockets.reached(self._network.storage_socket, self._preamble)
             if server is None:
                 return
             with server:
-                if back := begun(_pass_on, server, client):
+                if back := _begun(_pass_on, server, client):
                     _pass_on(client, server)
                     back.join()
 
     def _opened(self) -> "interception.TlsFront":
         """Return the TLS front, made for the first TLS client because it imports large libraries."""
         if self._tls_front is None:
-            from trainshed.replica.endpoint import conversation, interception
+            from trainshed.replica.endpoint import interception
 
-            rest, grpc = (conversation.Backend(path) if path else None for path in self._service)
-            buckets = conversation.Backend(self._target, interception.preamble(self._preamble))
-            self._tls_front = interception.TlsFront(
-                self._certificate,
-                buckets,
-                self._out(),
-                rest,
-                grpc,
-            )
+            self._tls_front = interception.TlsFront(self._network, self.google())
         return self._tls_front
 
+    def google(self) -> "google_hosts.GoogleHosts":
+        """Return the way to the real hosts, for requests over TLS that are not for us."""
+        from trainshed.replica.endpoint import google_hosts
 
-def begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
+        return google_hosts.GoogleHosts(self._proxy)
+
+
+def _begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
     """Return the thread that does that work; None = no further one can be started."""
     import threading  # Only here: every module imported earlier makes each fork slower.
 
@@ -250,17 +201,6 @@ def begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.
     except RuntimeError:
         return None
     return thread
-
-
-def reached(target: str, preamble: bytes) -> socket.socket | None:
-    """Return a connection to the Unix socket of one of the service's processes; None = it has been away for
-    too long. Blocks."""
-    deadline = time.monotonic() + _RETRY_SECONDS
-    while True:
-        made = unix_sockets.connected(target, preamble)
-        if made is not None or time.monotonic() >= deadline:
-            return made
-        time.sleep(_RETRY_PAUSE)
 
 
 def _pass_on(source: socket.socket, sink: socket.socket) -> None:

@@ -74,17 +74,12 @@ class Sidecars:
         self._storage: relay.Endpoint | None = None
         network, observation = plan.network, plan.observation
         if network.storage_socket:
+            environ = plan.program.environ
             self._storage = relay.Endpoint(
-                network.address,
-                network.storage_port,
-                network.storage_socket,
+                network,
                 events,
-                identity=network.identity.encode("utf-8"),
-                certificate=network.certificate,
-                peers=peers.Peers(process, plan.isolation.users),
-                proxy=plan.program.environ.get("https_proxy")
-                or plan.program.environ.get("HTTPS_PROXY", ""),
-                service=(network.rest_socket, network.grpc_socket),
+                peers.Peers(process, plan.isolation.users),
+                environ.get("https_proxy") or environ.get("HTTPS_PROXY", ""),
             )
         self._metrics: metrics.Metrics | None = None
         if observation.watch_metrics:

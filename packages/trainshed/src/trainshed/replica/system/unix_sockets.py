@@ -6,6 +6,7 @@ The kernel takes about a hundred bytes of a path, and data directories may nest 
 import os
 import socket
 import struct
+import time
 
 from trainshed.replica.system import kernel
 
@@ -109,6 +110,20 @@ def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
         connection.close()
         return None
     return connection
+
+
+_AWAY_SECONDS = 10.0
+_RETRY_PAUSE = 0.05
+
+
+def reached(path: str, preamble: bytes = b"") -> "socket.socket | None":
+    """Return what `connected` does; None = nobody has listened there for too long. Blocks."""
+    deadline = time.monotonic() + _AWAY_SECONDS
+    while True:
+        made = connected(path, preamble)
+        if made is not None or time.monotonic() >= deadline:
+            return made
+        time.sleep(_RETRY_PAUSE)
 
 
 def connect(connection: socket.socket, path: str) -> None:
