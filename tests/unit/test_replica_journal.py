@@ -45,21 +45,15 @@ def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
         assert refused.value.cause == protocol.REFUSED_KNOWN
 
 
-@pytest.mark.parametrize("outlasts_power", [True, False])
-def test_only_what_is_read_after_a_power_cut_is_synced(
-    slot: Path, monkeypatch: pytest.MonkeyPatch, *, outlasts_power: bool
-) -> None:
-    """ADR 83: on a node nobody reads it; all else holds."""
+def test_a_start_and_its_end_are_synced(slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    claim = journal.claim(1, SHIM, outlasts_power=outlasts_power)
+    claim = journal.claim(1, SHIM)
     claim.sync()
     claim.finish(journal.lost_record("its end"))
     claim.release()
-    assert len(synced) == (2 if outlasts_power else 0)
+    assert len(synced) == 2
     assert journal.Entries(".").record(1)
-    with pytest.raises(journal.Refused):
-        journal.claim(1, SHIM, outlasts_power=outlasts_power)
 
 
 def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:

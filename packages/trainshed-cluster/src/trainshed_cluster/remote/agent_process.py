@@ -272,8 +272,6 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         processes=document.processes,
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
-        # After a power cut another agent is started, which removes this one's files.
-        outlasts_power=False,
         # The same choice as of an earlier agent here, because peers were told its addresses.
         places=document.credential.name.rpartition("/")[0],
     )

@@ -202,9 +202,6 @@ class Observation(Section):
 
     #: Directory of the log segments and of the other records.
     logs: "str"
-    #: The journal is read again after a power cut, so that it is synced. Agents on nodes never read an
-    #: earlier one's journals.
-    outlasts_power: "bool" = True
     #: Texts that never get into the log.
     masked: "Sequence[str]" = ()
     #: Seconds between two measurements of what the replica uses, its disk included; 0 = use is not measured.

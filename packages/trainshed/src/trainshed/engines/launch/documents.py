@@ -106,7 +106,6 @@ def launch_document(
         ),
         observation=protocol.Observation(
             logs=str(where.logs),
-            outlasts_power=shared.outlasts_power,
             masked=masked,
             usage_every=shared.usage_every,
             gpus=edits.gpus,

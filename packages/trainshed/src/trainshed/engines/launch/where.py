@@ -86,8 +86,6 @@ class SharedPaths(Struct, frozen=True):
     disk_enforced: bool = False
     #: Ports of the service, which programs can bind on their own address alone, also while it is away.
     kept_ports: tuple[int, ...] = ()
-    #: Slots' journals are read again after a power cut, so that they are synced, which costs each start.
-    outlasts_power: bool = True
 
 
 class Where(Struct, frozen=True):

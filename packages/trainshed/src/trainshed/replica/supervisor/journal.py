@@ -134,9 +134,7 @@ class Claim:
     """The right to run one incarnation, held until `release` or until every process that holds the lock has
     ended."""
 
-    def __init__(self, incarnation: int, lock: int, *, outlasts_power: bool = True) -> None:
-        """`outlasts_power`: as in a launch document."""
-        self._outlasts_power = outlasts_power
+    def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation
         self.lock = lock
 
@@ -147,8 +145,7 @@ class Claim:
     def sync(self) -> None:
         """Make all entries durable, above all that this incarnation starts; nothing of the program may run
         before this returns. Blocks. Raises OSError."""
-        if self._outlasts_power:
-            os.fsync(self.lock)
+        os.fsync(self.lock)
 
     def note(self, note: protocol.Message) -> None:
         """Append a note of this incarnation; it outlives this process. Raises OSError."""
@@ -173,10 +170,9 @@ class Shim(NamedTuple):
     proc: str = "/proc"
 
 
-def claim(incarnation: int, shim: Shim, *, outlasts_power: bool = True) -> Claim:
+def claim(incarnation: int, shim: Shim) -> Claim:
     """Claim the slot, the current directory, for an incarnation that never ran, for this process. Waits up to
-    `_PATIENCE` for a predecessor that ends. `outlasts_power`: as in a launch document. Raises Refused,
-    OSError (it is not recorded that it starts).
+    `_PATIENCE` for a predecessor that ends. Raises Refused, OSError (it is not recorded that it starts).
 
     The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
     the lock; a shim first takes the lock and then looks for the mark. So one of them sees the other.
@@ -202,7 +198,7 @@ def claim(incarnation: int, shim: Shim, *, outlasts_power: bool = True) -> Claim
     except (OSError, Refused):
         release(lock)
         raise
-    return Claim(incarnation, lock, outlasts_power=outlasts_power)
+    return Claim(incarnation, lock)
 
 
 def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:

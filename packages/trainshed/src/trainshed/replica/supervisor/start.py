@@ -133,9 +133,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     os.chdir(slot)
     listeners = clients.Clients(connection)
     try:
-        claim = journal.claim(
-            plan.incarnation, enclosed.identity, outlasts_power=plan.observation.outlasts_power
-        )
+        claim = journal.claim(plan.incarnation, enclosed.identity)
     except (journal.Refused, OSError) as refusal:
         listeners.send(_refusal(refusal))
         return
