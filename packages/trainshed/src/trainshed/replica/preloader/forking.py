@@ -16,7 +16,6 @@ import select
 import signal
 import socket
 import sys
-import time
 
 from trainshed.replica.preloader import START, becoming, running
 from trainshed.replica.sandbox import call_filter, users
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
 brings one) gives free memory back; in a fork those threads do that which free it."""
+_FIRST_LINE_SECONDS = 1.0
 
 
 def serve(text: str) -> None:
@@ -157,46 +157,24 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
     listener.setblocking(False)
-    #: Connections, by handle, that have not named the namespaces of their fork yet.
-    silent: "dict[int, socket.socket]" = {}
-    until = time.monotonic() + idle
     while True:
-        left = until - time.monotonic()
-        if left <= 0:
+        ready = {handle for handle, _ in poll.poll(idle * 1000)}
+        if not ready or control.fileno() in ready:
             os._exit(0)
-        ready = {handle for handle, _ in poll.poll(left * 1000 + 1)}
-        if control.fileno() in ready:
-            os._exit(0)
-        if listener.fileno() in ready:
-            connection = _accept(listener)
-            if connection is not None:
-                silent[connection.fileno()] = connection
-                poll.register(connection, select.POLLIN)
-                ready.add(connection.fileno())  # Its first line has mostly come by now.
-                until = time.monotonic() + idle
-        for handle in ready & set(silent):
-            connection = silent[handle]
-            try:
-                line, handles = unix_sockets.receive_some(connection)
-            except BlockingIOError:
-                continue
-            except OSError:
-                line, handles = b"", []
-            poll.unregister(handle)
-            del silent[handle]
-            caller = becoming.Caller(connection, line, handles)
-            if caller.has_spoken and _fork(caller) == 0:
-                return caller
-            caller.close()
-
-
-def _accept(listener: socket.socket) -> "socket.socket | None":
-    try:
-        connection, _ = listener.accept()
-    except OSError:
-        return None  # The caller is gone again.
-    connection.setblocking(True)
-    return connection
+        try:
+            connection = listener.accept()[0]
+        except OSError:
+            continue  # The caller is gone again.
+        # It sends its first line as it connects.
+        connection.settimeout(_FIRST_LINE_SECONDS)
+        try:
+            line, handles = unix_sockets.receive_beside(connection)
+        except OSError:
+            line, handles = b"", []
+        caller = becoming.Caller(connection, line, handles)
+        if caller.has_spoken and _fork(caller) == 0:
+            return caller
+        caller.close()
 
 
 def _fork(caller: becoming.Caller) -> int:
