@@ -47,8 +47,6 @@ _ANSWER = struct.Struct("QqiI")
 
 _LONGEST_ADDRESS = 128
 """Bytes of one, as the kernel takes them."""
-_CAN_BIND_SERVICE = 1 << 10
-"""The capability, as /proc tells them."""
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
@@ -166,7 +164,9 @@ class SocketCalls:
             return errno.EADDRINUSE
         if self._port and 0 <= port - self._port < PORTS and _is_wildcard(address):
             address = _as_given(address, (self._own, port))
-        if 0 < port < _first_free_port() and not _may_have_any_port(call.process):
+        if (
+            0 < port < _first_free_port()
+        ):  # The shim may bind it, and nobody gets it by the shim's rights.
             return errno.EACCES
         made = call.do(call_filter.BIND, address)
         return hidden if made is None else made
@@ -220,22 +220,6 @@ def _pidfd(process: int) -> int:
 def _first_free_port() -> int:
     text = processes.read(_FIRST_FREE_PORT).strip()
     return int(text) if text.isdigit() else 1024
-
-
-def _may_have_any_port(process: int) -> bool:
-    """Whether a process itself could bind a privileged port, because it has that capability in our user
-    namespace."""
-    if os.geteuid():
-        return True  # The kernel will judge by our rights, which do not include it.
-    for line in processes.read("/proc/%d/status" % process).splitlines():
-        if line.startswith(b"CapEff:") and int(line.split()[1], 16) & _CAN_BIND_SERVICE:
-            try:
-                return os.readlink("/proc/%d/ns/user" % process) == os.readlink(
-                    "/proc/self/ns/user"
-                )
-            except OSError:
-                return False
-    return False
 
 
 def _leader(thread: int) -> int:
