@@ -7,7 +7,7 @@ view later (`enter`). If a preloader's fork becomes the program, this process on
 It speaks with the shim, one line per message, over a socket pair that closes when it executes the program.
 Shim to main process:
 - the order, as the zygote gave it to the shim
-- `claimed`; until then nothing of the slot is touched
+- `claimed`: the slot is the shim's, and its control groups are made; until then nothing of it is touched
 - `go`: run the program
 Main process to shim:
 - `asked`, with a file handle on which the program's socket calls are asked about (`socket_calls`)
@@ -162,10 +162,10 @@ class _Beginning:
         # way to what the program is shown.
         os.umask(0o022)
         if self._is_namespaced:
-            self._groups.keep_bases()
             self._view.look()
         while self._next() != b"claimed":
             pass
+        self._groups.hold()
         program.make_directories(self._files)
         if self._is_namespaced:
             self._view.enter()
@@ -204,7 +204,6 @@ class _Beginning:
 
     def _begin(self, become: Callable[[program.Program], None]) -> None:
         """Become the program; return if a fork of a preloader is it. Raises NotRun, OSError."""
-        self._groups.hold()
         settle(self._plan, self._view.owner)
         if self._warm is not None:
             process = self._warm.run(self._program, self._groups.ways_in)

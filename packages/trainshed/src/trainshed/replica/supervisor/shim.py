@@ -46,6 +46,10 @@ class Shim:
     """The event loop around one program. Works in the slot's directory with one thread; keeps no state on
     disk but the log."""
 
+    # Both are made by `_begin`, before anything runs.
+    _transcript: segments.Transcript
+    _sidecars: sidecars.Sidecars
+
     def __init__(
         self,
         plan: protocol.LaunchDocument,
@@ -62,6 +66,7 @@ class Shim:
         self._claim = claim
         #: Process id of the program's main process, which may become a preloader's fork.
         self._main = main.process
+        self._say_to_main = main.say
         self._control = main.control
         #: Whether the main process has not become the program yet.
         self._is_beginning = True
@@ -73,8 +78,6 @@ class Shim:
         self._warden = warden
         self._shells: shells.Shells | None = None
         self._children = -1
-        self._sidecars: sidecars.Sidecars | None = None
-        self._transcript: segments.Transcript | None = None
         self._loop = loop.Loop()
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._waits_told = 0
@@ -83,6 +86,7 @@ class Shim:
         self._handed: list[int] = []
         self._failure = ""
         self._sandbox_failed = False
+        self._has_begun = False
         self._status = -1
         self._started = 0
         self._ended = 0
@@ -111,6 +115,7 @@ class Shim:
         plan = self._plan
         self._claim.describe(self._groups.directories())
         self._groups.create()
+        self._say_to_main(b"claimed")
         program.install_python(protocol.FILES, plan.program.python_template)
         mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
         self._transcript = segments.Transcript(
@@ -130,6 +135,7 @@ class Shim:
         )
         self._clients.serve(self._loop, self._obey, self._greet)
         self._claim.sync()
+        self._has_begun = True
         self._children = kernel.child_signals()
         self._loop.add(self._children, self._note_children)
         self._loop.add(self._control.fileno(), self._hear_main)
@@ -139,7 +145,6 @@ class Shim:
 
     def _serve(self) -> None:
         """Turn the loop until all of the program has ended and both pipes are at their end."""
-        assert self._transcript is not None
         while self._transcript.is_open or not self._is_alone:
             if self._failure or self._is_drained:
                 return
@@ -148,7 +153,6 @@ class Shim:
     def _drain(self) -> None:
         """Give up the pipes: no process of the replica lives, so that one which is still open is held by a
         process that escaped. They are kept until the disk takes their data."""
-        assert self._transcript is not None
         self._is_drained = not self._transcript.waits
         if not self._is_drained:
             self._loop.after(_DRAIN_SECONDS, self._drain)
@@ -173,7 +177,6 @@ class Shim:
 
     def _take(self, word: str, rest: str) -> None:
         """Handle one line from the main process."""
-        assert self._sidecars is not None
         if word == "asked" and self._handed:
             self._sidecars.take_calls(self._handed.pop(0))
         elif word == "made":
@@ -189,7 +192,6 @@ class Shim:
 
     def _go(self, made: protocol.Message) -> None:
         """Have the program run, whose view is `made`."""
-        assert self._transcript is not None and self._sidecars is not None
         at = segments.now()
         try:
             self._control.sendall(b"go\n")
@@ -249,14 +251,13 @@ class Shim:
                 continue
             if child == self._main:
                 self._note_end(status)
-            elif self._sidecars is not None:
+            else:
                 self._sidecars.reaped(child)
                 if self._shells is not None:
                     self._shells.reaped(child, status)
 
     def _note_end(self, status: int) -> None:
         """Note that the main process has ended."""
-        assert self._sidecars is not None
         if not self._started:
             self._failure = self._failure or "its main process was killed before its program ran"
         self._status, self._ended = status, segments.now()
@@ -293,17 +294,14 @@ class Shim:
 
     def output_bytes(self) -> int:
         """Return the bytes that the program has written to its outputs so far."""
-        assert self._transcript is not None
         return self._transcript.read
 
     def output_waits(self) -> bool:
         """Whether the program may have to wait for us, because the log's disk is full."""
-        assert self._transcript is not None
         return self._transcript.waits
 
     def say(self, line: str) -> None:
         """Write a line of the service's own to the program's log."""
-        assert self._transcript is not None
         self._transcript.say(line)
 
     def tell(self, message: protocol.Message) -> None:
@@ -336,10 +334,8 @@ class Shim:
     def _greet(self) -> None:
         """Tell a service that has connected the number of log lines, whether there are metrics, and all
         notes."""
-        if self._transcript is not None:
-            self._transcript.tell_again()
-        if self._sidecars is not None:
-            self._sidecars.tell_again()
+        self._transcript.tell_again()
+        self._sidecars.tell_again()
 
     def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
         word = order.get("o")
@@ -363,7 +359,6 @@ class Shim:
         self._loop.after(grace / 1e9, self._kill)
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
-        assert self._transcript is not None
         if self._transcript.waits or self._is_reaped:
             cause = (
                 "the disk that its log is written to is full or read-only; mend that and try again"
@@ -387,7 +382,7 @@ class Shim:
         """Do what a drill asks for; nothing unless the program runs."""
         if self._status >= 0 or not self._started:
             return
-        if kind == protocol.FAULT_OOM and self._sidecars is not None:
+        if kind == protocol.FAULT_OOM:
             # A memory limit below what is in use would make the kernel choose the victim; this kills the
             # right one.
             self._sidecars.memory.drill()
@@ -399,10 +394,10 @@ class Shim:
     def _end_children(self) -> None:
         """Leave no process of the replica: all have ended by now unless something went wrong."""
         self._control.close()
-        if self._sidecars is not None:
+        if self._has_begun:
             self._sidecars.program_ends()
         processes.end_descendants()
-        if self._sidecars is not None:
+        if self._has_begun:
             self._sidecars.program_ended(resource.getrusage(resource.RUSAGE_CHILDREN))
         cgroups.remove(self._groups.directories())
         # The program's handlers are done; services that ask for the state still get an answer.
@@ -414,7 +409,6 @@ class Shim:
     def _seal(self) -> protocol.Message:
         """Seal metrics and log, which come before the record and the report
         (spec/invariants#last-lines-first); return the attempt record, whose fields `ExitRecord` explains."""
-        assert self._transcript is not None and self._sidecars is not None
         self._transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
         self.insist(self._transcript.save)

@@ -144,7 +144,6 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
             raise main
         if warden is not None:
             unix_sockets.send(warden, b"%d\n" % main.process, claim.lock)
-        main.say(b"claimed")
         # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
         # before, the main process does not find it, and reports that.
         directories = [*plan.isolation.read_only, plan.isolation.image]

@@ -119,7 +119,6 @@ class ControlGroups:
         self._memory = os.path.join(limits.memory_base, name) if limits.memory_base else ""
         self._cpu = os.path.join(limits.cpu_base, name) if limits.cpu_base else ""
         self._pids = os.path.join(limits.pids_base, name) if limits.pids_base else ""
-        self._bases: "dict[str, int]" = {}
         self._inside: "list[int]" = []
 
     def directories(self) -> "list[str]":
@@ -163,26 +162,14 @@ class ControlGroups:
             except OSError:
                 continue  # The kernel has no swap accounting: there is nothing to turn off.
 
-    def keep_bases(self) -> None:
-        """Keep the bases open, for a process that will see them read-only when it calls `hold`. Raises
-        OSError."""
-        for path in self.directories():
-            base = os.path.dirname(path)
-            if base not in self._bases:
-                flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-                self._bases[base] = os.open(base, flags)
-
     def hold(self) -> None:
-        """Open the files for `enter`, for a process that will not be allowed to open them later.
-        Raises OSError."""
+        """Open the files of the groups, which are made, for `enter`: later this process will see them
+        read-only, or will not be allowed to open them. Raises OSError."""
         for path in self.directories():
             # By thread where possible: moving a process waits until every processor has noticed (a grace
             # period of some milliseconds), while moving the calling thread does not.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
-            base, own = os.path.split(path)
-            kept = self._bases.get(base)
-            where = os.path.join(own, name) if kept is not None else os.path.join(path, name)
-            self._inside.append(os.open(where, os.O_WRONLY | os.O_CLOEXEC, dir_fd=kept))
+            self._inside.append(os.open(os.path.join(path, name), os.O_WRONLY | os.O_CLOEXEC))
 
     def enter(self) -> None:
         """Move the calling process, which has one thread and has called `hold`, into the groups. Raises
