@@ -21,11 +21,8 @@ from tests.e2e.processes import children as children_of
 from tests.e2e.processes import command_line, wait_until_gone
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketSetup
-from trainshed.replica.system import kernel
 from trainshed.serve import children
 from trainshed.serve.children import BucketKeeper
-
-pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="the kernel's signal is Linux's")
 
 SPAWNED = """
 import http.client, sys, time

@@ -8,9 +8,6 @@ import pytest
 
 from trainshed.replica.endpoint import peers
 from trainshed.replica.endpoint.peers import Peers
-from trainshed.replica.system import kernel
-
-pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="only Linux says whose a connection is")
 
 
 @pytest.fixture

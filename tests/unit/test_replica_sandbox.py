@@ -45,7 +45,6 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         def works(level: str, scratch: str, files: str, hosts: str) -> str:
             return "works"
 
-        monkeypatch.setattr(kernel, "LINUX", True)
         monkeypatch.setattr(levels, "detach", detach)
         monkeypatch.setattr(levels, "_try_inside", works)
 

@@ -5,10 +5,6 @@ import sys
 
 import pytest
 
-from trainshed.replica.system import kernel
-
-pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="needs prctl")
-
 _HELPED = """
 import os, sys
 from trainshed.replica.system import kernel

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from trainshed.replica.system import kernel
 from trainshed.runtimes.confinement import (
     MOST_MEMBERS,
     MOST_MEMORY,
@@ -237,8 +236,6 @@ def _bounded() -> Generator[None]:
 def _limit_memory() -> Callable[[], None]:
     """Limit the memory of this process; return a function that undoes it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if not kernel.LINUX:
-        return lambda: None
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     wanted = pages * resource.getpagesize() + MOST_MEMORY
     if soft == resource.RLIM_INFINITY or wanted < soft:

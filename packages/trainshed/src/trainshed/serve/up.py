@@ -99,6 +99,11 @@ def command(
     --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
     environment variable such as TRAINSHED_PORT.
     """
+    if sys.platform != "linux":
+        raise click.ClickException(
+            "The service runs on Linux. On other systems start it in a container or a virtual machine "
+            "(docs/server.md), and have the commands call it: trainshed login URL."
+        )
     if stop_with_parent:
         from trainshed.replica.system import kernel
 

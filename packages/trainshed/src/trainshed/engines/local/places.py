@@ -11,14 +11,11 @@ from trainshed.engines.launch.devices import Device, choose
 from trainshed.engines.launch.where import PROGRAM_PORT
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica.sandbox import users
-from trainshed.replica.system import kernel
 
 _FIRST_ADDRESS = 127 << 24 | 64 << 16
 _ADDRESSES = 1 << 22
 """127.64.0.0/10: loopback addresses that nothing else on a machine uses."""
 
-_FIRST_PORT = 20000
-_PORT_PAIRS = 10000
 
 _FIRST_SHARED_PORT, _SHARED_PORTS = 20000, 12000
 """Below those that the kernel gives out by itself."""
@@ -62,12 +59,8 @@ def new_slots(
     made: list[Slot] = []
     for request in requests:
         endpoint = ""
-        if kernel.LINUX:
-            address = choose_address(identity, job_uid, request.replica, addresses)
-            port = PROGRAM_PORT
-        else:
-            address = "127.0.0.1"
-            port = choose_port(identity, job_uid, request.replica, ports)
+        address = choose_address(identity, job_uid, request.replica, addresses)
+        port = PROGRAM_PORT
         addresses.add(address)
         if shared and is_free is not None:
             address, endpoint = shared, address
@@ -116,14 +109,6 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
         if number & 255 not in (0, 255) and address not in used:
             return address
     raise RuntimeError("all of 127.64.0.0/10 is in use; release slots")
-
-
-def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
-    """Choose a replica's port where all share one address; its storage endpoint gets the next port."""
-    for step in _steps(identity, job_uid, replica, _PORT_PAIRS):
-        if (port := _FIRST_PORT + 2 * step) not in used:
-            return port
-    raise RuntimeError("all ports from 20000 to 39999 are in use; release slots")
 
 
 def choose_shared_port(

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 
-from trainshed.replica.system import kernel, processes
+from trainshed.replica.system import processes
 
 Address = tuple[str, int]
 
@@ -29,8 +29,7 @@ _USER_AND_INODE = struct.Struct("=12xII")
 
 
 class Peers:
-    """Recognises the processes of one replica by their connections. macOS does not tell the owner of a
-    connection: there all belong."""
+    """Recognises the processes of one replica by their connections."""
 
     def __init__(self, shim: int, users: Sequence[int] = ()) -> None:
         """`shim`: its process id in this process's /proc. `users`: (first, count) of the replica's own
@@ -41,8 +40,6 @@ class Peers:
 
     def belongs(self, connection: socket.socket) -> bool:
         """Whether the client of an accepted IPv4 connection is a process of the replica."""
-        if not kernel.LINUX:
-            return True
         try:
             # The client's end has the same two addresses in reverse.
             own, other = connection.getpeername(), connection.getsockname()

@@ -71,11 +71,10 @@ class Endpoint:
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
-        if kernel.LINUX:
-            # The relay inherits this. It runs among the program's processes, perhaps as the same user, and
-            # sees what the program must not: a process that could trace it could impersonate others and read
-            # their files.
-            kernel.forbid_inspection()
+        # The relay inherits this. It runs among the program's processes, perhaps as the same user, and sees
+        # what the program must not: a process that could trace it could impersonate others and read their
+        # files.
+        kernel.forbid_inspection()
         self._listen()
 
     def _listen(self) -> None:

@@ -61,7 +61,7 @@ class Appender:
         """Sync the file, so that it survives a power cut. Returns False if there is no room for that now
         (network file systems notice late), so that it has to be repeated. Raises OSError."""
         try:
-            getattr(os, "fdatasync", os.fsync)(self._handle)
+            os.fdatasync(self._handle)
         except OSError as error:
             if not takes_nothing(error):
                 raise

@@ -3,7 +3,7 @@ print its stacks.
 
 Progress is any output; any byte read or written by the replica's processes (`rchar` and `wchar` of proc(5):
 files and pipes, not what goes through sockets by `send`) or through its storage endpoint; or more than 0.5 %
-of one processor, since the last sample or since the last progress. Without /proc only output counts. A
+of one processor, since the last sample or since the last progress. A
 program that waits for its peers by spinning, or polls something all the time, does not count as stalled.
 
 After the limit every process is stopped, so that the stacks are of one moment and no process reacts to
@@ -186,5 +186,5 @@ def _forbid_core(process: int) -> None:
 
     try:
         resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
-    except (AttributeError, OSError, ValueError):
+    except (OSError, ValueError):
         return

@@ -95,7 +95,7 @@ class Usage:
         except OSError:
             return
         first = {"started": started, "incarnation": self._incarnation, "limit": self._limit}
-        self._write({**first, "cpus": _cpus(), "gpus": self._gpus})
+        self._write({**first, "cpus": len(os.sched_getaffinity(0)), "gpus": self._gpus})
         if self._gpus:
             try:
                 self._watch = self._watched(self._gpus)
@@ -116,8 +116,7 @@ class Usage:
         last = self._seen
         if not last:
             return
-        scale = 1024 if os.path.isdir("/proc/self") else 1
-        last["peak"] = max(self._peak, used.ru_maxrss * scale)
+        last["peak"] = max(self._peak, used.ru_maxrss * 1024)
         counted = _group_cpu(self._directories)
         last["cpu"] = self._sum(counted if counted >= 0 else used.ru_utime + used.ru_stime)
         last["last"] = True
@@ -192,11 +191,6 @@ def _reopened(path: str) -> growing_files.Appender:
     if size and os.pread(handle, 1, size - 1) != b"\n":
         file.append(b"\n")
     return file
-
-
-def _cpus() -> int:
-    ask = getattr(os, "sched_getaffinity", None)
-    return len(ask(0)) if ask is not None else os.cpu_count() or 1
 
 
 def _group_cpu(directories: "Sequence[str]") -> float:

@@ -155,7 +155,7 @@ def _be_adopted(caller: Caller) -> None:
 
 def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.socket) -> None:
     """Drop to the rights of a program that is executed; report `ready`."""
-    if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != second["processors"]:
+    if sorted(os.sched_getaffinity(0)) != second["processors"]:
         raise Cold("it may use other processors than its runtime was loaded on")
     handles = _enter(second["namespaces"], places)
     os.setsid()

@@ -129,14 +129,13 @@ def _require_forkable(known: "set[int]") -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    if kernel.LINUX:
-        names = [_thread_name(thread) for thread in os.listdir("/proc/self/task")]
-        lost = [name for name in names if name not in _KNOWING]
-        if len(lost) > 1:
-            raise Refused(
-                "their import starts %d threads that a fork would lose (%s)"
-                % (len(lost) - 1, ", ".join(sorted(set(lost))))
-            )
+    names = [_thread_name(thread) for thread in os.listdir("/proc/self/task")]
+    lost = [name for name in names if name not in _KNOWING]
+    if len(lost) > 1:
+        raise Refused(
+            "their import starts %d threads that a fork would lose (%s)"
+            % (len(lost) - 1, ", ".join(sorted(set(lost))))
+        )
 
 
 def _target(handle: int) -> str:

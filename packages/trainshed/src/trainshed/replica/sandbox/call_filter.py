@@ -57,7 +57,7 @@ def number_of(call: str) -> "int | None":
 
 def is_known() -> bool:
     """Whether this machine is supported."""
-    return kernel.LINUX and _MACHINE in _MACHINES
+    return _MACHINE in _MACHINES
 
 
 def install(*, connect: bool) -> int:

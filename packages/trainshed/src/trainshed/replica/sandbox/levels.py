@@ -2,7 +2,7 @@
 
 Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own),
 `root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a
-session of its own: macOS, hosts that forbid user namespaces).
+session of its own: hosts that forbid user namespaces).
 
 Calls come in this order: `detach`, then a fork, whose child is the first process of the namespace (a
 replica's shim); there, or in a child of that, `View.enter` (`view` module), then `drop`.
@@ -113,8 +113,6 @@ def _cause(level: str, scratch: str) -> str:
     """Return why a program cannot be started at this level now; "" = it can. Raises ProbeFailed."""
     if level == protocol.LEVEL_SESSION:
         return ""
-    if not kernel.LINUX:
-        return "only Linux has namespaces"
     if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
         return "the service does not run as root"
     try:

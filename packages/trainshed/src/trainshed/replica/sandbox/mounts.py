@@ -1,8 +1,7 @@
 """Makes the parts of a view: mounts of files and directories that are held open, the mount points for them,
 and a container image as root file system.
 
-An image is the unchanged lower layer; the program's changes go to an upper layer of its own. Runs on Python
-3.6.
+An image is the unchanged lower layer; the program's changes go to an upper layer of its own.
 """
 
 import os
@@ -71,7 +70,7 @@ class Source:
 
 
 def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
-    flags |= getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
+    flags |= os.O_PATH | os.O_CLOEXEC
     return os.open(path, flags, dir_fd=directory)
 
 

@@ -16,7 +16,6 @@ both have it, each from the line (`protocol.ordered`): an idle main process exis
 """
 
 import os
-import signal
 import socket
 from collections.abc import Callable
 from typing import NamedTuple
@@ -57,7 +56,7 @@ def enclose(
                 os._exit(0)
     except OSError as error:
         refused = error
-    number = int(os.readlink("/proc/self")) if kernel.LINUX else os.getpid()
+    number = int(os.readlink("/proc/self"))
     identity = journal.Shim(number, protocol.process_start(number))
     if refused is not None:
         return Enclosed(identity, refused, None)
@@ -102,8 +101,6 @@ def _leave_warden() -> socket.socket:
     kernel.close_all(h for h in kernel.open_handles() if h > 2 and h != ours.fileno())
     received = unix_sockets.Receiver(ours).receive_one()
     if received is None or not ours.recv(1):
-        if received is not None and not kernel.LINUX:
-            program.signal_group(int(received[0]), signal.SIGKILL)  # Orphans are not ours there.
         processes.end_descendants()
     os._exit(0)
 

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import sys
 from typing import Any
 
 
@@ -19,9 +18,6 @@ def sync_directory(path: str) -> None:
 def sync_file_system(path: str) -> None:
     """Write everything so far on the file system of `path` to the disk: one call for ten thousand files.
     Blocks. Raises OSError."""
-    if sys.platform != "linux":
-        os.sync()
-        return
     import ctypes  # Only here: few processes need it.
 
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

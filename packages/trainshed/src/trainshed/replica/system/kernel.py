@@ -1,6 +1,6 @@
 """Makes the few system calls that not every version of Python has: namespaces, mounts, process attributes.
 
-Importable everywhere; on systems other than Linux the calls raise OSError. Runs on Python 3.6.
+Runs on Python 3.6.
 """
 
 import ctypes
@@ -14,8 +14,6 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable
-
-LINUX = sys.platform.startswith("linux")
 
 _CLONE_VM = 0x00000100
 CLONE_NEWNS = 0x00020000
@@ -54,10 +52,9 @@ _LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
 
 # PyDLL keeps the interpreter's lock: these calls are short and the process has one thread.
 _libc = ctypes.PyDLL(None, use_errno=True)
-if LINUX:
-    # Looked up here, not anew in each fork.
-    for _name in ("capset", "clone", "mount", "pause", "prctl", "setns", "syscall", "unshare"):
-        getattr(_libc, _name)
+# Looked up here, not anew in each fork.
+for _name in ("capset", "clone", "mount", "pause", "prctl", "setns", "syscall", "unshare"):
+    getattr(_libc, _name)
 
 
 def _check(result: int, what: str) -> None:
@@ -67,8 +64,6 @@ def _check(result: int, what: str) -> None:
 
 
 def _call(name: str, what: str, *arguments: "Any") -> None:
-    if not LINUX:
-        raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
     _check(getattr(_libc, name)(*arguments), what)
 
 
@@ -116,8 +111,6 @@ def enter_namespace(handle: int, kind: int) -> None:
 def syscall(number: int, what: str, *arguments: "Any") -> int:
     """Make a system call for which the C library has no function. Integers are passed as C longs, bytes as
     pointers to them. Raises OSError."""
-    if not LINUX:
-        raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
     long = ctypes.c_long
     passed = [long(argument) if type(argument) is int else argument for argument in arguments]
     result: int = _libc.syscall(long(number), *passed)
@@ -218,8 +211,7 @@ def pivot_root(new_root: str) -> None:
 
 def die_with_parent(number: int) -> None:
     """Have the kernel send this signal to this process when its parent dies (not inherited by forks)."""
-    if LINUX:
-        _prctl(_PR_SET_PDEATHSIG, number)
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def help_parent(parent: int) -> None:
@@ -236,7 +228,7 @@ def help_parent(parent: int) -> None:
 def leave_keyring() -> None:
     """Join a new session keyring, without the keys of the process that started this one."""
     number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
-    if LINUX and number:
+    if number:
         try:
             syscall(number, "keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
         except OSError:
@@ -292,14 +284,12 @@ def have_capabilities(held: "Iterable[int]") -> None:
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies."""
-    if LINUX:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show of this process, at most 15 bytes."""
-    if LINUX:
-        _prctl(_PR_SET_NAME, name.encode("ascii")[:15])
+    _prctl(_PR_SET_NAME, name.encode("ascii")[:15])
 
 
 _NOTHING = ctypes.c_ulong(0)
@@ -346,8 +336,6 @@ IN_ISDIR = 0x40000000
 def inotify_handle() -> int:
     """Return a handle for inotify(7) events, to which watches can be added. Raises OSError (a user may have
     only so many)."""
-    if not LINUX:
-        raise OSError(errno.ENOSYS, "inotify: only Linux can do this")
     handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
     _check(min(handle, 0), "inotify_init1")
     return handle
@@ -381,9 +369,7 @@ def watch_handle(directory: str, mask: int) -> int:
 def open_handles() -> "list[int]":
     """Return the file handles open in this process. The one that listed them, already closed, may be among
     them."""
-    return [
-        int(name) for name in os.listdir("/proc/self/fd" if LINUX else "/dev/fd") if name.isdigit()
-    ]
+    return [int(name) for name in os.listdir("/proc/self/fd")]
 
 
 def close_all(handles: "Iterable[int]") -> None:

@@ -1,5 +1,4 @@
-"""Provides the shim's event loop, which calls handlers when handles become readable and at given times. Runs
-on Python 3.6."""
+"""Provides the shim's event loop, which calls handlers when handles become readable and at given times."""
 
 import select
 import time

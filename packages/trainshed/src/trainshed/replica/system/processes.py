@@ -2,8 +2,8 @@
 state.
 
 It ends no process but descendants of its caller. Outside the replica's process namespace, process ids are the
-outer ones. Without /proc (macOS) nearly nothing is known: lists are empty, and `resident` asks `ps`. A
-process may end between any two reads, so that no function raises because of that. Runs on Python 3.6.
+outer ones. A process may end between any two reads, so that no function raises because of that. Runs on
+Python 3.6.
 """
 
 import os
@@ -154,21 +154,7 @@ def resident(shim: int) -> "dict[int, int]":
         fields = read("/proc/%d/statm" % process).split()
         if fields:
             sizes[process] = int(fields[1]) * page
-    if sizes or os.path.isdir("/proc/self"):
-        return sizes
-    return _asked_for(shim)
-
-
-def _asked_for(shim: int) -> "dict[int, int]":
-    import subprocess  # Only here: every module imported earlier makes each fork slower.
-
-    try:
-        table = subprocess.check_output(["ps", "-axo", "pid=,ppid=,rss="])
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    rows = [tuple(map(int, line.split())) for line in table.splitlines()]
-    below = _below(shim, {pid: parent for pid, parent, _ in rows})
-    return {pid: kilobytes << 10 for pid, _, kilobytes in rows if pid in below}
+    return sizes
 
 
 def own_memory(process: int) -> int:

@@ -3,16 +3,18 @@
 The kernel takes about a hundred bytes of a path, and data directories may nest deeper. Runs on Python 3.6.
 """
 
+import contextlib
 import os
 import socket
 import struct
 import time
 
-from trainshed.replica.system import kernel
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Generator
 
 _MOST_HANDLES = 16
 _HANDLE = struct.Struct("i")
-_NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def send(connection: socket.socket, line: bytes, *handles: int) -> None:
@@ -43,7 +45,7 @@ def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
 def receive_beside(connection: socket.socket, flags: int = 0) -> "tuple[bytes, list[int]]":
     """Wait for data, then return it as `receive_some` does; b"" = the sender is gone. Raises OSError."""
     space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
-    data, ancillary, _, _ = connection.recvmsg(65536, space, flags | _NOT_INHERITED)
+    data, ancillary, _, _ = connection.recvmsg(65536, space, flags | socket.MSG_CMSG_CLOEXEC)
     return data, _handles(ancillary)
 
 
@@ -71,7 +73,7 @@ class Receiver:
         gone."""
         space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
         while True:
-            data, ancillary, _, _ = self._connection.recvmsg(65536, space, _NOT_INHERITED)
+            data, ancillary, _, _ = self._connection.recvmsg(65536, space, socket.MSG_CMSG_CLOEXEC)
             self._handles.extend(_handles(ancillary))
             if not data:
                 return []
@@ -132,33 +134,16 @@ def connect(connection: socket.socket, path: str) -> None:
         connection.connect(short)
 
 
-class reachable:  # noqa: N801 - what `with` is followed by
-    """A context with a short enough path to the same socket, valid inside the `with`. It does not change the
-    working directory."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._handle = -1
-        self._short = ""
-
-    def __enter__(self) -> str:
-        """Return the path. Raises OSError."""
-        directory, name = os.path.split(self._path)
-        if len(os.fsencode(self._path)) <= _KERNEL_LIMIT:
-            return self._path
-        if kernel.LINUX:
-            self._handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            return "/proc/self/fd/%d/%s" % (self._handle, name)
-        import tempfile  # Imported late: otherwise every replica would hold it in memory.
-
-        self._short = tempfile.mkdtemp(prefix="ts")
-        alias = os.path.join(self._short, "d")
-        os.symlink(os.path.abspath(directory), alias)
-        return os.path.join(alias, name)
-
-    def __exit__(self, *_: object) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-        if self._short:
-            os.unlink(os.path.join(self._short, "d"))
-            os.rmdir(self._short)
+@contextlib.contextmanager
+def reachable(path: str) -> "Generator[str, None, None]":
+    """Yield a short enough path to the same socket. It does not change the working directory. Raises
+    OSError."""
+    if len(os.fsencode(path)) <= _KERNEL_LIMIT:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield "/proc/self/fd/%d/%s" % (handle, name)
+    finally:
+        os.close(handle)
