@@ -16,19 +16,19 @@ from trainshed.replica.sandbox import levels
 
 _PROBE = """
 import json, sys
-from trainshed.replica.sandbox import levels
-print(json.dumps(levels.probe(sys.argv[1], sys.argv[2:])))
+from trainshed.replica import zygote
+print(json.dumps(zygote.probe(sys.argv[1], sys.argv[2:])))
 """
 
 
 def probe(scratch: Path, wanted: Sequence[str] = levels.LEVELS) -> tuple[str, dict[str, str]]:
-    """As `levels.probe`, in a process of its own: children of one in which gRPC has worked may abort when
+    """As `zygote.probe`, in a process of its own: children of one in which gRPC has worked may abort when
     they fork."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, str(scratch), *wanted], stdout=subprocess.PIPE, check=True
     )
-    level, refused = json.loads(done.stdout)
-    return level, refused
+    result = json.loads(done.stdout)
+    return result["level"], result["refused"]
 
 
 @cache

@@ -7,53 +7,39 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from trainshed.replica import protocol
-from trainshed.replica.sandbox import call_filter, levels, mounts, socket_calls
+from trainshed.replica import protocol, zygote
+from trainshed.replica.sandbox import call_filter, mounts, socket_calls
 from trainshed.replica.sandbox.mounts import user_of
+from trainshed.replica.supervisor import start
 from trainshed.replica.system import kernel
 
 _USER = protocol.LEVEL_USER
-_WANTED = (_USER, protocol.LEVEL_SESSION)
-
-
-@pytest.fixture
-def attempts(tmp_path: Path) -> Callable[[], int]:
-    """How often a level was tried, by any child."""
-    return lambda: len((tmp_path / "attempts").read_bytes())
 
 
 @pytest.fixture
 def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Let each attempt meet that; `times`: only the first few, after which the level works."""
+    """Let each attempt meet that."""
     # A child that collects what gRPC left in this process waits for ever for a thread that it does not have.
     gc.disable()
 
-    def arrange(error: BaseException | int, times: int = 1000) -> None:
-        def detach(level: str) -> None:
-            with (tmp_path / "attempts").open("ab", buffering=0) as file:
-                file.write(b"x")
-                if file.tell() > times:
-                    return
-            if isinstance(error, int):
-                os.kill(os.getpid(), error)
-            else:
+    def arrange(error: BaseException | int) -> None:
+        def enclose(*_: object) -> None:
+            if not isinstance(error, int):
                 raise error
+            os.kill(os.getpid(), error)
 
-        def works(level: str, scratch: str, files: str, hosts: str) -> str:
-            return "works"
-
-        monkeypatch.setattr(levels, "detach", detach)
-        monkeypatch.setattr(levels, "_try_inside", works)
+        monkeypatch.setattr(start, "enclose", enclose)
 
     yield arrange
     gc.enable()
 
 
-def _probe(tmp_path: Path) -> tuple[str, dict[str, str]]:
-    return levels.probe(str(tmp_path / "scratch"), _WANTED, pauses=(0.0, 0.0, 0.0))
+def _probe(tmp_path: Path) -> protocol.Message:
+    return zygote.probe(str(tmp_path / "slot"), (_USER, protocol.LEVEL_SESSION))
 
 
 _SHORTAGES = [
@@ -70,47 +56,39 @@ _SHORTAGES = [
 
 
 @pytest.mark.parametrize("shortage", _SHORTAGES, ids=repr)
-def test_a_shortage_that_passes_costs_no_level(
+def test_a_shortage_is_an_error_that_says_what_is_short(
     shortage: BaseException | int, tmp_path: Path, fail: Callable[..., None]
 ) -> None:
-    fail(shortage, times=3)
-    assert _probe(tmp_path) == (_USER, {})
-
-
-@pytest.mark.parametrize("shortage", _SHORTAGES, ids=repr)
-def test_a_shortage_that_stays_is_an_error_that_says_what_is_short(
-    shortage: BaseException | int,
-    tmp_path: Path,
-    fail: Callable[..., None],
-    attempts: Callable[[], int],
-) -> None:
+    """It may pass: no weaker level is taken because of it."""
     fail(shortage)
-    with pytest.raises(levels.ProbeFailed, match=r"isolation cannot be probed: .+at level user"):
-        _probe(tmp_path)
-    assert attempts() == 4
+    failed = _probe(tmp_path)["failed"]
+    assert failed.startswith("isolation cannot be probed: ") and failed.endswith(" (at level user)")
 
 
 @pytest.mark.parametrize(
     "refusal",
     [
         PermissionError(errno.EPERM, "unshare(0x10000000): Operation not permitted"),
-        kernel.NamespaceRefused(errno.ENOSPC, "unshare(0x10000000): No space left on device"),
         OSError(errno.ENOSYS, "mount_setattr: Function not implemented"),
         signal.SIGSYS,
     ],
     ids=repr,
 )
 def test_a_refusal_that_lasts_is_no_error(
-    refusal: BaseException | int,
-    tmp_path: Path,
-    fail: Callable[..., None],
-    attempts: Callable[[], int],
+    refusal: BaseException | int, tmp_path: Path, fail: Callable[..., None]
 ) -> None:
     fail(refusal)
-    level, refused = _probe(tmp_path)
-    assert level == protocol.LEVEL_SESSION
-    assert refused[_USER] and "short" not in refused[_USER]
-    assert attempts() == 1
+    result = _probe(tmp_path)
+    assert result["level"] == protocol.LEVEL_SESSION
+    assert result["refused"][_USER]
+
+
+def test_a_limit_of_namespaces_is_no_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its number (user_namespaces(7)), and lasts."""
+    refusal = OSError(errno.ENOSPC, "unshare(0x10000000): No space left on device")
+    monkeypatch.setattr(kernel, "_call", Mock(side_effect=refusal))
+    with pytest.raises(PermissionError):
+        kernel.unshare(kernel.CLONE_NEWUSER)
 
 
 def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(

@@ -11,7 +11,7 @@ from tests.isolation import needs_mounts
 
 _FRESH = f"""
 import ctypes, os, sys
-from trainshed.replica.sandbox import levels
+from trainshed.replica import zygote
 from trainshed.replica.system import kernel
 kernel.unshare(kernel.CLONE_NEWNS)
 kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -31,7 +31,7 @@ os.setuid({NOBODY})
 # Else its /proc is root's.
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 os.mkdir(sys.argv[1] + "/probed")
-print(levels.probe(sys.argv[1] + "/probed", ["user"]))
+print(zygote.probe(sys.argv[1] + "/probed", ["user"]))
 """
 """Asks for the level of an ordinary user where the root directory has only what every machine has."""
 
@@ -41,4 +41,4 @@ def test_a_machine_that_never_had_buckets_gives_an_ordinary_user_his_level() -> 
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o777)
         probing = [sys.executable, "-c", _FRESH, place]
-        assert subprocess.check_output(probing, text=True) == "('user', {})\n"
+        assert subprocess.check_output(probing, text=True) == ("{'level': 'user', 'refused': {}}\n")

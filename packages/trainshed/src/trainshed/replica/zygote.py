@@ -13,17 +13,20 @@ Requests come over a stream socket pair: JSON lines, each with a file handle.
 If the zygote dies, the handles of its requests are closed, which the other end sees.
 """
 
+import errno
 import gc
 import json
 import os
+import re
 import select
 import signal
 import socket
+from collections.abc import Sequence
 from typing import NoReturn
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import call_filter, levels
-from trainshed.replica.supervisor import main_process, shells, start
+from trainshed.replica.sandbox import call_filter, levels, users
+from trainshed.replica.supervisor import main_process, program, shells, start
 from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
 
 _QUIET_MS = 40
@@ -162,12 +165,112 @@ def _become(line: bytes, handle: int) -> None:
         open_autopsy(line, connection)
         return
     message = json.loads(line)
+    connection.sendall(protocol.encode(probe(message["probe"], message["levels"])))
+
+
+_PROBE_USERS = 0x7FFF0000
+_PASSING = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+)
+_WORKS = "works"
+
+
+def probe(slot: str, wanted: Sequence[str]) -> protocol.Message:
+    """Find out which levels work here, by starting a program at each in `slot`, an empty directory. Returns
+    the answer to the request. A level that fails because the machine is short of something, probably for a
+    while, ends it: a weaker one is never chosen for lack of a file handle."""
+    refused: dict[str, str] = {}
+    for level in wanted:
+        cause, passes = _cause(level, slot)
+        if passes:
+            return {"failed": "isolation cannot be probed: %s (at level %s)" % (cause, level)}
+        if not cause:
+            return {"level": level, "refused": refused}
+        refused[level] = cause
+    return {"level": "", "refused": refused}
+
+
+def _cause(level: str, slot: str) -> tuple[str, bool]:
+    """Return why no program can be started at this level, "" = one can, and whether that may pass."""
+    if level == protocol.LEVEL_SESSION:
+        return "", False
+    if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
+        return "the service does not run as root", False
+    answer, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(say, _attempt(level, slot, say).encode("utf-8", "replace"))
+        finally:
+            os._exit(0)
+    os.close(say)
+    with open(answer, encoding="utf-8") as file:
+        text = file.read()
+    _, status = os.waitpid(child, 0)
+    if not text:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        # A filter of system calls kills by SIGSYS, always. A lack of memory kills by others, and may pass.
+        return "the attempt was killed (signal %d)" % number, number != signal.SIGSYS
+    error = re.search(r"\[Errno (\d+)\]", text)
+    passes = int(error.group(1)) in _PASSING if error else "MemoryError" in text
+    return "" if text == _WORKS else text, passes
+
+
+def _attempt(level: str, slot: str, say: int) -> str:
+    """Start a program that writes a file of its own and says so; return why that failed, "" = it has."""
+
+    def write(main: program.Program) -> None:
+        main.take_rights()
+        with open("written", "w", encoding="utf-8") as file:
+            file.write("x")
+        os.write(say, _WORKS.encode())
+
+    hosts = os.path.join(slot, "hosts")
+    own = level == protocol.LEVEL_OWN
+    plan = protocol.LaunchDocument(
+        incarnation=1,
+        program=protocol.Program(argv=[], environ={}),
+        isolation=protocol.Isolation(
+            level=level,
+            hostname="probe",
+            hosts=hosts,
+            buckets=[("probe", slot)],
+            hidden=[slot],
+            users=(_PROBE_USERS, users.COUNT) if own else (),
+        ),
+        limits=protocol.Limits(),
+        network=protocol.Network(),
+        observation=protocol.Observation(logs=slot),
+    )
     try:
-        level, refused = levels.probe(message["probe"], message["levels"])
-    except levels.ProbeFailed as failure:
-        connection.sendall(protocol.encode({"failed": str(failure)}))
-    else:
-        connection.sendall(protocol.encode({"level": level, "refused": refused}))
+        os.makedirs(slot, exist_ok=True)
+        with open(hosts, "w", encoding="utf-8") as file:
+            file.write("127.0.0.1 localhost\n")
+        enclosed = start.enclose(level, write)
+        if isinstance(enclosed.main, OSError):
+            raise enclosed.main
+        _have_become(enclosed.main, protocol.encode({"slot": slot, "plan": plan.to_message()}))
+    except (OSError, MemoryError) as error:
+        return str(error) or repr(error)
+    return ""
+
+
+def _have_become(main: main_process.MainProcess, order: bytes) -> None:
+    """Give a main process its order, and wait until it has become what it is to be. Raises OSError."""
+    for line in (order.rstrip(b"\n"), b"claimed", b"go"):
+        main.say(line)
+    lines = b""
+    # Handles of what it asks about socket calls are closed so.
+    while data := main.control.recv(4096):
+        lines += data
+    for line in lines.splitlines():
+        if line.startswith(b"failed "):
+            raise OSError(line.partition(b" ")[2].decode("utf-8", "replace"))
 
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:
@@ -198,16 +301,7 @@ def _attend(main: main_process.MainProcess, order: bytes, connection: socket.soc
     """Have the main process become the shell, and tell of its end; hang it up if the other end is closed.
     Raises OSError."""
     children = kernel.child_signals()
-    for line in (order, b"claimed", b"go"):
-        main.say(line)
-    lines = b""
-    while data := main.control.recv(
-        4096
-    ):  # Handles of what it asks about socket calls are closed so.
-        lines += data
-    for line in lines.splitlines():
-        if line.startswith(b"failed "):
-            raise OSError(line.partition(b" ")[2].decode("utf-8", "replace"))
+    _have_become(main, order)
     poll = select.poll()
     poll.register(children, select.POLLIN)
     poll.register(connection, 0)  # Tells that the other end is closed all the same.

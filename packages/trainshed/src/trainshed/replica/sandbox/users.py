@@ -49,7 +49,10 @@ class Users:
                 opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
         except OSError as error:
             kernel.close_all(opened)
-            raise _refusal(error) from None
+            what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
+            # Its limit has the number of a full disk, but lasts.
+            number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
+            raise OSError(number, what % error.strerror) from None
         finally:
             if child:
                 os.kill(child, signal.SIGKILL)
@@ -108,14 +111,6 @@ class Users:
     def give(self, path: str) -> None:
         """Have `path` itself belong to root of the namespace, on the disk as well."""
         os.chown(path, self.first, self.first)
-
-
-def _refusal(error: OSError) -> OSError:
-    """Why there is no user namespace."""
-    what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
-    if error.errno == errno.ENOSPC:
-        return kernel.NamespaceRefused(error.errno, what)
-    return OSError(error.errno, "%s (%s)" % (what, error.strerror))
 
 
 def enter(handle: int) -> None:

@@ -75,18 +75,13 @@ def _bytes(path: "str | None") -> "bytes | None":
     return None if path is None else path.encode(_ENCODING, "surrogateescape")
 
 
-class NamespaceRefused(OSError):
-    """The limit of namespaces of a kind is reached, most likely because none are allowed here
-    (`user.max_*_namespaces`). The error number is that of a full disk, but this condition lasts."""
-
-
 def unshare(flags: int) -> None:
     """Move this process into new namespaces. Raises OSError."""
     try:
         _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise NamespaceRefused(error.errno, error.strerror) from None
+        if error.errno == errno.ENOSPC:  # The number of a full disk, but this lasts.
+            raise OSError(errno.EPERM, "user.max_*_namespaces allows none") from None
         raise
 
 
