@@ -32,24 +32,26 @@ def life() -> Life:
 
 
 def test_the_names_are_those_that_shims_give() -> None:
-    names = {disk.NEARLY_FULL, disk.FULL, disk.NO_ROOM, disk.ROOM_AGAIN}
+    names = {disk.NEARLY_FULL, disk.NO_ROOM, disk.ROOM_AGAIN}
     assert names | {disk.LOG_WAITS, disk.LOG_GOES_ON, disk.EXCEEDED} == notes.DISK_NOTES
     assert (disk.NO_ROOM, disk.ROOM_AGAIN) == (NO_ROOM, ROOM_AGAIN)
 
 
 def test_files_that_are_too_many_are_told_of_their_replica(life: Life) -> None:
-    life.see(seen(disk.NEARLY_FULL, "91 GB", WORKER), seen(disk.FULL, "104 GB"))
+    life.see(seen(disk.NEARLY_FULL, "91 GB", WORKER), seen(disk.NEARLY_FULL, "104 GB"))
     assert told(life) == ["workerpool1-0: 91 GB", "workerpool0-0: 104 GB"]
     entry = life.told[-1]
     assert (entry.kind, entry.at) == ("disk_warning", CREATED + SECOND)
-    assert entry.details["note"] == disk.FULL
+    assert entry.details["note"] == disk.NEARLY_FULL
     assert (entry.details["replica"], entry.details["node"]) == ("workerpool0-0", "a")
     assert life.job.state is JobState.RUNNING
 
 
 def test_a_restarted_replica_tells_nothing_that_is_known(life: Life) -> None:
     life.see(seen(NO_ROOM)).loses(PRIMARY, "its shim was killed")
-    life.see(seen(NO_ROOM, incarnation=2), seen(disk.FULL, "104 GB", number=2, incarnation=2))
+    life.see(
+        seen(NO_ROOM, incarnation=2), seen(disk.NEARLY_FULL, "104 GB", number=2, incarnation=2)
+    )
     assert told(life) == ["Node a: it is full.", "workerpool0-0: 104 GB"]
     life.up().exits(PRIMARY, 139).up()
     life.see(msgspec.structs.replace(seen(NO_ROOM), attempt=2))

@@ -9,7 +9,7 @@ from tests.contract.runtimes.rootfs import image_root
 from trainshed.core.launch import Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted
 from trainshed.core.names import JobUid
-from trainshed.replica.observe.disk import EXCEEDED, FULL
+from trainshed.replica.observe.disk import EXCEEDED, NEARLY_FULL
 
 _LIMIT = 10 << 20
 
@@ -21,7 +21,7 @@ def noted(house: House, uid: JobUid) -> list[str]:
 
 async def fills_up(house: House, uid: JobUid) -> None:
     """It does so while its program runs."""
-    await house.until(lambda: FULL in noted(house, uid))
+    await house.until(lambda: NEARLY_FULL in noted(house, uid))
     assert not any(isinstance(e, ReplicaExited) for e in house.seen(uid))
 
 
@@ -55,4 +55,4 @@ async def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
     ]
     await fills_up(house, writes)
     await house.exit(reads)
-    assert FULL not in noted(house, reads)
+    assert NEARLY_FULL not in noted(house, reads)

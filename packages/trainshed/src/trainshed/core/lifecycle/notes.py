@@ -93,7 +93,6 @@ ROOM_AGAIN: Final = "disk_room_again"
 DISK_NOTES: Final = frozenset(
     {
         "disk_nearly_full",
-        "disk_full",
         "disk_exceeded",
         NO_ROOM,
         ROOM_AGAIN,

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from trainshed.replica.system import loop, trees
 
 NEARLY_FULL = "disk_nearly_full"
-"""Name of the note that its files take nine tenths of the disk that was asked for."""
-FULL = "disk_full"
-"""Name of the note that its files take all of that disk."""
+"""Name of the note that its files take nine tenths of the disk that was asked for, or more."""
 EXCEEDED = "disk_exceeded"
 """Name of the note that its files take more than that disk, for which the replica is ended."""
 NO_ROOM = "disk_no_room"
@@ -88,7 +86,7 @@ class Disk:
         #: Returns (free for programs, in all) bytes of a path's file system.
         self._free_space = free_space or _free_space_of
         self._extent: trees.TreeSize | None = None
-        self._tenths_told = 0
+        self._is_nearly_full = False
         self._notes_left = _MOST_NOTES
         self._is_short = self._is_running = False
 
@@ -148,7 +146,6 @@ class Disk:
             self._see_size()
 
     def _see_size(self) -> None:
-        tenths = self.used * 10 // self._limit if self._limit else 0
         used, limit = _gigabytes(self.used), _gigabytes(self._limit)
         advice = "Delete what is not needed, or ask for a larger one (bootDiskSizeGb)."
         if self._end is not None and self._is_running and self.used > self._limit:
@@ -156,19 +153,13 @@ class Disk:
             text = "its files take %s, and its disk has %s: it is ended. %s" % (used, limit, advice)
             self._note(EXCEEDED, True, text)
             end()
-        elif tenths >= 10 > self._tenths_told:
-            self._tell(
-                FULL,
-                "its files take %s, and its disk has %s: on the public service writes would fail by now. %s"
-                % (used, limit, advice),
-            )
-        elif tenths == 9 > self._tenths_told:
+        elif 0 < self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
+            self._is_nearly_full = True
             self._tell(
                 NEARLY_FULL,
                 "its files take %s of the %s of its disk: on the public service writes fail once it is "
                 "full. %s" % (used, limit, advice),
             )
-        self._tenths_told = max(self._tenths_told, tenths)
 
     def _see_room(self) -> None:
         try:
