@@ -27,36 +27,18 @@ FILE = "metrics.jsonl"
 
 _MOST_NOTICES = 20
 _REMEMBERED_LINES = 1000
-_SHORT_LINE = 1000
-"""Bytes; a longer line, which may be of megabytes, is remembered by its hash."""
 _REMEMBERED_VALUES = 20000
 _READ_BACK = 1 << 20
 _MOST_BYTES = 64 << 20
 """Of `metrics.jsonl`, from which on nothing more is taken down: some 800,000 measurements."""
 
 
-class _Recent:
-    """A mapping that remembers at least the last `most` keys that were put or read, and at most twice as
-    many."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._new: dict[Any, Any] = {}
-        self._old: dict[Any, Any] = {}
-
-    def get(self, key: Any) -> Any:
-        """Return a key's value; None if it was never put, or too long ago."""
-        value = self._new.get(key)
-        if value is None:
-            value = self._old.get(key)
-            if value is not None:
-                self.put(key, value)
-        return value
-
-    def put(self, key: Any, value: Any) -> None:
-        self._new[key] = value
-        if len(self._new) > self.most:
-            self._old, self._new = self._new, {}
+def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Put an entry, and drop the oldest one if there are more than `most`."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 class Metrics:
@@ -82,8 +64,10 @@ class Metrics:
         #: Repeats writes that found a full disk; until they succeed nothing more is stored.
         self._retries = retries
         self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
-        self._seen = _Recent(_REMEMBERED_LINES)
-        self._values = _Recent(_REMEMBERED_VALUES)
+        #: Hashes of the newest lines that were read.
+        self._seen: dict[int, bool] = {}
+        #: The newest time and value by tag and step.
+        self._values: dict[tuple[str, int], tuple[int, float]] = {}
         self._notices: set[str] = set()
         self._left_out = 0
         self._size = 0
@@ -143,7 +127,7 @@ class Metrics:
                 # The beginning of the block may be half a line, and a power cut may leave torn ones.
                 continue
             for tag, value in entry.get("values", {}).items():
-                self._values.put((tag, entry["step"]), (entry["at"], value))
+                self._store((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
         return growing_files.Appender(handle)
 
@@ -163,20 +147,19 @@ class Metrics:
         except file_watcher.Changing:
             return False
         lines = data.split(b"\n")
-        self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
+        most = max(_REMEMBERED_LINES, 2 * len(lines))
         for number, line in enumerate(lines, 1):
-            known: Any = line if len(line) <= _SHORT_LINE else (len(line), hash(line))
-            if line.strip() and self._seen.get(known) is None:
-                try:
-                    report = Report(line)
-                except NoMetric:
-                    if number == len(lines) and not last:
-                        break  # The line is still being written.
-                    self._seen.put(known, True)
-                    self._notice_line(line)
-                    continue
-                self._seen.put(known, True)
+            if not line.strip() or hash(line) in self._seen:
+                continue
+            try:
+                report = Report(line)
+            except NoMetric:
+                if number == len(lines) and not last:
+                    break  # The line is still being written.
+                self._notice_line(line)
+            else:
                 self._take(report, left_by)
+            _remember(self._seen, hash(line), True, most)
         if self._size > size:
             self.tell_again()
         return True
@@ -194,7 +177,7 @@ class Metrics:
         at = log.now() if report.at is None else report.at
         values: dict[str, float] = {}
         for tag, value in report.values.items():
-            before: tuple[int, float] | None = self._values.get((tag, report.step))
+            before = self._values.get((tag, report.step))
             if before is not None:
                 # A measurement left by an earlier incarnation may be superseded already; a new one supersedes
                 # others, whatever its time.
@@ -213,7 +196,7 @@ class Metrics:
             return
         if values:
             for tag, value in values.items():
-                self._values.put((tag, report.step), (at, value))
+                self._store((tag, report.step), (at, value))
             self._append(
                 {
                     "at": at,
@@ -223,6 +206,9 @@ class Metrics:
                 }
             )
             self._taken = True
+
+    def _store(self, key: tuple[str, int], value: tuple[int, float]) -> None:
+        _remember(self._values, key, value, _REMEMBERED_VALUES)
 
     def _append(self, entry: dict[str, Any]) -> None:
         data = json.dumps(entry).encode("utf-8") + b"\n"
