@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from trainshed.replica import protocol
 from trainshed.replica.observe import usage
 from trainshed.replica.system import processes
 from trainshed.replica.system.loop import Loop
@@ -87,14 +88,19 @@ class Look:
         self.path = logs / usage.FILE
         self.loop = Loop()
         self.usage = usage.Usage(
-            str(logs),
-            1,
-            every=0.01,
-            limit=512 * MIB,
-            gpus=(),
-            directories=[str(group) for group in groups],
-            shim=shim,
-            events=self.loop,
+            protocol.LaunchDocument.from_message(
+                {
+                    "incarnation": 1,
+                    "argv": [],
+                    "environ": {},
+                    "logs": str(logs),
+                    "usage_every": 0.01,
+                    "memory_limit": 512 * MIB,
+                }
+            ),
+            [str(group) for group in groups],
+            shim,
+            self.loop,
         )
 
     def entries(self) -> list[dict[str, Any]]:

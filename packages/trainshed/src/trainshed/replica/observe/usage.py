@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files
 from trainshed.replica.observe import segments as log
 from trainshed.replica.system import kernel, loop, processes
@@ -50,55 +51,49 @@ class Usage:
 
     def __init__(
         self,
-        logs: str,
-        incarnation: int,
-        *,
-        every: float,
-        limit: int,
-        gpus: "Sequence[str]",
-        directories: "Sequence[str]",
+        plan: protocol.LaunchDocument,
+        directories: Sequence[str],
         shim: int,
         events: loop.Loop,
-        disk: "Callable[[], int]" = lambda: 0,
-        watch: "Callable[[Sequence[str]], GpuWatcher] | None" = None,
+        disk: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Opens no file. `logs`: the directory of the replica's log."""
-        self._path = os.path.join(logs, FILE)
-        self._file: "growing_files.Appender | None" = None
-        self._incarnation = incarnation
+        """Opens no file. `directories`: of its control groups. `shim`: the process id below which its
+        processes are. `disk`: returns how many bytes its files take (`Disk.used`)."""
+        self._file: growing_files.Appender | None = None
+        self._plan = plan
         #: Seconds between two measurements.
-        self._every = every
-        #: Its memory limit in bytes; 0 = none.
-        self._limit = limit
-        #: Uuids of its GPUs.
-        self._gpus = list(gpus)
-        #: Directories of its control groups.
-        self._directories = list(directories)
+        self._every = plan.observation.usage_every
+        self._directories = directories
         self._shim = shim
         self._events = events
-        #: Returns how many bytes its files take (`Disk.used`).
         self._disk = disk
-        #: Makes the watcher of its GPUs.
-        self._watched = watch or GpuWatcher
-        self._watch: "GpuWatcher | None" = None
-        self._first = [min(every, pause) for pause in _FIRST]
+        self._watch: GpuWatcher | None = None
+        self._first = [min(self._every, pause) for pause in _FIRST]
         self._begun = self._written = 0.0
         self._cpu = 0.0
         self._peak = 0
-        self._seen: "Entry" = {}
+        self._seen: Entry = {}
 
     def begin(self, started: int) -> None:
         """Measure from now on the program that started at that moment (ns)."""
         self._begun = time.monotonic()
+        observation = self._plan.observation
         try:
-            self._file = _reopened(self._path)
+            self._file = _reopened(os.path.join(observation.logs, FILE))
         except OSError:
             return
-        first = {"started": started, "incarnation": self._incarnation, "limit": self._limit}
-        self._write({**first, "cpus": len(os.sched_getaffinity(0)), "gpus": self._gpus})
-        if self._gpus:
+        self._write(
+            {
+                "started": started,
+                "incarnation": self._plan.incarnation,
+                "limit": self._plan.limits.memory_limit,
+                "cpus": len(os.sched_getaffinity(0)),
+                "gpus": list(observation.gpus),
+            }
+        )
+        if observation.gpus:
             try:
-                self._watch = self._watched(self._gpus)
+                self._watch = GpuWatcher(observation.gpus)
             except OSError:
                 # The helper cannot be forked, for example because the program's namespace has ended already.
                 pass
@@ -110,7 +105,7 @@ class Usage:
             self._note(processes=0, memory=0)
         self._end_watch()
 
-    def seal(self, used: "Any") -> None:
+    def seal(self, used: Any) -> None:
         """Write the last line. `used`: resources of all processes that the shim reaped
         (`resource.getrusage`). The control groups are still there."""
         last = self._seen
@@ -137,7 +132,7 @@ class Usage:
             self._write(self._seen)
         self._look_after(time.process_time() - begin)
 
-    def _write(self, entry: "Entry") -> None:
+    def _write(self, entry: Entry) -> None:
         """Append a line. While the disk is full, lines are dropped, except the first that did not fit."""
         if self._file is None:
             return
@@ -193,7 +188,7 @@ def _reopened(path: str) -> growing_files.Appender:
     return file
 
 
-def _group_cpu(directories: "Sequence[str]") -> float:
+def _group_cpu(directories: Sequence[str]) -> float:
     """Return the seconds of processor time of everything that was ever in a group; -1 if no group counts
     it."""
     for directory in directories:
@@ -206,7 +201,7 @@ def _group_cpu(directories: "Sequence[str]") -> float:
     return -1.0
 
 
-def _group_memory(directories: "Sequence[str]") -> int:
+def _group_memory(directories: Sequence[str]) -> int:
     """Return the bytes that a group has in use, without cached files; -1 if no group counts them."""
     for directory in directories:
         for name in ("memory.current", "memory.usage_in_bytes"):
@@ -266,9 +261,9 @@ class _Memory(ctypes.Structure):
 class Library:
     """The NVML library, initialised for the GPUs with these `uuids`, including parts of GPUs."""
 
-    def __init__(self, uuids: Sequence[str], loaded: Any = None) -> None:
-        """`loaded`: an object with its functions, None = load the library. Raises NoDriver."""
-        self._calls = _load() if loaded is None else loaded
+    def __init__(self, uuids: Sequence[str]) -> None:
+        """Raises NoDriver."""
+        self._calls = _load()
         if self._calls.nvmlInit_v2() != 0:
             raise NoDriver("the driver does not answer")
         self._handles = [self._handle(uuid) for uuid in uuids]
@@ -323,9 +318,7 @@ class GpuSums:
 class GpuWatcher:
     """The helper process and its results. It is created after the program has started; `close` ends it."""
 
-    def __init__(
-        self, uuids: Sequence[str], library: Callable[[Sequence[str]], Library] = Library
-    ) -> None:
+    def __init__(self, uuids: Sequence[str]) -> None:
         """Raises OSError if the helper cannot be forked."""
         import mmap  # Imported late: every module that is imported before makes every fork slower.
 
@@ -338,7 +331,7 @@ class GpuWatcher:
                 kernel.help_parent(parent)
                 kernel.name_process("ts-gpus")
                 kernel.close_all(handle for handle in kernel.open_handles() if handle > 2)
-                _observe(library(uuids), self._cells)
+                _observe(Library(uuids), self._cells)
             finally:
                 os._exit(0)
 

@@ -114,15 +114,11 @@ class Sidecars:
             )
         if observation.usage_every > 0:
             self._usage = usage.Usage(
-                observation.logs,
-                plan.incarnation,
-                every=observation.usage_every,
-                limit=plan.limits.memory_limit,
-                gpus=observation.gpus,
-                directories=groups.directories(),
-                shim=process,
-                events=events,
-                disk=lambda: self._disk.used if self._disk is not None else 0,
+                plan,
+                groups.directories(),
+                process,
+                events,
+                lambda: self._disk.used if self._disk is not None else 0,
             )
 
     def program_started(self, at: int) -> None:
