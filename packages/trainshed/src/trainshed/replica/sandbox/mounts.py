@@ -130,11 +130,6 @@ def outermost(directories: "list[str]") -> "list[str]":
     return points
 
 
-def innermost(directories: "list[str]", path: str) -> str:
-    """Return the last of the directories on the way to `path`; "" = none of them is."""
-    return max((outer for outer in directories if holds(outer, [path])), key=len, default="")
-
-
 def holds(directory: str, places: "list[str]") -> bool:
     """Whether one of the places lies in a directory."""
     inside = directory + "/"

@@ -82,13 +82,6 @@ class View:
             self._mounts += self._root_mounts()
             ways = {*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()}
             self._hidden = sorted(filter(mounts.is_directory, ways))
-            # What lies in another is shown with that, unless something between them is hidden.
-            covers = [*self._hidden, *self._read_only]
-            self._read_only = [
-                path
-                for path in self._read_only
-                if path in self._hidden or mounts.innermost(covers, path) not in self._read_only
-            ]
 
     def enter(self) -> None:
         """Give this process, and everything that it starts, the view, after `look`. Raises OSError."""
