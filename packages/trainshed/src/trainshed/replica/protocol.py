@@ -29,6 +29,7 @@ the program's directory) likewise.
 """
 
 import json
+from functools import lru_cache
 
 from trainshed.replica.system import processes
 
@@ -313,19 +314,16 @@ def is_process(pid: int, start: int, proc: str = "/proc") -> bool:
     return process_start(pid, proc) == start > 0
 
 
+@lru_cache(maxsize=None)
 def _boot() -> int:
     """Return a number of the machine's boot, since process ids and ticks recur after another one; 0 = the
     system does not tell."""
-    if not _boots:
-        try:
-            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-                _boots.append(int(file.read().replace(b"-", b"")[:12], 16))
-        except (OSError, ValueError):
-            _boots.append(0)
-    return _boots[0]
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return int(file.read().replace(b"-", b"")[:12], 16)
+    except (OSError, ValueError):
+        return 0
 
 
 _TICKS = 64
 """Bits that the ticks have room in."""
-_boots: "list[int]" = []
-"""What was read of it: one, or none yet."""

@@ -5,6 +5,7 @@ TensorFlow's client sends contradictory lengths, which servers refuse; they are 
 """
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 
@@ -157,18 +158,16 @@ def _name(field: bytes) -> bytes:
 _LINGER = 2.0
 
 
-def hang_up(connection: socket.socket) -> None:
+def hang_up(connection: ssl.SSLSocket) -> None:
     """Close a connection after its last answer. Input is still read for a moment, because a client that
     writes into a closed connection may not read the answer. Blocks for seconds at most."""
     deadline = time.monotonic() + _LINGER
     try:
         connection.settimeout(_LINGER)
-        unwrap = getattr(connection, "unwrap", None)
-        if unwrap is not None:
-            try:
-                unwrap()
-            except (OSError, ValueError):
-                pass  # It went on sending, or was gone before.
+        try:
+            connection.unwrap()
+        except (OSError, ValueError):
+            pass  # It went on sending, or was gone before.
         socket.socket.shutdown(connection, socket.SHUT_WR)
         while time.monotonic() < deadline and socket.socket.recv(connection, 1 << 16):
             pass

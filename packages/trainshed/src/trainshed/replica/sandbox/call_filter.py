@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import struct
+from functools import lru_cache
 
 from trainshed.replica.system import kernel, processes
 
@@ -81,15 +82,10 @@ def install(*, connect: bool) -> int:
     return handle
 
 
-_codes: "dict[bool, ctypes.Array[ctypes.c_char]]" = {}
-"""What was made of them, by `connect`."""
-
-
+@lru_cache(maxsize=None)
 def _code(connect: bool) -> "ctypes.Array[ctypes.c_char]":
-    if connect not in _codes:
-        code = _assembled(_steps(_MACHINE, connect=connect))
-        _codes[connect] = ctypes.create_string_buffer(code, len(code))
-    return _codes[connect]
+    code = _assembled(_steps(_MACHINE, connect=connect))
+    return ctypes.create_string_buffer(code, len(code))
 
 
 def prepare() -> None:
@@ -100,19 +96,10 @@ def prepare() -> None:
         can_take_part()
 
 
-_take_part: "list[bool]" = []
-"""What was found out of it: one answer, or none yet."""
-
-
+@lru_cache(maxsize=None)
 def can_take_part() -> bool:
     """Whether a supervisor of the same user may duplicate another process's handle, as far as that can be
     known beforehand."""
-    if not _take_part:
-        _take_part.append(_takes_part())
-    return _take_part[0]
-
-
-def _takes_part() -> bool:
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False

@@ -150,17 +150,14 @@ class ControlGroups:
             kernel.write(os.path.join(self._pids, "pids.max"), str(limits.pids_limit))
 
     def _limit_memory(self, limit: int) -> None:
+        names, swap = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), str(limit)
         if _is_v2(self._memory):
-            kernel.write(os.path.join(self._memory, "memory.max"), str(limit))
-            optional: "tuple[tuple[str, str], ...]" = (("memory.swap.max", "0"),)
-        else:
-            kernel.write(os.path.join(self._memory, "memory.limit_in_bytes"), str(limit))
-            optional = (("memory.memsw.limit_in_bytes", str(limit)),)
-        for name, text in optional:
-            try:
-                kernel.write(os.path.join(self._memory, name), text)
-            except OSError:
-                continue  # The kernel has no swap accounting: there is nothing to turn off.
+            names, swap = ("memory.max", "memory.swap.max"), "0"
+        kernel.write(os.path.join(self._memory, names[0]), str(limit))
+        try:
+            kernel.write(os.path.join(self._memory, names[1]), swap)
+        except OSError:
+            pass  # The kernel has no swap accounting: there is nothing to turn off.
 
     def hold(self) -> None:
         """Open the files of the groups, which are made, for `enter`: later this process will see them
