@@ -5,6 +5,7 @@ It looks a few times a second, and less often where that takes long. The program
 directory by anything: no link is followed, and only a plain file without other hard links is read.
 """
 
+import contextlib
 import errno
 import os
 import stat
@@ -65,44 +66,34 @@ class FileWatcher:
     def read(self) -> bytes:
         """Return the file's whole content at one moment; b"" if it does not exist. Raises Unreadable,
         Changing."""
+        # O_NONBLOCK: never wait for the writer of a pipe.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             directory = self._open_directory()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise Unreadable("its directory cannot be opened (%s)" % error.strerror) from error
-        try:
-            # O_NONBLOCK: never wait for the writer of a pipe.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            handle = os.open(self._name, flags, dir_fd=directory)
+            try:
+                handle = os.open(self._name, flags, dir_fd=directory)
+            finally:
+                os.close(directory)
+            try:
+                data = _content(handle)
+            finally:
+                os.close(handle)
         except FileNotFoundError:
             return b""
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise Unreadable("it is a link; write the file itself") from error
-            raise Unreadable("it cannot be opened (%s)" % error.strerror) from error
-        finally:
-            os.close(directory)
-        try:
-            data = _content(handle)
-        except OSError as error:
             raise Unreadable("it cannot be read (%s)" % error.strerror) from error
-        finally:
-            os.close(handle)
         return data if self._mask is None else self._mask.apply(data)
 
     def discard(self) -> None:
         """Remove the file, if it exists and can be removed."""
-        try:
+        with contextlib.suppress(OSError):
             directory = self._open_directory()
-        except OSError:
-            return
-        try:
-            os.unlink(self._name, dir_fd=directory)
-        except OSError:
-            pass
-        finally:
-            os.close(directory)
+            try:
+                os.unlink(self._name, dir_fd=directory)
+            finally:
+                os.close(directory)
 
     def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

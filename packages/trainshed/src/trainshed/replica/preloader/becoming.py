@@ -21,7 +21,7 @@ from trainshed.replica.system import kernel, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, Optional
+    from typing import Any, Optional
 
     Command = tuple[list[str], Optional[Packed]]
 
@@ -88,7 +88,9 @@ def become(caller: Caller, root: str) -> "Command":
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whatever fails, the program can start in its own interpreter.
     except (Exception, SystemExit) as error:
-        give_up(connection, "%s: %s" % (type(error).__name__, error))
+        why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
+        say(connection, "cold " + why)
+        os._exit(0)
     connection.sendall(b"started\n")
     connection.close()
     return command
@@ -96,12 +98,6 @@ def become(caller: Caller, root: str) -> "Command":
 
 class Cold(Exception):
     """This program has to start in its own interpreter. The message says why, as a clause."""
-
-
-def give_up(connection: socket.socket, why: str) -> "NoReturn":
-    """Send why the program has to start in its own interpreter, and end this process."""
-    say(connection, "cold " + why.partition(": ")[2] if why.startswith("Cold: ") else "cold " + why)
-    os._exit(0)
 
 
 def say(connection: socket.socket, text: str) -> None:
@@ -223,12 +219,9 @@ def _packed(argv: "list[str]") -> "Optional[Packed]":
     if spec is None or not spec.origin:
         return None  # `-m` will report that.
     directory = os.path.dirname(spec.origin)
-    try:
-        with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
-            begin = json.load(file)
-        packed = Packed(directory, begin["file"], begin["module"])
-    except (OSError, ValueError, KeyError):
-        raise Cold("it was packed by an earlier version of trainshed run") from None
+    with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
+        begin = json.load(file)
+    packed = Packed(directory, begin["file"], begin["module"])
     if packed.file.endswith(".sh"):
         raise Cold("it is a shell script")
     return packed

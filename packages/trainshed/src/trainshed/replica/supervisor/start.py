@@ -134,8 +134,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     except (journal.Refused, OSError) as refusal:
         listeners.send(_refusal(refusal))
         return
-    running: shim.Shim | None = None
-    waits: shim.Shim | None
+    finished: shim.Shim | None = None
     try:
         if isinstance(main, OSError):
             raise main
@@ -146,11 +145,11 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         directories = [*plan.isolation.read_only, plan.isolation.image]
         program.hold_leases([directory for directory in directories if directory])
         running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
-        record, waits = running.run(), running
+        record = running.run()
+        finished = running
     except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
         record = journal.lost_record(_cause(error), by_service=True)
-        waits = None
-    _write_down(claim, record, waits)
+    _write_down(claim, record, finished)
     claim.release()
     listeners.send(
         {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
@@ -178,12 +177,12 @@ def _cause(error: Exception) -> str:
     return "%s: %s" % (type(error).__name__, error)
 
 
-def _write_down(claim: journal.Claim, record: protocol.Message, running: shim.Shim | None) -> None:
-    """Make the record durable. On a full disk `running` waits for space without limit, and answers services
+def _write_down(claim: journal.Claim, record: protocol.Message, finished: shim.Shim | None) -> None:
+    """Make the record durable. On a full disk `finished` waits for space without limit, and answers services
     meanwhile. On a broken one the record is given up."""
     try:
-        if running is not None:
-            running.insist(lambda: _fits(claim, record))
+        if finished is not None:
+            finished.insist(lambda: _fits(claim, record))
         else:
             claim.finish(record)
     except OSError:
