@@ -53,7 +53,7 @@ class World:
         self.size, self.moments, self.free = 0, 1, 500 * GB
         self.total = 1000 * GB
         self.trees: list[Tree] = []
-        self.told: list[tuple[str, bool, str]] = []
+        self.told: list[tuple[str, str, str]] = []
         self.clock = Clock()
         monkeypatch.setattr(trees, "TreeSize", self._tree)
         self.disk = Disk(
@@ -71,8 +71,8 @@ class World:
         self.trees.append(Tree(self.size, self.moments))
         return self.trees[-1]
 
-    def _note(self, name: str, is_warning: bool, text: str) -> None:
-        self.told.append((name, is_warning, text))
+    def _note(self, name: str, severity: str, text: str) -> None:
+        self.told.append((name, severity, text))
 
     def look(self, size: int = 0, *, free: int = 500 * GB) -> list[str]:
         """Names of what is told at the next look."""
@@ -90,8 +90,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_nine_tenths_of_a_disk_are_told_once(world: World) -> None:
     assert world.look(89 * GB) == []
     assert world.look(int(90.5 * GB)) == [NEARLY_FULL]
-    ((_, is_warning, text),) = world.told
-    assert is_warning
+    ((_, severity, text),) = world.told
+    assert severity == "WARNING"
     assert text.startswith("its files take 90.5 GB of the 100 GB of its disk: ")
     assert "on the public service writes fail once it is full" in text
     assert "bootDiskSizeGb" in text
@@ -106,7 +106,7 @@ def test_little_room_is_told_as_long_as_it_lasts(world: World) -> None:
     # To and fro at the border is not news.
     assert [world.look(free=free * GB) for free in (55, 20, 51)] == [[], [], []]
     assert world.look(free=100 * GB) == [ROOM_AGAIN]
-    assert world.told[0][1] is False
+    assert world.told[0][1] == "INFO"
     assert world.look(free=2 * GB) == [NO_ROOM]
 
 

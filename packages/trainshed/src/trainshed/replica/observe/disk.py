@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 
+from trainshed.replica.observe import notes
 from trainshed.replica.system import loop, trees
 
 NEARLY_FULL = "disk_nearly_full"
@@ -65,7 +66,7 @@ class Disk:
         limit: int,
         every: float,
         events: loop.Loop,
-        note: Callable[[str, bool, str], None],
+        note: Callable[[str, str, str], None],
         end: Callable[[], None] | None = None,
         free_space: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Disk:
         #: Seconds between two measurements.
         self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
         self._events = events
-        #: Called with (name, whether it is a warning, text).
+        #: Called with (name, severity, text).
         self._note = note
         #: Returns (free for programs, in all) bytes of a path's file system.
         self._free_space = free_space or _free_space_of
@@ -151,7 +152,7 @@ class Disk:
         if self._end is not None and self._is_running and self.used > self._limit:
             end, self._end = self._end, None
             text = "its files take %s, and its disk has %s: it is ended. %s" % (used, limit, advice)
-            self._note(EXCEEDED, True, text)
+            self._note(EXCEEDED, notes.WARNING, text)
             end()
         elif 0 < self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
             self._is_nearly_full = True
@@ -179,12 +180,12 @@ class Disk:
             # Well above the limit, so that crossing it back and forth is not reported each time.
             self._is_short = False
             text = "the disk that programs write to has %s free again." % _gigabytes(free)
-            self._tell(ROOM_AGAIN, text, warning=False)
+            self._tell(ROOM_AGAIN, text, notes.INFO)
 
-    def _tell(self, name: str, text: str, *, warning: bool = True) -> None:
+    def _tell(self, name: str, text: str, severity: str = notes.WARNING) -> None:
         if self._notes_left:
             self._notes_left -= 1
-            self._note(name, warning, text)
+            self._note(name, severity, text)
 
 
 def _free_space_of(path: str) -> tuple[int, int]:

@@ -9,6 +9,9 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files
 from trainshed.replica.observe import segments as log
 
+INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
+"""How much a note matters."""
+
 
 class Notes:
     """The notes of one incarnation."""
@@ -29,7 +32,7 @@ class Notes:
         self._notes: list[protocol.Message] = []
 
     def add(self, name: str, severity: str, text: str) -> None:
-        """Add a note. `name`: its kind. `severity`: INFO, WARNING or ERROR."""
+        """Add a note. `name`: its kind. `severity`: one of the above."""
         message: protocol.Message = {
             "e": "note",
             "n": len(self._notes) + 1,

@@ -8,10 +8,11 @@ the reducers were idle. Nothing here may harm the program or its record.
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import file_watcher, masking, notes
+from trainshed.replica.observe.notes import ERROR, INFO, WARNING
 from trainshed.replica.system import loop
 
 MOST_NOTES = 20
@@ -105,8 +106,6 @@ PROGRAM_FILE = "reduction.json"
 LONGEST_TEXT = 500
 """Characters of a note."""
 
-INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
-
 _LONGEST_NAME = 64
 _MOST_NOTES = 100
 
@@ -134,19 +133,12 @@ def notes_in(data: bytes) -> list[Note]:
         raise NoReport from None
     if not isinstance(parsed, dict):
         raise NoReport
-    fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
-    return _notes(fields.get("notes"))
-
-
-def _notes(reported: Any) -> list[Note]:
-    notes: list[Note] = []
-    if not isinstance(reported, list):
-        return notes
-    items: list[Any] = reported  # pyright: ignore[reportUnknownVariableType] - JSON
+    reported = cast("dict[str, Any]", parsed).get("notes")
+    items = cast("list[Any]", reported if isinstance(reported, list) else [])
+    made: list[Note] = []
     for item in items[:_MOST_NOTES]:
-        if isinstance(item, dict):
-            fields: dict[str, Any] = item  # pyright: ignore[reportUnknownVariableType] - JSON
-            name, text = fields.get("id"), fields.get("text")
-            if isinstance(name, str) and isinstance(text, str) and name and text.strip():
-                notes.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
-    return notes
+        fields = cast("dict[str, Any]", item if isinstance(item, dict) else {})
+        name, text = fields.get("id"), fields.get("text")
+        if isinstance(name, str) and isinstance(text, str) and name and text.strip():
+            made.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
+    return made

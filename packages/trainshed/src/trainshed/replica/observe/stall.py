@@ -13,13 +13,17 @@ environment) prints the stacks of all threads. With children first, a thread tha
 from its wait before it is printed.
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainshed.replica import protocol
 from trainshed.replica.system import loop, processes
+
+if TYPE_CHECKING:
+    from trainshed.replica.supervisor.shim import Shim
 
 _ENVIRONMENT = ("PYTHONFAULTHANDLER", "1")
 """What makes a Python print its stacks when it gets SIGABRT."""
@@ -83,47 +87,32 @@ class Watchdog:
     """Watches one program from its start."""
 
     def __init__(
-        self,
-        after: float,
-        shim: int,
-        events: loop.Loop,
-        *,
-        output: Callable[[], int],
-        relay: Callable[[], int],
-        has_ended: Callable[[], bool],
-        excused: Callable[[], bool],
-        bark: Callable[[], None],
+        self, after: float, events: loop.Loop, shim: "Shim", relay: Callable[[], int]
     ) -> None:
-        #: Seconds without progress after which it is stalled.
+        """`after`: seconds without progress after which it is stalled. `shim`: supervises it, and ends it
+        then. `relay`: returns the process id of the storage endpoint's relay, 0 = there is none now."""
         self._after = after
-        #: Whether it waits through no fault of its own, as for a full disk.
-        self._excused = excused
-        self._shim = shim
         self._events = events
-        #: Returns the bytes of output so far.
-        self._output = output
-        #: Returns the process id of the storage endpoint's relay; 0 = there is none now.
+        self._shim = shim
         self._relay = relay
-        #: Whether the program has ended.
-        self._has_ended = has_ended
-        #: Called once, when the program is stalled.
-        self._bark = bark
         self._patience = Patience(after, time.monotonic(), self._sample())
         events.after(self._patience.pause, self._look)
 
     def _sample(self) -> Sample:
-        cpu, moved = processes.used(self._shim)
+        cpu, moved = processes.used(os.getpid())
         relay = self._relay()
         # The relay only runs to move bytes, so that its running time counts.
-        return Sample(self._output(), cpu, moved + (processes.running_time(relay) if relay else 0))
+        return Sample(
+            self._shim.output_bytes(), cpu, moved + (processes.running_time(relay) if relay else 0)
+        )
 
     def _look(self) -> None:
-        if self._has_ended():
+        if self._shim.has_ended():
             return
-        if self._excused():
+        if self._shim.output_waits():  # The disk is full, which is no fault of the program.
             self._patience = Patience(self._after, time.monotonic(), self._sample())
         if self._patience.is_over(time.monotonic(), self._sample()):
-            self._bark()
+            self._shim.end_stalled()
         else:
             self._events.after(self._patience.pause, self._look)
 

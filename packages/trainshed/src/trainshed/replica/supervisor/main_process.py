@@ -208,7 +208,7 @@ class _Beginning:
         if self._warm is not None:
             process = self._warm.run(self._program, self._groups.ways_in)
             if process:
-                self._say("%s %d %s" % (warm_start.WARM, process, self._warm.preloaded))
+                self._say("%s %d %s" % (warm_start.WARM, process, self._plan.warm.preloaded))
                 return
             self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
         become(self._program)

@@ -11,12 +11,16 @@ The verdict (spec/failures#out-of-memory): a replica ran out of memory if its ma
 that was not the shim's own, and something of it was killed at the limit. Other kills are only counted.
 """
 
+import os
 import signal
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, loop, processes
+
+if TYPE_CHECKING:
+    from trainshed.replica.supervisor.shim import Shim
 
 _PATIENCE = 2.0
 """Seconds for a killed process to release its memory before another one is killed."""
@@ -35,26 +39,16 @@ def interval(used: int, limit: int, age: float) -> float:
 
 
 class MemoryLimit:
-    """The memory limit of one incarnation. `limit`: bytes, 0 = none. `shim`: the process id below which its
-    processes are. `main`: that of the main process, `has_ended`: whether that is known to have ended."""
+    """The memory limit of one incarnation. `limit`: bytes, 0 = none. `shim`: supervises it."""
 
     def __init__(
-        self,
-        *,
-        groups: cgroups.ControlGroups,
-        limit: int,
-        shim: int,
-        events: loop.Loop,
-        main: Callable[[], int],
-        has_ended: Callable[[], bool],
+        self, groups: cgroups.ControlGroups, limit: int, events: loop.Loop, shim: "Shim"
     ) -> None:
         self._groups = groups
         self._limit = limit
         self._polled = limit > 0 and not groups.holds_memory
-        self._shim = shim
         self._events = events
-        self._main_process = main
-        self._has_ended = has_ended
+        self._shim = shim
         self._begun = 0.0
         self._victim = (0, 0, 0.0)
         self._killed = 0
@@ -85,7 +79,7 @@ class MemoryLimit:
         return is_victim or self._drilled, self._total - is_victim
 
     def _look(self) -> None:
-        if self._has_ended():
+        if self._shim.has_ended():
             return
         begin = time.monotonic()
         used = self._hold()
@@ -95,7 +89,7 @@ class MemoryLimit:
 
     def _hold(self) -> int:
         """Measure once, and kill if the limit is exceeded; returns the bytes in use, at most."""
-        sizes = processes.resident(self._shim)
+        sizes = processes.resident(os.getpid())
         if sum(sizes.values()) <= self._limit:
             return sum(sizes.values())
         # Without memory counted twice, and without files, they may be within the limit.
@@ -115,5 +109,5 @@ class MemoryLimit:
     def _kill(self, victim: int) -> None:
         self._victim = (victim, protocol.process_start(victim), time.monotonic())
         self._killed += 1
-        self._has_killed_main |= victim == self._main_process()
+        self._has_killed_main |= victim == self._shim.main_process()
         processes.send(victim, signal.SIGKILL)

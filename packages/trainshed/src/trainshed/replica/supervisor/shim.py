@@ -22,7 +22,6 @@ from trainshed.replica.observe import (
     growing_files,
     masking,
     notes,
-    reduction_reports,
     segments,
     stall,
 )
@@ -221,8 +220,7 @@ class Shim:
     def _note_beginning(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
             return  # The job did not ask for a warm start.
-        name, note = warm_start.note(word, text)
-        self._notes.add(name, reduction_reports.INFO, note)
+        self._notes.add(*warm_start.note(word, text))
 
     def _note_children(self) -> None:
         """Take note that children have ended."""
@@ -448,6 +446,6 @@ class Shim:
         if self._waits_told > _MOST_WAITS_TOLD:
             return
         if is_short:
-            self._notes.add(disk.LOG_WAITS, reduction_reports.WARNING, disk.LOG_WAITS_TEXT)
+            self._notes.add(disk.LOG_WAITS, notes.WARNING, disk.LOG_WAITS_TEXT)
         else:
-            self._notes.add(disk.LOG_GOES_ON, reduction_reports.INFO, disk.LOG_GOES_ON_TEXT)
+            self._notes.add(disk.LOG_GOES_ON, notes.INFO, disk.LOG_GOES_ON_TEXT)

@@ -61,14 +61,7 @@ class Sidecars:
         self._loop = events
         #: Those of the main process and what it starts, of a preloader's fork, and of shells.
         self._calls: list[socket_calls.SocketCalls] = []
-        self.memory = memory_limit.MemoryLimit(
-            groups=groups,
-            limit=plan.limits.memory_limit,
-            shim=process,
-            events=events,
-            main=shim.main_process,
-            has_ended=shim.has_ended,
-        )
+        self.memory = memory_limit.MemoryLimit(groups, plan.limits.memory_limit, events, shim)
         self._notes = notes
         self._mask = mask
         self._storage: relay.Endpoint | None = None
@@ -109,7 +102,7 @@ class Sidecars:
                 limit=plan.limits.disk_limit,
                 every=observation.usage_every or _LOOK_EVERY,
                 events=events,
-                note=self._note_of_disk,
+                note=notes.add,
                 end=shim.end_for_disk if plan.limits.disk_enforced else None,
             )
         if observation.usage_every > 0:
@@ -136,18 +129,10 @@ class Sidecars:
         if self._plan.limits.stall_after > 0:
             stall.Watchdog(
                 self._plan.limits.stall_after,
-                os.getpid(),
                 self._loop,
-                output=self._shim.output_bytes,
+                self._shim,
                 relay=lambda: self._storage.process if self._storage is not None else 0,
-                has_ended=self._shim.has_ended,
-                excused=self._shim.output_waits,
-                bark=self._shim.end_stalled,
             )
-
-    def _note_of_disk(self, name: str, is_warning: bool, text: str) -> None:
-        severity = reduction_reports.WARNING if is_warning else reduction_reports.INFO
-        self._notes.add(name, severity, text)
 
     def take_calls(self, handle: int) -> None:
         """Answer the socket calls that are asked about on `handle`, from here on (`socket_calls`)."""
@@ -191,7 +176,7 @@ class Sidecars:
         if self._disk is not None:
             self._disk.end()
         if os.path.isdir(_TAKEN_FOR_A_BUCKET):
-            self._notes.add(WRITTEN_HERE, reduction_reports.WARNING, _WRITTEN_HERE_TEXT)
+            self._notes.add(WRITTEN_HERE, notes.WARNING, _WRITTEN_HERE_TEXT)
         if self._usage is not None:
             self._usage.stop()
         self.end_relay()

@@ -11,6 +11,7 @@ import signal
 from typing import Any
 
 from trainshed.replica import protocol
+from trainshed.replica.observe import notes
 from trainshed.replica.sandbox import users as sandbox_users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, processes, unix_sockets
@@ -23,11 +24,11 @@ WARM, COLD = "warm", "cold"
 """How a program began, in the main process's messages to its shim."""
 
 
-def note(word: str, text: str) -> tuple[str, str]:
-    """Return name and text of the note that says how a program began. `text`: what is imported, or why it is
-    not, as a clause."""
+def note(word: str, text: str) -> tuple[str, str, str]:
+    """Return name, severity and text of the note that says how a program began. `text`: what is imported, or
+    why it is not, as a clause."""
     form = "started warm: %s imported" if word == WARM else "started cold: %s"
-    return "started_" + word, form % text
+    return "started_" + word, notes.INFO, form % text
 
 
 class NotWarm(Exception):
@@ -57,11 +58,6 @@ class WarmStart:
             self._send({}, [], ["user"] * (level == protocol.LEVEL_USER) + ["pid"])
         except NotWarm as why:
             self._give_up(why)
-
-    @property
-    def preloaded(self) -> str:
-        """What the program finds imported, as a text for people."""
-        return self._warm.preloaded
 
     def prepare(
         self,
