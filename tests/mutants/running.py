@@ -56,9 +56,9 @@ RUNNING: Final = (
     Mutant(
         "line doubled on a full disk",
         _REPLICA + "observe/growing_files.py",
-        "                data = data[os.write(self._handle, data) :]\n",
-        "                if os.write(self._handle, data) == len(data):\n"
-        '                    data = b""\n',
+        "                self._waiting = self._waiting[os.write(self._handle, self._waiting) :]\n",
+        "                if os.write(self._handle, self._waiting) == len(self._waiting):\n"
+        '                    self._waiting = b""\n',
         "What found room in part is written once more as a whole when there is room again.",
         _SEGMENTS,
     ),

@@ -36,26 +36,19 @@ class Appender:
     def append(self, data: bytes) -> bool:
         """Append data, at once or as soon as there is room (`flush`); return whether everything is in the
         file. Raises OSError for errors other than a full disk."""
-        if self._waiting:
-            self._waiting += data
-            return self.flush()
-        self._waiting = self._left_of(data)
-        return not self._waiting
+        self._waiting += data
+        return self.flush()
 
     def flush(self) -> bool:
         """Write waiting data, as far as there is room; return whether everything is in the file. Raises
         OSError as `append` does."""
-        self._waiting = self._left_of(self._waiting)
-        return not self._waiting
-
-    def _left_of(self, data: bytes) -> bytes:
         try:
-            while data:
-                data = data[os.write(self._handle, data) :]
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._handle, self._waiting) :]
         except OSError as error:
             if not takes_nothing(error):
                 raise
-        return data
+        return not self._waiting
 
     def sync(self) -> bool:
         """Sync the file, so that it survives a power cut. Returns False if there is no room for that now

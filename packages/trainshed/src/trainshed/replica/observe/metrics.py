@@ -69,7 +69,6 @@ class Metrics:
         #: The newest time and value by tag and step.
         self._values: dict[tuple[str, int], tuple[int, float]] = {}
         self._notices: set[str] = set()
-        self._left_out = 0
         self._size = 0
         self._full = False
         self._taken = self._begun = False
@@ -94,11 +93,6 @@ class Metrics:
         """Store the last measurements of the ended program; `save` and `close` follow."""
         self._watcher.close()
         self._look(last=True)
-        if self._left_out > 1:
-            self._say(
-                "%d values that are no finite numbers were left out of this trial's metrics."
-                % self._left_out
-            )
 
     def save(self) -> bool:
         """Write and sync everything; return False if there is no room for that now."""
@@ -166,7 +160,6 @@ class Metrics:
 
     def _take(self, report: "Report", left_by: int) -> None:
         for tag, shown in report.wrong.items():
-            self._left_out += 1
             self._notice(
                 tag,
                 "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at "
