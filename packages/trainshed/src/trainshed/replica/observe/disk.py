@@ -52,8 +52,6 @@ _GB = 1 << 30
 _LOW = _GB
 _LOW_PART = 20
 """Space is short below this part of a file system, or below `_LOW` bytes."""
-_MOST_NOTES = 20
-"""Notes per incarnation, as a program may fill and empty its disk without end."""
 
 
 class Disk:
@@ -88,7 +86,6 @@ class Disk:
         self._free_space = free_space or _free_space_of
         self._extent: trees.TreeSize | None = None
         self._is_nearly_full = False
-        self._notes_left = _MOST_NOTES
         self._is_short = self._is_running = False
 
     def begin(self) -> None:
@@ -156,8 +153,9 @@ class Disk:
             end()
         elif 0 < self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
             self._is_nearly_full = True
-            self._tell(
+            self._note(
                 NEARLY_FULL,
+                notes.WARNING,
                 "its files take %s of the %s of its disk: on the public service writes fail once it is "
                 "full. %s" % (used, limit, advice),
             )
@@ -170,8 +168,9 @@ class Disk:
         low = max(_LOW, total // _LOW_PART)
         if free < low and not self._is_short:
             self._is_short = True
-            self._tell(
+            self._note(
                 NO_ROOM,
+                notes.WARNING,
                 "the disk that programs write to has %s free of %s: once it is full they fail with"
                 ' "No space left on device". Make room on this machine.'
                 % (_gigabytes(free), _gigabytes(total)),
@@ -180,12 +179,7 @@ class Disk:
             # Well above the limit, so that crossing it back and forth is not reported each time.
             self._is_short = False
             text = "the disk that programs write to has %s free again." % _gigabytes(free)
-            self._tell(ROOM_AGAIN, text, notes.INFO)
-
-    def _tell(self, name: str, text: str, severity: str = notes.WARNING) -> None:
-        if self._notes_left:
-            self._notes_left -= 1
-            self._note(name, severity, text)
+            self._note(ROOM_AGAIN, notes.INFO, text)
 
 
 def _free_space_of(path: str) -> tuple[int, int]:

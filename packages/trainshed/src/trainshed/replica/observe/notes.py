@@ -12,6 +12,9 @@ from trainshed.replica.observe import segments as log
 INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
 """How much a note matters."""
 
+_MOST = 10
+"""Notes of one name, as a program may fill and empty its disk without end."""
+
 
 class Notes:
     """The notes of one incarnation."""
@@ -32,7 +35,10 @@ class Notes:
         self._notes: list[protocol.Message] = []
 
     def add(self, name: str, severity: str, text: str) -> None:
-        """Add a note. `name`: its kind. `severity`: one of the above."""
+        """Add a note, unless there are too many of that name, which is its kind. `severity`: one of the
+        above."""
+        if [note["name"] for note in self._notes].count(name) >= _MOST:
+            return
         message: protocol.Message = {
             "e": "note",
             "n": len(self._notes) + 1,

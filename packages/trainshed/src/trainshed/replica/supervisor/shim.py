@@ -37,8 +37,6 @@ from trainshed.replica.supervisor import (
 from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
 _DRAIN_SECONDS = 2.0
-_MOST_WAITS_TOLD = 10
-"""Notes per incarnation about a full disk, which may fill up and empty again without end."""
 
 
 class Shim:
@@ -79,7 +77,6 @@ class Shim:
         self._children = -1
         self._loop = loop.Loop()
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
-        self._waits_told = 0
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
         self._inbox = b""
         self._handed: list[int] = []
@@ -441,10 +438,6 @@ class Shim:
 
     def _note_full_disk(self, is_short: bool) -> None:
         """Add a note that writing has begun to wait for disk space, or that nothing waits for it any more."""
-        if is_short:
-            self._waits_told += 1
-        if self._waits_told > _MOST_WAITS_TOLD:
-            return
         if is_short:
             self._notes.add(disk.LOG_WAITS, notes.WARNING, disk.LOG_WAITS_TEXT)
         else:
