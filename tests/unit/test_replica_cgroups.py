@@ -47,20 +47,22 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     assert cgroups.process_share(str(inner), str(kernel)) == 500
 
 
-def test_a_long_line_and_the_next_that_comes_with_its_last_piece_are_received_one_by_one() -> None:
-    """As the order of a program with long arguments, and what hands the slot's lock over."""
+def test_a_long_line_and_the_next_that_comes_with_its_last_piece_have_their_own_handles() -> None:
+    """As orders of programs with long arguments."""
     ours, theirs = socket.socketpair()
     for size in (30_000, 40_000, 60_000, 100_000):
         lines = [b"x" * size, b"claimed"]
         for line in lines:
             unix_sockets.send(ours, line + b"\n", ours.fileno())
         receiver = unix_sockets.Receiver(theirs)
-        received = [receiver.receive_one(), receiver.receive_one()]
-        assert [pair and pair[0] for pair in received] == lines
-        for pair in received:
-            os.close(pair[1] if pair else -1)
+        received = receiver.receive()
+        while len(received) < 2:
+            received += receiver.receive()
+        assert [text for text, _ in received] == lines
+        for _, handle in received:
+            os.close(handle)
     ours.shutdown(socket.SHUT_WR)
-    assert unix_sockets.Receiver(theirs).receive_one() is None
+    assert unix_sockets.Receiver(theirs).receive() == []
     ours.close()
     theirs.close()
 

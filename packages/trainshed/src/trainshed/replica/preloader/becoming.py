@@ -308,9 +308,6 @@ def _set(name: str, **values: "Any") -> None:
 
 def _reseed() -> None:
     """Seed the random generators anew, as in an interpreter of its own."""
-    drawn = sys.modules.get("random")
-    if drawn is not None and not hasattr(os, "register_at_fork"):
-        drawn.seed()  # Newer Pythons do so in each fork.
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)

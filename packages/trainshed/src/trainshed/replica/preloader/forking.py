@@ -68,8 +68,7 @@ def serve(text: str) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["listener"])
     call_filter.prepare()
     gc.collect()
-    if hasattr(gc, "freeze"):
-        gc.freeze()
+    gc.freeze()
     _tell(control, {"imported": versions})
     caller = _next_program(control, listener, configuration["idle"])
     argv, packed = becoming.become(caller, configuration["root"])

@@ -99,8 +99,7 @@ def _leave_warden() -> socket.socket:
         return theirs
     kernel.name_process("ts-warden")
     kernel.close_all(h for h in kernel.open_handles() if h > 2 and h != ours.fileno())
-    received = unix_sockets.Receiver(ours).receive_one()
-    if received is None or not ours.recv(1):
+    if not unix_sockets.Receiver(ours).receive() or not ours.recv(1):
         processes.end_descendants()
     os._exit(0)
 
@@ -111,10 +110,9 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
     enclosed = enclose(level)
     if isinstance(enclosed.main, OSError) and not is_expected:
         return  # Whoever is started in its place says why, if it is still so.
-    received = unix_sockets.Receiver(connection).receive_one()
+    orders = unix_sockets.Receiver(connection).receive()
     connection.close()
-    if received is not None:
-        line, handle = received
+    for line, handle in orders:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
         run_incarnation(line, connection, enclosed)
 
@@ -139,7 +137,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         if isinstance(main, OSError):
             raise main
         if warden is not None:
-            unix_sockets.send(warden, b"%d\n" % main.process, claim.lock)
+            unix_sockets.send(warden, b"\n", claim.lock)
         # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
         # before, the main process does not find it, and reports that.
         directories = [*plan.isolation.read_only, plan.isolation.image]

@@ -59,39 +59,30 @@ def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
 
 
 class Receiver:
-    """The receiving end of lines that have one handle each. `rest`: what came after the last complete line
-    with a handle."""
+    """The receiving end of lines that have one handle each."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._handles: "list[int]" = []
-        self._received: "list[tuple[bytes, int]]" = []
-        self.rest = b""
+        #: What came after the last complete line with a handle.
+        self._rest = b""
 
     def receive(self) -> "list[tuple[bytes, int]]":
         """Wait for lines; return them with their handles, which the caller has to close. [] = the sender is
         gone."""
-        space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
         while True:
-            data, ancillary, _, _ = self._connection.recvmsg(65536, space, socket.MSG_CMSG_CLOEXEC)
-            self._handles.extend(_handles(ancillary))
+            data, handles = receive_beside(self._connection)
+            self._handles += handles
             if not data:
                 return []
-            *lines, rest = (self.rest + data).split(b"\n")
+            *lines, rest = (self._rest + data).split(b"\n")
             # A line's handle comes with its first byte, so handles without a line stay for later. With the
             # last piece of a long line may come lines that follow it and have no handle: those stay as well.
             count = min(len(lines), len(self._handles))
             handles, self._handles = self._handles[:count], self._handles[count:]
-            self.rest = b"\n".join([*lines[count:], rest])
+            self._rest = b"\n".join([*lines[count:], rest])
             if count:
                 return list(zip(lines, handles))  # noqa: B905 - `strict` is too young
-
-    def receive_one(self) -> "tuple[bytes, int] | None":
-        """Wait for one line and return it with its handle; the last piece of a long line comes with the next
-        one. None = the sender is gone."""
-        if not self._received:
-            self._received = self.receive()
-        return self._received.pop(0) if self._received else None
 
 
 _KERNEL_LIMIT = 100
