@@ -67,9 +67,8 @@ def connect(table: BucketTable) -> ObjectStore:
     except (BaseError, ValueError, OSError) as error:
         _log.warning("the bucket %s cannot be reached: %s", table.name, type(error).__name__)
         raise Unavailable(
-            f"The bucket {table.name} cannot be reached: its [[buckets]] table or its credentials "
-            "have a wrong form. "
-            "Correct them and start the service again."
+            f"The bucket {table.name} cannot be reached: its [[buckets]] table or its credentials have a "
+            "wrong form. Correct them and start the service again."
         ) from None
 
 

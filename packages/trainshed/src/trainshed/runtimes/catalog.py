@@ -44,9 +44,8 @@ substitute lacks."""
 _OLDEST_OF_UV: Minor = (3, 8)
 """The oldest Python that uv installs."""
 _HOW_TO_MAP = (
-    "The operator of this service can map it to a runtime or to another image, with an entry of "
-    "[[images]] in "
-    "the configuration."
+    "The operator of this service can map it to a runtime or to another image, with an entry of [[images]] "
+    "in the configuration."
 )
 
 _NAME_THEM = (
@@ -221,9 +220,8 @@ class LocalCatalog:
         sheet = next((sheet for sheet in FAMILIES if sheet.framework == image.framework), None)
         if sheet is None:
             return RuntimeRefusal(
-                f"No runtime with {image.framework} {image.version} is served here ({image_uri}), "
-                "and another "
-                f"framework cannot stand in for it. The nearest that can be had: {self._offers()}. "
+                f"No runtime with {image.framework} {image.version} is served here ({image_uri}), and "
+                f"another framework cannot stand in for it. The nearest that can be had: {self._offers()}. "
                 f"{_HOW_TO_MAP}"
             )
         return self._prebuilt(sheet, image, image_uri)

@@ -109,9 +109,8 @@ class Packages:
                     hashed.update(chunk)
                     if copy.tell() + len(chunk) > MOST_UNPACKED:
                         raise PackageFailed(
-                            f"The package {uri} has more than {MOST_UNPACKED >> 30} GiB, which is "
-                            "the limit of a package. "
-                            "Give programs what is that large by a bucket."
+                            f"The package {uri} has more than {MOST_UNPACKED >> 30} GiB, which is the limit "
+                            "of a package. Give programs what is that large by a bucket."
                         )
                     copy.write(chunk)
         except BaseException:

@@ -133,9 +133,8 @@ class Reduction:
             return self._shelf.put(self.key, fill, waiting=waiting_for(progress))
         except OSError as failure:
             raise BuildFailed(
-                f"{NAME} could not be written: {failure}. Check the disk and the "
-                "permissions of the cache"
-                " directory, or choose another one with $TRAINSHED_CACHE."
+                f"{NAME} could not be written: {failure}. Check the disk and the permissions of the cache "
+                "directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
 
     def _run(self, draft: Path, *arguments: str) -> str:

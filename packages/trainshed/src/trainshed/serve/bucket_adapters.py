@@ -197,8 +197,7 @@ def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | Non
     if store.catalog.rules.is_remote(bucket):
         raise errors.FailedPrecondition(
             f"The bucket of {wanted.uri} lies elsewhere, and TensorBoard is started here for files on this "
-            "disk alone. Run one where that bucket can be read: tensorboard --logdir "
-            f"{wanted.uri}"
+            f"disk alone. Run one where that bucket can be read: tensorboard --logdir {wanted.uri}"
         )
     base, below = store.catalog.directory(bucket), path_below(name)
     met: list[tuple[int, int]] = []

@@ -262,9 +262,8 @@ class BucketCatalog:
         path = self.directory(bucket)
         if self.rules.is_remote(bucket):
             raise InvalidRequest(
-                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. "
-                "Take its [[buckets]] "
-                "table out of it; what is in the bucket stays."
+                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. Take its "
+                "[[buckets]] table out of it; what is in the bucket stays."
             )
         with alone(self._records):
             conditions.check(0, self.get(bucket).metageneration)

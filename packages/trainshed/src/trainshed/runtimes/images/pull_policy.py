@@ -26,9 +26,8 @@ _ADVICE = (
             *("unauthorized", "authentication required", "no basic auth", "access denied"),
             *("access to the resource is denied", "statuscode: 403", "(forbidden)"),
         ),
-        "Check the name; if the image is not for everybody, the operator of this service logs in "
-        "as its user: "
-        "{tool} login {host}.",
+        "Check the name; if the image is not for everybody, the operator of this service logs in as its "
+        "user: {tool} login {host}.",
     ),
     (
         ("does not look like a tls handshake", "gave http response to https"),
@@ -37,9 +36,8 @@ _ADVICE = (
     ),
     (
         ("x509: ",),
-        "{tool} does not trust the certificate of {host}: the operator of this service gives it "
-        "the one that it is signed "
-        "with (docs/containers.md, A registry of your own).",
+        "{tool} does not trust the certificate of {host}: the operator of this service gives it the one "
+        "that it is signed with (docs/containers.md, A registry of your own).",
     ),
     (
         ("short-name",),
@@ -54,9 +52,8 @@ _ADVICE = (
     ),
     (
         ("no space left",),
-        "A disk is full: free some space on the one of {tool}'s images ({tool} image prune) and on "
-        "the one of the cache "
-        "(trainshed runtimes gc).",
+        "A disk is full: free some space on the one of {tool}'s images ({tool} image prune) and on the one "
+        "of the cache (trainshed runtimes gc).",
     ),
 )
 """Phrases in a tool's errors, and advice for each."""

@@ -186,17 +186,15 @@ class Images:
             ) from failure
         except unpacking.DiskFull as failure:
             raise BuildFailed(
-                f"The image {reference} cannot be unpacked: {failure}. Free some space (trainshed "
-                "runtimes gc), or "
-                "choose another cache directory with $TRAINSHED_CACHE."
+                f"The image {reference} cannot be unpacked: {failure}. Free some space (trainshed runtimes "
+                "gc), or choose another cache directory with $TRAINSHED_CACHE."
             ) from failure
         except unpacking.UnpackingFailed as failure:
             raise BuildFailed(f"The image {reference} cannot be unpacked: {failure}.") from failure
         except OSError as failure:
             raise BuildFailed(
-                f"The image {reference} cannot be unpacked in {self._root}: {failure}. Check the "
-                "disk and the "
-                "permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
+                f"The image {reference} cannot be unpacked in {self._root}: {failure}. Check the disk and "
+                "the permissions of the cache directory, or choose another one with $TRAINSHED_CACHE."
             ) from failure
         return image
 
@@ -265,7 +263,6 @@ def _check_machine(reference: str, config: ImageConfig) -> None:
     fits = theirs == ours or emulated or (ours, theirs) == ("amd64", "386")
     if system != "linux" or not fits:
         raise PackageFailed(
-            f"The image {reference} is made for {system}/{theirs}, and this machine is "
-            f"linux/{ours}. Build it for "
-            "this machine (--platform), or name one that is."
+            f"The image {reference} is made for {system}/{theirs}, and this machine is linux/{ours}. Build "
+            "it for this machine (--platform), or name one that is."
         )
