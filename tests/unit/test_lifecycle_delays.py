@@ -4,7 +4,6 @@
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
-from trainshed.api.trainshed_v1.timeline import timeline_of
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -84,5 +83,3 @@ def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None
         given_nodes,
     )
     assert not next(r.node for r in life.job.replicas if r.id == WORKER)
-    attempt = timeline_of(life.told)[0]
-    assert attempt.replicas["workerpool1-0"][-1].node == "d"

@@ -226,35 +226,18 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(service: FakeService
     assert second.endswith("  node-0  new disk")
 
 
-def test_the_timeline_has_times_between_and_attempts(service: FakeService) -> None:
-    def at_attempt(kind: str, message: str, second: int, **details: Any) -> dict[str, Any]:
-        return entry(kind, message, second) | {"details": details}
-
-    attempt: dict[str, Any] = {
-        "attempt": 1,
-        "startTime": "2026-11-20T06:00:01.000000Z",
-        "endTime": "2026-11-20T06:00:09.000000Z",
-        "rule": "segmentation_fault",
-        "verdicts": [],
-        "replicas": [],
-    }
+def test_the_timeline_has_times_between(service: FakeService) -> None:
     entries = [
-        at_attempt("created", "It was created.", 0),
-        at_attempt("admitted", "Attempt 1: 2 replicas placed.\nMore.", 1, attempt=1),
-        at_attempt("verdict", "Rule replica_lost.", 5, effect="replica_restarts", attempt=1),
-        at_attempt("attempt", "Attempt 2 begins.", 9, attempt=2),
+        entry("created", "It was created.", 0),
+        entry("admitted", "Attempt 1: 2 replicas placed.\nMore.", 1),
+        entry("verdict", "Rule replica_lost.", 5),
     ]
-    second = attempt | {"attempt": 2, "endTime": "", "rule": ""}
-    answer = {"name": "x", "entries": entries, "attempts": [attempt, second]}
     service.on("GET", f"{JOBS}/7", job())
-    service.on("GET", f"{JOBS}/7/timeline", answer)
+    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "entries": entries})
     assert service.cli("jobs", "timeline", "7").stdout.splitlines()[2:] == [
         "06:00:00.000  +0.00s  created   It was created.",
-        "Attempt 1  8.0s, ended by segmentation_fault",
         "06:00:01.000   +1.0s  admitted  Attempt 1: 2 replicas placed.",
         "06:00:05.000   +5.0s  verdict   Rule replica_lost.",
-        "Attempt 2  goes on",
-        "06:00:09.000   +9.0s  attempt   Attempt 2 begins.",
     ]
 
 

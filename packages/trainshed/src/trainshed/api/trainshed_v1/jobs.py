@@ -28,11 +28,7 @@ from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_proje
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
 from trainshed.api.trainshed_v1.progress import activity, glance, meets, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
-from trainshed.api.trainshed_v1.timeline import (
-    attempts_view,
-    log_deleted,
-    timeline_of,
-)
+from trainshed.api.trainshed_v1.timeline import log_deleted
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState, PipelineState
@@ -295,7 +291,6 @@ async def timeline(call: JsonCall) -> Timeline:
             views.timeline_entry(with_links(call.services, work, entry))
             for entry in entries[skipped:]
         ),
-        attempts=attempts_view(timeline_of(entries), work.name.api),
     )
 
 

@@ -179,19 +179,14 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 @takes_form
 @takes_endpoint
 def timeline(endpoint: Endpoint, job: str, form: str) -> None:
-    """Show what happened to a job, when and why.
-
-    JSON has `entries`, and the same by `attempts` with their replicas' incarnations and verdicts.
-    """
+    """Show what happened to a job, when and why."""
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     answer = client.get(job_path(uid, "/timeline"))
     if form == "json":
         print_data(answer)
         return
-    timeline = read(answer, Timeline)
-    lines = timeline_lines(timeline.entries, timeline.attempts)
-    for line in lines:
+    for line in timeline_lines(read(answer, Timeline).entries):
         click.echo(line)
 
 

@@ -1,5 +1,4 @@
-"""Describes a job as lines of text: facts, why it waits or failed, replicas, the timeline by attempts.
-Pure."""
+"""Describes a job as lines of text: facts, why it waits or failed, replicas, the timeline. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,16 +15,12 @@ from trainshed.core.study.records import TrialState
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.jobs import Failure, Replica, Trial, Tuning
-from trainshed.wire.trainshed_v1.timeline import Attempt, TimelineEntry
+from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 _MOST_AUTOPSIES = 3
 """Maximum failed replicas for which the command that opens their autopsy is shown."""
 _OWN_COLUMNS = 6
 """Maximum parameters of trials that have columns of their own; more share one column."""
-
-
-_BEGINS = frozenset({"admitted", "attempt"})
-"""Kinds of the timeline's entries that begin an attempt."""
 
 
 def description(
@@ -280,12 +275,8 @@ def _shell_lines(job: JobView) -> Iterator[str]:
         yield from pairs(links)
 
 
-def timeline_lines(
-    entries: Sequence[TimelineEntry],
-    attempts: Sequence[Attempt] = (),
-) -> list[str]:
-    """Return the lines of a timeline: time of day, time since the first entry, kind and message, with a
-    heading before each attempt."""
+def timeline_lines(entries: Sequence[TimelineEntry]) -> list[str]:
+    """Return the lines of a timeline: time of day, time since the first entry, kind and message."""
     if not entries:
         return []
     # They are stored in the order in which the service learnt of them, which is not that of their times.
@@ -297,15 +288,7 @@ def timeline_lines(
         Field("WHAT", "kind"),
         Field("MESSAGE", None, _first_line),
     )
-    header, *rows = table_of(fields, entries)
-    lines = [faint(f"{local_moment(began)[:10]}  Timeline"), header]
-    headings = {attempt.attempt: attempt for attempt in attempts}
-    for entry, row in zip(entries, rows, strict=True):
-        attempt = entry.details.get("attempt", 0)
-        if entry.kind in _BEGINS and attempt in headings:
-            lines.append(_heading(headings.pop(attempt)))
-        lines.append(row)
-    return lines
+    return [faint(f"{local_moment(began)[:10]}  Timeline"), *table_of(fields, entries)]
 
 
 def _first_line(entry: TimelineEntry) -> str:
@@ -315,10 +298,3 @@ def _first_line(entry: TimelineEntry) -> str:
     if not more or entry.kind != "verdict":
         return first.strip()
     return f"{first.strip()} …):{more[-1].rpartition('):')[2]}"
-
-
-def _heading(attempt: Attempt) -> str:
-    started, ended = parse_moment(attempt.start_time), parse_moment(attempt.end_time)
-    lasted = f"  {duration(ended - started)}" if ended else "  goes on"
-    rule = f", ended by {attempt.rule}" if attempt.rule else ""
-    return click.style(f"Attempt {attempt.attempt}", bold=True) + faint(lasted + rule)

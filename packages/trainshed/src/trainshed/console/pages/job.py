@@ -16,7 +16,7 @@ from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.rendering import curve_data, epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
-from trainshed.core.names import Api, JobUid
+from trainshed.core.names import Api, JobUid, ReplicaId
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
@@ -193,14 +193,14 @@ async def measured(
 
 
 def _restarts(timeline: Timeline) -> list[float]:
-    """Return when the first replica's program was started again, in seconds since 1970; the last few."""
+    """Return when the primary's program was started again, in seconds since 1970; the last few."""
+    primary = str(ReplicaId(0, 0))
     starts = [
-        incarnation.start_time
-        for attempt in timeline.attempts
-        for incarnation in (attempt.replicas[0].incarnations if attempt.replicas else ())
-        if incarnation.start_time
+        epoch(entry.at)
+        for entry in timeline.entries
+        if entry.kind == "replica_started" and entry.details.get("replica") == primary
     ]
-    return [epoch(start) for start in starts[1:][-_RESTARTS:]]
+    return starts[1:][-_RESTARTS:]
 
 
 async def _curve_charts(

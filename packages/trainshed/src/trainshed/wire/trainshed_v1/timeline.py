@@ -1,4 +1,4 @@
-"""Records of what happened to a job, by entries and by attempts, and of what its programs wrote."""
+"""Records of what happened to a job, and of what its programs wrote."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,64 +35,13 @@ class Verdict(Record, frozen=True):
     message: str = ""
 
 
-class IncarnationExit(Record, frozen=True):
-    """How one incarnation of a replica ended."""
-
-    exit_code: int | None = None
-    signal: int | None = None
-    out_of_memory: bool = False
-    stopped: bool = False
-    stalled: bool = False
-    out_of_disk: bool = False
-    log_lines: int = 0
-
-
-class Incarnation(Record, frozen=True):
-    """One incarnation of a replica."""
-
-    incarnation: int = 1
-    node: str = ""
-    start_time: str = ""
-    end_time: str = ""
-    #: Null for one that runs or was lost.
-    exit: IncarnationExit | None = None
-    #: How it was lost, in words; "" = it was not.
-    lost: str = ""
-    #: Why it was asked to leave its node; "" = it was not.
-    leaving: str = ""
-    verdict: Verdict | None = None
-
-
-class ReplicaHistory(Record, frozen=True):
-    """The incarnations of one replica in an attempt, in their order."""
-
-    id: str = ""
-    task: str = ""
-    incarnations: tuple[Incarnation, ...] = ()
-
-
-class Attempt(Record, frozen=True):
-    """One attempt. Number 0 exists only if something was decided before the first one had capacity."""
-
-    attempt: int = 0
-    start_time: str = ""
-    end_time: str = ""
-    #: Why it ended; "" while it has not.
-    rule: str = ""
-    #: Verdicts about the attempt as a whole.
-    verdicts: tuple[Verdict, ...] = ()
-    replicas: tuple[ReplicaHistory, ...] = ()
-
-
 class Timeline(Record, frozen=True):
-    """What happened to a job, in order, and the same by attempts."""
+    """What happened to a job, in order."""
 
     name: str = ""
     #: Number of entries that were left out at the beginning.
     skipped: int = 0
     entries: tuple[TimelineEntry, ...] = ()
-    #: Made from all entries, including those left out. Only jobs with replicas of their own have attempts.
-    attempts: tuple[Attempt, ...] = ()
 
 
 class LogLine(Record, frozen=True):
