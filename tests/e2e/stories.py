@@ -1,5 +1,4 @@
-"""What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program, its
-processes."""
+"""What became of a job, read as a tester asks it: verdicts of its timeline, starts of its program."""
 
 import os
 from collections import Counter

@@ -33,6 +33,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
+from tests.e2e.stories import until as until_line
 from tests.isolation import needs_view
 
 pytestmark = pytest.mark.e2e
@@ -45,15 +46,18 @@ raise SystemExit(3)
 """
 
 
-@pytest.fixture(scope="module")
-def waiting(service: Service) -> Iterator[str]:
+def begun(service: Service) -> str:
     """A job that runs, made with enableWebAccess; its id."""
     body = container_job(WAITS, name="waits")
     body["jobSpec"]["enableWebAccess"] = True
     job = submit(service, body)
-    for line in service.follow(job):
-        if line == "here":
-            break
+    until_line(service.follow(job), "here")
+    return job
+
+
+@pytest.fixture(scope="module")
+def waiting(service: Service) -> Iterator[str]:
+    job = begun(service)
     yield job
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
     service.finish(job, 60)
@@ -145,12 +149,7 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
     before."""
     service = start(data)
     try:
-        body = container_job(WAITS, name="waits")
-        body["jobSpec"]["enableWebAccess"] = True
-        job = submit(service, body)
-        for line in service.follow(job):
-            if line == "here":
-                break
+        job = begun(service)
         ticket_request = link(service, job)
         maps = Path(f"/proc/{service.pid}/maps")
         if maps.exists():

@@ -10,7 +10,6 @@ __all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "shown"]
 BEGIN = "<!-- made from packages/trainshed-cluster/tests/slurm/hostile_table.py -->"
 END = "<!-- end of what is made -->"
 
-
 _HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
     "service files": NAMESPACED,
     "files of other jobs": NAMESPACED,
