@@ -29,19 +29,15 @@ STORAGE = ("storage.buckets.create", "storage.objects.get", "storage.buckets.set
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
-async def test_an_owner_has_what_there_is(house: House, resource: str) -> None:
-    every = sorted({*PERMISSIONS.values()})
-    body = {"permissions": [*every, *NOBODYS, *STORAGE]}
-    answer = await house.call("POST", f"{resource}:testIamPermissions", body)
-    assert answer.json == {"permissions": [*every, *STORAGE]}
-
-
-@pytest.mark.parametrize("resource", RESOURCES)
-async def test_a_program_has_what_its_role_has(house: Any, resource: str) -> None:
-    every = sorted({*PERMISSIONS.values()})
-    body = {"permissions": [*every, *NOBODYS]}
-    answer = await asked(house, "POST", f"{resource}:testIamPermissions", body)
-    assert answer.json == {"permissions": [name for name in every if name in PROGRAM]}
+async def test_an_owner_has_what_there_is_and_a_program_what_its_role_has(
+    house: Any, resource: str
+) -> None:
+    every, path = sorted({*PERMISSIONS.values()}), f"{resource}:testIamPermissions"
+    asks = {"permissions": [*every, *NOBODYS, *STORAGE]}
+    owner = await house.call("POST", path, asks)
+    assert owner.json == {"permissions": [*every, *STORAGE]}
+    program = await asked(house, "POST", path, {"permissions": [*every, *NOBODYS]})
+    assert program.json == {"permissions": [name for name in every if name in PROGRAM]}
 
 
 @pytest.mark.parametrize("version", ["v1", "v3"])
