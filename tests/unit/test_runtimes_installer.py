@@ -16,16 +16,13 @@ from trainshed.runtimes.output import Narration
 from trainshed.runtimes.port import BuildFailed
 
 
-def _uv(tmp_path: Path, script: str) -> str:
+def _installer(tmp_path: Path, script: str, limit: float = 600, /, **environ: str) -> Installer:
+    """Whose uv is that script."""
     fake = tmp_path / "uv"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    return str(fake)
-
-
-def _installer(tmp_path: Path, script: str, **environ: str) -> Installer:
     known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "UV_CONFIG_FILE": "/none", **environ}
-    return Installer(tmp_path / "cache", known, _uv(tmp_path, script))
+    return Installer(tmp_path / "cache", known, str(fake), limit_seconds=limit)
 
 
 def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -> None:
@@ -89,10 +86,8 @@ def test_a_failure_says_whose_it_is_and_has_the_last_lines(
 
 
 def test_a_setup_that_never_ends_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
-    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     # The grandchild holds the pipe open: only its death lets the installer see the end.
-    fake = _uv(tmp_path, "sleep 1000 & sleep 1000")
-    installer = Installer(tmp_path / "cache", known, fake, limit_seconds=0.2)
+    installer = _installer(tmp_path, "sleep 1000 & sleep 1000", 0.2)
     with pytest.raises(InstallFailed, match=r"after the limit of 0\.2 seconds"):
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
 
@@ -180,8 +175,7 @@ def test_whether_somebody_said_where_packages_come_from(
 def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
     """TensorFlow's remarks about missing GPUs are no news of a build; of a failed one they are."""
     lines: list[str] = []
-    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    installer = Installer(tmp_path / "cache", known, "/bin/false", limit_seconds=30)
+    installer = _installer(tmp_path, "false")
     installer.run(["/bin/sh", "-c", "echo no libcudart"], tmp_path, lines.append)
     assert lines == []
     with pytest.raises(InstallFailed, match="no libcudart"):
@@ -193,13 +187,8 @@ def test_a_silent_installer_gives_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BEAT", 0.05)
-    fake = tmp_path / "uv"
     # It stays silent until it was heard that it lives.
-    fake.write_text(
-        f"#!/bin/sh\necho 'Downloading torch (180MiB)'\n"
-        f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done\necho done\n"
-    )
-    fake.chmod(0o755)
+    silent = f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done"
     lines: list[str] = []
 
     def hear(line: str) -> None:
@@ -207,8 +196,8 @@ def test_a_silent_installer_gives_signs_of_life(
         if line.startswith("Still working since 'Downloading torch (180MiB)'"):
             (tmp_path / "heard").touch()
 
-    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    installer = Installer(tmp_path / "cache", known, str(fake), limit_seconds=30)
+    script = f"echo 'Downloading torch (180MiB)'; {silent}; echo done"
+    installer = _installer(tmp_path, script, 30)
     installer.install(Path(sys.executable), tmp_path / "site", [], hear)
     assert lines[-1] == "done"
 

@@ -23,6 +23,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.runtimes.conftest import probe
+from tests.e2e.processes import wait_until_gone
 from trainshed.replica.protocol import LEVEL_ROOT, LEVEL_USER
 from trainshed.replica.sandbox import levels
 from trainshed.runtimes.confinement import Confinement, InstallationTerms, LentDirectory
@@ -305,25 +306,16 @@ def test_it_dies_with_the_service(place: Path, level: str) -> None:
     with os.fdopen(reader, "rb") as pipe:
         assert pipe.readline() == b"b'begun\\n'\n"
         assert service.wait() == -9
-    _wait_until_gone(confinement)
+    wait_until_gone(_left(confinement.workspace))
 
 
-def _wait_until_gone(confinement: Confinement) -> None:
-    """Whoever belongs to it has its room in an argument, or as working directory."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        if not _left(confinement.workspace):
-            return
-        time.sleep(0.05)
-    raise AssertionError(_left(confinement.workspace))
-
-
-def _left(room: str) -> list[str]:
-    left: list[str] = []
+def _left(room: str) -> list[int]:
+    """Whoever belongs to it has its room as working directory."""
+    left: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str((process / "cwd").readlink()).startswith(room):
-                left.append(process.name)
+                left.append(int(process.name))
         except OSError:
             continue
     return left
