@@ -24,6 +24,7 @@ import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
+from tests.commands import running
 from tests.contract.buckets_service import MIB, Service, client_at, plain
 from tests.ports import free_port
 from trainshed.buckets.disk.objects import ObjectStore
@@ -43,17 +44,10 @@ def s3() -> Iterator[str]:
     """An S3-compatible server with one bucket, `corp`."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    words = (sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port))
+    with running(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         _make_bucket(f"{address}/corp", server)
         yield address
-    finally:
-        server.kill()
-        server.wait()
 
 
 def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:

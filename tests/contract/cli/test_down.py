@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import running
 from tests.contract.cli.conftest import write_service_file
 from tests.contract.cli.fake_service import FakeService, job
 
@@ -18,11 +19,9 @@ EMPTY: dict[str, Any] = {"jobs": [], "nextPageToken": ""}
 @pytest.fixture
 def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
     """A process that stands for the service's, and that a signal ends."""
-    waits = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    write_service_file(tmp_path, service.address, pid=waits.pid)
-    yield waits
-    waits.kill()
-    waits.communicate()
+    with running(sys.executable, "-c", "input()", stdin=subprocess.PIPE) as waits:
+        write_service_file(tmp_path, service.address, pid=waits.pid)
+        yield waits
 
 
 def test_it_cancels_waits_and_stops(

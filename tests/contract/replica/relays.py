@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import commands
 from trainshed.replica.endpoint import relay
 
 PATIENCE = 60.0
@@ -107,14 +108,7 @@ def running(
         "proxy": proxy,
     }
     source = str(Path(relay.__file__).parents[3])
-    process = subprocess.Popen(
-        [sys.executable, "-c", _RELAYS, source, json.dumps(settings)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    words = (sys.executable, "-c", _RELAYS, source, json.dumps(settings))
+    with commands.running(*words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Running(*map(int, process.stdout.readline().split()))
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)

@@ -1,13 +1,14 @@
 """Making an end of an incarnation that does not answer (spec/invariants#one-incarnation: never two live ones
 of one replica)."""
 
+import contextlib
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import running
 from tests.contract.replica.conftest import PYTHON, Place
 from tests.e2e.processes import commands
 from trainshed.replica import protocol
@@ -47,9 +48,9 @@ def test_a_stranger_with_the_shims_number_is_not_killed(
     """Process ids come round again: an id alone is no identity. After a reboot one may have started at the
     same tick as who had it."""
     monkeypatch.setattr(journal, "_PATIENCE", 0.05)
-    stranger = subprocess.Popen(["sleep", "60"])
     lock = journal.try_lock(str(tmp_path))
-    try:
+    with running("sleep", "60") as stranger, contextlib.ExitStack() as at_end:
+        at_end.callback(journal.release, lock)
         start = protocol.process_start(stranger.pid)
         assert start >> 64, "which boot it is"
         for since, is_killed in ((0, False), (1, False), (start ^ 1 << 64, False), (start, True)):
@@ -59,7 +60,3 @@ def test_a_stranger_with_the_shims_number_is_not_killed(
             assert (stranger.wait(60) if is_killed else stranger.poll()) == (
                 -9 if is_killed else None
             )
-    finally:
-        journal.release(lock)
-        stranger.kill()
-        stranger.wait()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import running
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from tests.e2e.processes import processor_seconds
 from trainshed.engines.local import spawner
@@ -131,10 +132,8 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
             "relay.Relay(protocol.Network(storage_socket=sys.argv[2]), [listener]).run()"
         )
         source = str(Path(kernel.__file__).parents[3])
-        process = subprocess.Popen(
-            [sys.executable, "-c", begin, source, target], stdout=subprocess.PIPE, text=True
-        )
-        try:
+        words = (sys.executable, "-c", begin, source, target)
+        with running(*words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             port = int(process.stdout.readline())
             callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
@@ -151,6 +150,3 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
             while served.makefile("rb").read(6) != b"\nhello":
                 served, _ = server.accept()
                 served.settimeout(PATIENCE)
-        finally:
-            process.kill()
-            process.communicate(timeout=PATIENCE)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,8 @@ print(round(float(LinearRegression().fit(points, points[:, 0] * 3).coef_[0]), 3)
 
 
 def prepare(cache: Path, choice: RuntimeChoice, said: list[str]) -> PreparedRuntime:
-    runtimes = LocalRuntimes(cache, Objects(), now=time.monotonic_ns)
-    try:
+    with closing(LocalRuntimes(cache, Objects(), now=time.monotonic_ns)) as runtimes:
         return asyncio.run(runtimes.prepare(choice, (), said.append))
-    finally:
-        runtimes.close()
 
 
 def _content(prepared: PreparedRuntime) -> dict[str, str]:
@@ -100,13 +98,10 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     (sheet,) = (entry for entry in FAMILIES if entry.family == "reduction-server")
     interpreters = Interpreters().found()
     oldest = format_minor(min(entry for entry in interpreters if sheet.releases[0].runs_on(entry)))
-    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
-    try:
+    with closing(LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)) as runtimes:
         prepared = asyncio.run(runtimes.prepare(RuntimeChoice("reduction-server", "", oldest), ()))
         packages = asyncio.run(runtimes.prepare_reduction())
         assert runtimes.reduction() == packages
-    finally:
-        runtimes.close()
     environ = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
     with running(
         *(f"{prepared.template}/bin/python3", *reduction.PROGRAM[1:]),

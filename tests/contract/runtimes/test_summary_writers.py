@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,11 @@ from trainshed.summaries.directories import LocalDirectory
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
     writer = WRITERS[name]
-    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
-    try:
+    with closing(LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)) as runtimes:
         choice = runtimes.catalog.named(*writer.runtime, "")
         if not isinstance(choice, RuntimeChoice):
             pytest.skip(f"{name} is NOT tested: {choice.reason}")
         prepared = asyncio.run(runtimes.prepare(choice, ()))
-    finally:
-        runtimes.close()
     write(writer, str(Path(prepared.template) / "bin" / "python3"), tmp_path)
     reader = Reader(LocalDirectory(tmp_path.parent, (tmp_path.name,)))
     reader.read(since=0.0)
