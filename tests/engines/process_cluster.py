@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.capacity import Delay, Node, WaitReason
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
@@ -126,6 +127,9 @@ class ProcessCluster:
 
     async def require_answer(self, name: HoldName) -> None:
         pass
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return ()
 
     async def give_back(self, name: HoldName) -> None:
         path = self._directory / f"{name}.hold"

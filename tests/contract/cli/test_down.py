@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.commands import running
-from tests.contract.cli.conftest import write_service_file
+from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import FakeService, job
+from trainshed.core.held import Leftover, text
 
 JOBS = "/trainshed/v1/jobs"
 EMPTY: dict[str, Any] = {"jobs": [], "nextPageToken": ""}
@@ -72,3 +73,32 @@ def test_a_job_that_does_not_end_keeps_the_service(
     assert result.exit_code == 1
     assert "1 of 1 jobs are not over yet" in result.stderr
     assert process.poll() is None
+
+
+def hold(data: Path, *commands: list[str]) -> Path:
+    """A service that has ended could not give back what these commands do."""
+    file = data / "engines" / "slurm" / "held.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    left = [
+        Leftover(f"hold-{n}", "Slurm is away", tuple(single)) for n, single in enumerate(commands)
+    ]
+    file.write_text(text(left))
+    return file
+
+
+def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
+    file = hold(tmp_path, ["true"], ["sh", "-c", "exit 1"])
+    plain = trainshed("down")
+    assert plain.exit_code == 1
+    assert "2 allocations may still be held" in plain.stderr
+    assert "hold-0: Slurm is away\n    true\n" in plain.stderr
+    assert "sh -c 'exit 1'" in plain.stderr and "trainshed down --release" in plain.stderr
+    tried = trainshed("down", "--release")
+    assert tried.exit_code == 1 and tried.stdout == "hold-0 was given back.\n"
+    assert "1 allocation may still be held" in tried.stderr
+    assert "hold-1" in file.read_text() and "hold-0" not in file.read_text()
+    hold(tmp_path, ["true"])
+    done = trainshed("down", "--release")
+    assert done.exit_code == 0 and not file.exists()

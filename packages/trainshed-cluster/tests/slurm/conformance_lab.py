@@ -7,11 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.engines.conformance.lab import Lab, LabWithNodes
 from tests.slurm.nodes import Machines
 from trainshed.core.secrets import SecretRef
 from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext, ProgramRules
+from trainshed_cluster.slurm import cluster
 from trainshed_cluster.slurm.build import new_engine
 
 Build = Callable[[Path, dict[str, Any]], Engine]
@@ -53,6 +56,12 @@ class OnMachines(ClusterLab, LabWithNodes):
 class _NoSecrets:
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         return {}
+
+
+def settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an engine that closes not wait until Slurm's controller has written down what was given back:
+    nothing of the suite kills that (test_left_behind.py does)."""
+    monkeypatch.setattr(cluster, "_SAVED_SECONDS", 0.0)
 
 
 def slurm_engine(directory: Path, settings: dict[str, Any]) -> Engine:

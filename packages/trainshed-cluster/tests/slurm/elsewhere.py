@@ -9,7 +9,7 @@ import pytest
 from tests.commands import execute
 from tests.engines.conformance.lab import Lab
 from tests.engines.conformance.suite import Conformance
-from tests.slurm.conformance_lab import ClusterLab, slurm_engine
+from tests.slurm.conformance_lab import ClusterLab, settle_at_once, slurm_engine
 from tests.slurm.nodes import until
 
 SETTINGS = "TRAINSHED_TESTS_SLURM_SETTINGS"
@@ -18,7 +18,8 @@ SETTINGS = "TRAINSHED_TESTS_SLURM_SETTINGS"
 
 class TestElsewhere(Conformance):
     @pytest.fixture
-    def lab(self, tmp_path: Path) -> Lab:
+    def lab(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+        settle_at_once(monkeypatch)
         # Each test is another service, which leaves what it keeps for a next attempt to its next start.
         for _ in until("the end of all allocations"):
             if not (jobs := execute("squeue", "-h", "-o", "%i").stdout.split()):

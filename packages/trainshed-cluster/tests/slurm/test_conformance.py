@@ -10,7 +10,7 @@ import pytest
 from tests.engines.conformance.lab import Lab, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.engines.conformance.suite import Conformance
-from tests.slurm.conformance_lab import OnMachines, slurm_engine
+from tests.slurm.conformance_lab import OnMachines, settle_at_once, slurm_engine
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import SOAKS
 from trainshed.engines.port import NodesChosen
@@ -28,15 +28,19 @@ class TestSlurm(Conformance):
     in_short = "gang", "too_much_memory", "lost_node", "moves_once", "outlive_the_service"
 
     @pytest.fixture
-    def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
+    def lab(
+        self, slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Lab]:
+        settle_at_once(monkeypatch)
         yield outside(slurm_lab, tmp_path)
         slurm_lab.clear()
 
 
 def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
-    slurm_lab: SlurmLab, tmp_path: Path
+    slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`queue = "slurm"`: the node that requests name is busy, and others are not."""
+    settle_at_once(monkeypatch)
     busy = ["--no-shell", "-J", "others", "-w", "node1", f"-c{CPUS}", "--mem=1000"]
     slurm_lab.slurm("salloc", *busy)
 

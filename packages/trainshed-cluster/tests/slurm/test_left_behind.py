@@ -1,6 +1,9 @@
 """No allocation is left to run when nobody needs it any more (docs/slurm.md, "What is lost when"): the
-service ends while Slurm's controller is away, or for good."""
+service ends while Slurm's controller is away, or for good; the controller comes back with what it had
+forgotten."""
 
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,20 +39,43 @@ def begun(service: Service, gate: Path) -> str:
     return job_id
 
 
-def test_what_cannot_be_given_back_is_given_back_by_its_agents(
+def down(service: Service, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Of which the exit status and what it says are looked at."""
+    done = trainshed("down", *options, data=service.data, status=None)
+    service.process.wait(60)
+    return done
+
+
+def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
     slurm_lab: SlurmLab, service: Service, gate: Path
 ) -> None:
     """`down` while Slurm's controller is away."""
-    begun(service, gate)
+    job_id = begun(service, gate)
     slurm_lab.await_saved()
     slurm_lab.stop_controller()
     try:
-        trainshed("down", data=service.data)
-        service.process.wait(60)
+        done = down(service)
+        again = trainshed("down", "--release", data=service.data, status=None)
     finally:
         slurm_lab.start_controller()
+    for ending in (done, again):
+        assert ending.returncode == 1
+        assert "1 allocation may still be held" in ending.stderr
+        assert f"-{job_id}-1-0: squeue: " in ending.stderr and "scancel" in ending.stderr
     assert held_by(slurm_lab, service.data)
     await_given_back(slurm_lab, service.data, STATED)
+
+
+def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given_back(
+    slurm_lab: SlurmLab, service: Service, gate: Path
+) -> None:
+    begun(service, gate)
+    slurm_lab.await_saved()
+    done = down(service)
+    slurm_lab.stop_controller(signal.SIGKILL)
+    slurm_lab.start_controller()
+    assert done.returncode == 0, done.stderr
+    assert not held_by(slurm_lab, service.data)
 
 
 def test_a_service_that_is_gone_for_good_leaves_nothing(

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, begin
@@ -251,6 +252,9 @@ class KubernetesCluster:
 
     async def require_answer(self, name: HoldName) -> None:
         """Does nothing: a Pod ends with its agent."""
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return ()  # Likewise; and its controller has written down what it has confirmed.
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back.add(name)

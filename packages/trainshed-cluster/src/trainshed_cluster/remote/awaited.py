@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from trainshed.core.capacity import Node
+from trainshed.core.held import Leftover
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.remote.cluster import (
@@ -99,6 +100,9 @@ class AwaitedCluster:
 
     async def give_back(self, name: HoldName) -> None:
         await self._answering().give_back(name)
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return await self._cluster.settle(names)
 
     def _answering(self) -> Cluster:
         """Return the cluster. Raises ClusterUnavailable if it does not answer."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay, MachineWanted, Node
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
@@ -214,4 +215,10 @@ class Cluster(Protocol):
     async def give_back(self, name: HoldName) -> None:
         """End whatever still runs in a hold, and release it; do nothing if it does not exist. Raises
         ClusterUnavailable."""
+        ...
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        """Wait, for a while, until what was given back stays given back even if the cluster's controller
+        crashes. Called before `close`. `names`: holds that are to be given back, and could not be. Returns
+        those of all these that the cluster may still hold."""
         ...

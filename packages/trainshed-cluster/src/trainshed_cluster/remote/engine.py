@@ -7,13 +7,16 @@ what runs and how it ended; they report it again on each new connection.
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from trainshed.core import held
 from trainshed.core.capacity import Node
+from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
@@ -33,6 +36,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.replica.protocol import NEVER_STARTED
+from trainshed.replica.system import durable
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
 from trainshed_cluster.remote.agents import Agents
@@ -44,6 +48,8 @@ from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.slots import SlotMaker
 from trainshed_cluster.remote.terminals import Ended, RemoteTerminal, Shown
+
+log = logging.getLogger(__name__)
 
 _SHELL_PATIENCE = 5.0
 """Seconds that a shell may take to open."""
@@ -86,6 +92,8 @@ class RemoteEngine(NoTerminals):
 
     async def start(self) -> None:
         await self._attempts.load()
+        # This service gives it back, by the records of its attempts.
+        await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
             await self._cluster.start()
         except (ClusterUnavailable, ClusterRefused) as failure:
@@ -101,7 +109,8 @@ class RemoteEngine(NoTerminals):
         if self._options.anywhere:
             # This keeps the request's place in the cluster's queue.
             self._cluster.detach()
-        await self._slots.close()
+        left = await self._cluster.settle(await self._slots.close())
+        await asyncio.to_thread(self._write_held, left)
         await self._nodes.close()
         await self._agents.close()
         await self._attempts.close()
@@ -228,6 +237,7 @@ class RemoteEngine(NoTerminals):
         gang = self._attempts.gangs.get((job_uid, attempt))
         if gang is None:
             return
+        gang.is_released = True
         await self._require_over(gang)
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
@@ -303,6 +313,16 @@ class RemoteEngine(NoTerminals):
         seat = gang.record.seat(replica) if gang else None
         agent = gang.agent(seat) if gang and seat else None
         return None if agent is None or agent.is_gone else agent
+
+    def _write_held(self, left: Sequence[Leftover]) -> None:
+        """Write down what may still be held, for `trainshed down`."""
+        if not left:
+            return
+        log.warning("not given back, or not certainly: %s", ", ".join(hold.name for hold in left))
+        try:
+            durable.write(str(self._options.directory / HELD), held.text(left))
+        except OSError as error:
+            log.warning("that cannot be written down: %s", error)
 
     async def _require_over(self, gang: Gang) -> None:
         """Raise EngineUnavailable if a program of the gang lives, or may."""

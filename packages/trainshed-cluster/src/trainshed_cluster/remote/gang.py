@@ -143,6 +143,8 @@ class Gang(Struct):
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
     #: The end of each replica's last incarnation, if it was reported.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
+    #: It was asked for that what it holds is given back.
+    is_released: bool = False
     #: The last reported reason why its start waits; None = none.
     delay: Delay | None = None
     #: Agents per `place` that ended before they gave out slots, since one last did.

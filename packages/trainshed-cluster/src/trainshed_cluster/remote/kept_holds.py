@@ -173,7 +173,7 @@ class KeptHolds:
         return {hold.name for hold in (*self._holds, *self._adopted, *self._leaving)}
 
     async def close(self) -> None:
-        """Give all holds back, as far as the cluster answers."""
+        """Give all holds back, as far as the cluster answers: `names` are those that it did not take."""
         await asyncio.gather(
             *(self._leave(hold) for hold in (*self._holds, *self._leaving)), return_exceptions=True
         )

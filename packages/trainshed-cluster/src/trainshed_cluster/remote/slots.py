@@ -81,14 +81,16 @@ class SlotMaker:
         self._tasks.keep(self._give_back_strays, "giving back what nobody has")
         self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
 
-    async def close(self) -> None:
+    async def close(self) -> tuple[HoldName, ...]:
         """Stop all work. Holds of attempts that are not over stay; those of others are given back as far as
-        the cluster answers."""
+        the cluster answers, and the rest of them is returned."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         await self.kept.close()
         await self._tasks.close()
+        left = (gang for gang in self._attempts.gangs.values() if gang.is_released)
+        return (*self.kept.names(), *(name for gang in left for name in self._holds_of(gang)))
 
     async def stop_preparing(self, gang: Gang) -> None:
         """Cancel a gang's preparation."""

@@ -7,11 +7,13 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.held import Leftover
 from trainshed.eventloop.background import Crew, begin, joined
 from trainshed_cluster.remote.cluster import (
     ClusterRefused,
@@ -53,8 +55,13 @@ _UNSEEN_SECONDS = 5.0
 _ENDED_SECONDS = 1.2
 """Seconds from the end of an agent's srun until the cluster is looked at: Slurm knows of the step's end by
 then, and the agent has been silent for long enough to count as gone (`agents._SETTLED`)."""
+_SAVED_SECONDS = 6.0
+"""After which slurmctld has written down what it has confirmed: it saves its state every 5 s. One that
+crashes before comes back with what was cancelled meanwhile."""
+_SETTLE_SECONDS = 20.0
+"""For which a service that ends waits at most to be certain of that."""
 _REMEMBERED_SECONDS = 600.0
-"""For which a request that no look finds may still arrive at slurmctld."""
+"""For which a name that was given back is not to come up again."""
 _SPARE_SECONDS = 2 * OLD_SECONDS
 """For which an allocation is requested beyond what its job may run: for what comes before, and for attempts
 that adopt it until it is old."""
@@ -99,13 +106,15 @@ class SlurmCluster:
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
         #: The nodes of each hold that a call waits for.
         self._wanted: dict[HoldName, frozenset[str]] = {}
-        #: When holds were requested, or given back, that the last look may not have seen so.
-        self._asked: dict[HoldName, float] = {}
+        #: Holds that were requested since the start, which the last look may not have seen yet.
+        self._asked: set[HoldName] = set()
         self._seen: dict[HoldName, _Seen] = {}
         #: Longest time limit in seconds by partition, of those that have one.
         self._limits: dict[str, int] = {}
         #: The shortest one that Slurm has refused all the same, by partition, account, QOS and user.
         self._refused: dict[tuple[str, ...], int] = {}
+        #: When holds were given back.
+        self._given_back: dict[HoldName, float] = {}
 
     async def start(self) -> None:
         try:
@@ -143,6 +152,7 @@ class SlurmCluster:
         ask = self._ask(name, needs)
         if avoid is not None:
             ask = replace(ask, avoid=tuple(sorted(avoid)))
+        self._given_back.pop(name, None)
         begun = time.monotonic()
         self._wanted[name] = frozenset(ask.nodes if avoid is None else ())
         try:
@@ -150,7 +160,8 @@ class SlurmCluster:
         except BaseException:
             if self._is_detached:
                 raise
-            # Whatever became of it: a request that was sent to slurmctld may still arrive.
+            # Noted whatever became of it: a request that was sent to slurmctld may still arrive.
+            self._given_back[name] = time.monotonic()
             if name in self._asked:
                 withdrawing = begin(self._try_to_cancel(name), f"slurm: withdrawing {name}")
                 await asyncio.shield(withdrawing)
@@ -201,11 +212,59 @@ class SlurmCluster:
         await self._held(name)
 
     async def give_back(self, name: HoldName) -> None:
-        self._asked[name] = time.monotonic()
+        self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)
         user = await self._user(name)
         await self._client.end_agents(str(name), user)
         await self._client.answer(commands.cancel(str(name), user))
+        self._given_back[name] = time.monotonic()
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        why = "the service ended before that was certain"
+        try:
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                if names:
+                    # Whether Slurm answers is the reason.
+                    await self._look_fresh()
+                while unsettled := self._unsettled():
+                    last = max(self._given_back[name] for name in unsettled)
+                    await asyncio.sleep(max(0.0, last + _SAVED_SECONDS - time.monotonic()))
+                    look = await self._look_fresh()
+                    for name in unsettled:
+                        if name in look.jobs:
+                            self._given_back[name] = time.monotonic()
+                            await self._try_to_cancel(name)
+        except ClusterUnavailable as failure:
+            why = str(failure)
+        except TimeoutError:
+            why = self._failed[1] or why
+        left = {*names, *self._unsettled()}
+        return tuple([Leftover(str(name), why, await self._by_hand(name)) for name in sorted(left)])
+
+    def _unsettled(self) -> list[HoldName]:
+        """Return the holds that were given back, and that Slurm may have again when its controller
+        crashes."""
+        look = self._look
+        return [
+            name
+            for name, when in self._given_back.items()
+            if look is None or name in look.jobs or look.looked < when + _SAVED_SECONDS
+        ]
+
+    async def _by_hand(self, name: HoldName) -> tuple[str, ...]:
+        """Return the command that gives a hold back without this service."""
+        try:
+            user = await self._user(name)
+        except ClusterUnavailable:
+            user = os.geteuid()
+        scancel, *options = commands.cancel(str(name), user)
+        conf = self._settings.conf
+        return (
+            *(("env", f"SLURM_CONF={conf}") if conf else ()),
+            # Whoever runs it has the command, even if this process does not find it now.
+            str(Path(self._settings.commands) / scancel),
+            *options,
+        )
 
     def _step_left(self, name: str) -> None:
         """Look soon, because the srun of an agent has ended, perhaps with its step."""
@@ -284,7 +343,7 @@ class SlurmCluster:
         return None
 
     async def _request(self, name: HoldName, ask: Ask) -> Hold:
-        self._asked[name] = time.monotonic()
+        self._asked.add(name)
         begun, look = time.monotonic(), self._look
         user = await self._users.named(name.user)
         request = await self._client.request(commands.allocate(ask), user)
@@ -482,10 +541,10 @@ class SlurmCluster:
     async def _tidy(self, look: Look) -> None:
         """Cancel what exists twice, and forget what was given back for good."""
         now = time.monotonic()
-        for name, when in tuple(self._asked.items()):
-            is_over = name not in look.jobs and name not in self._wanted
-            if is_over and now - when > _REMEMBERED_SECONDS:
-                del self._asked[name]
+        for name, when in tuple(self._given_back.items()):
+            if name not in look.jobs and now - when > _REMEMBERED_SECONDS:
+                del self._given_back[name]
+                self._asked.discard(name)
         for name, job in look.doubles:
             log.warning("%s: job %d is a second one: cancelled", name, job.id)
             with contextlib.suppress(ClusterUnavailable):
