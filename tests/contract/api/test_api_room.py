@@ -167,6 +167,13 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
     assert (await house.result("GET", "/trainshed/v1/jobs?project=-"))["jobs"] == []
 
 
+async def test_half_a_surrogate_pair_is_refused(house: House) -> None:
+    job = {**custom_job(), "displayName": "caf\udce9"}
+    body = {"api": "vertex", "project": "p1", "location": "us-central1", "job": job}
+    answer = await house.call("POST", EXPLAIN, json.dumps(body).encode())
+    assert (answer.status, "surrogate pair" in answer.error["message"]) == (400, True)
+
+
 async def test_explain_says_why_a_job_would_wait(house: House) -> None:
     house.capacity.answer = Preflight(waiting=WAITING, position=3)
     body = {"api": "ml", "project": "p1", "job": ml_job()}

@@ -100,6 +100,25 @@ def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: P
     assert not result.stderr
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "says"),
+    [
+        (">/dev/full", "p", "Error: The output cannot be written: no space is left there."),
+        (">&-", "p", ""),
+        ("", r"$'caf\xe9'", r"Error: 'caf\udce9' is not UTF-8, and has to be."),
+    ],
+)
+def test_what_cannot_be_written_or_sent_is_told_in_a_sentence(
+    service: FakeService, tmp_path: Path, where: str, name: str, says: str
+) -> None:
+    service.on("GET", "/trainshed/v1/jobs", {"jobs": [job("1")], "nextPageToken": ""})
+    result = execute(
+        *("bash", "-c", f"{sys.executable} -m trainshed jobs list --project {name} {where}"),
+        env={**os.environ, "TRAINSHED_DATA": str(tmp_path)},
+    )
+    assert (result.returncode != 0, result.stderr.strip().partition("\n")[0]) == (bool(says), says)
+
+
 @pytest.fixture
 def login_json(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

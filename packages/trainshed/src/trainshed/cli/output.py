@@ -75,7 +75,7 @@ def print_data(value: Any, *, stream: bool = False) -> None:
 
 def terminal_width() -> int | None:
     """Return the characters of a line of the terminal; None if standard output is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 
 def yaml_text(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The `trainshed` command: the commands that build services, and all others from the cli package."""
 
+import errno
 import os
 import select
 import signal
@@ -49,6 +50,14 @@ def main() -> None:
             f"Error: This needs the service, and only its client is installed ({missing.name} is missing): "
             "pip install 'trainshed[service]'"
         ) from None
+    except UnicodeEncodeError as failure:
+        raise SystemExit(
+            f"Error: {str(failure.object)[:80]!r} is not UTF-8, and has to be."
+        ) from None
+    except OSError as failure:
+        if failure.errno != errno.ENOSPC or failure.filename:
+            raise
+        raise SystemExit("Error: The output cannot be written: no space is left there.") from None
     except RuntimeError as failure:
         if "HOME" in os.environ or "home directory" not in str(failure):
             raise

@@ -334,13 +334,25 @@ def _with_project(call: JsonCall, project: str) -> JsonCall:
     return replace(call, query={**call.query, "project": (project,)})
 
 
+def _decoded(text: bytes) -> Any:
+    """Return the JSON of a body, each string of which can be stored and answered. Raises WireError."""
+    value = decode_text(text)
+    if b"\\ud" in text.lower():
+        try:
+            encode_text(value)
+        except UnicodeEncodeError:
+            wrong = "Invalid JSON payload received. A string holds half of a surrogate pair."
+            raise WireError((Violation("", wrong),)) from None
+    return value
+
+
 async def _body(request: Request, most: int) -> dict[str, Any]:
     """Return the JSON object of a request; {} for methods without a body. These receive nothing, since a
     stream listens there for the client's leaving. Raises WireError, BodyTooLarge, BodyNotRead."""
     if request.method not in _WITH_BODY:
         return {}
     text = await request.decoded_body(most)
-    value = await read_aside(len(text), lambda: decode_text(text))
+    value = await read_aside(len(text), lambda: _decoded(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))

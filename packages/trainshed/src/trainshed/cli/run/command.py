@@ -328,7 +328,7 @@ def follow_on(
     succeeded. Raises SystemExit unless the job succeeded."""
     if not is_named:
         click.echo(job.name)
-    if not (sys.stdout.isatty() if follow is None else follow):
+    if not (sys.stdout and sys.stdout.isatty() if follow is None else follow):
         click.echo(f"Follow it: trainshed jobs watch {job.job_id}", err=True)
         for line in results:
             click.echo(line, err=True)

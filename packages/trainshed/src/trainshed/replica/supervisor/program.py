@@ -186,7 +186,10 @@ class Program:
         if refusal == errno.ENOENT:
             text = "%s: command not found; looked in %s" % (name, path)
             if "/" in name:
-                text = "%s: it, or what is to run it (after #!, or a loader), is not there" % name
+                text = (
+                    "%s: it, or what is to run it (after #!, to which a line end of Windows belongs, or a"
+                    " loader), is not there" % name
+                )
             code = EXIT_NOT_FOUND
         else:
             text = "%s: cannot be executed: %s" % (name, os.strerror(refusal))
