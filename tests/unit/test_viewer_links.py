@@ -7,9 +7,9 @@ from trainshed.api.calls.links import (
     LIFETIME,
     MOST_JOBS,
     Links,
-    Passes,
-    ViewLinks,
     jobs_of,
+    page_of,
+    view_link,
     view_of,
 )
 from trainshed.core.names import JobUid
@@ -17,8 +17,8 @@ from trainshed.core.names import JobUid
 WHOSE = "ab" * 32
 
 
-def links(now: int = 0, key: bytes = b"key", address: str = "http://127.0.0.1:8080") -> ViewLinks:
-    return ViewLinks(Passes(key), address, lambda: now)
+def links(now: int = 0, key: bytes = b"key", address: str = "http://127.0.0.1:8080") -> Links:
+    return Links(key, address, lambda: now)
 
 
 def test_a_view_names_each_of_its_jobs_once() -> None:
@@ -31,18 +31,17 @@ def test_a_view_names_each_of_its_jobs_once() -> None:
 )
 def test_what_names_no_jobs_is_no_view(view: str) -> None:
     assert jobs_of(view) == ()
-    assert not links().opens(view, "")
 
 
 def test_a_link_opens_its_own_view_by_its_own_key() -> None:
-    uri = links().link("7", WHOSE)
+    uri = links().to_view("7", WHOSE)
     key = uri.rpartition("key=")[2]
     assert uri.startswith("http://127.0.0.1:8080/tensorboard/#view=7&key=")
-    assert links().opens("7", key) == WHOSE
-    assert not links().opens("8", key)
-    assert not links().opens("7-8", key)
-    assert not links(key=b"another").opens("7", key)
-    assert not links().opens("7", "\udcff")
+    assert links().read(view_link("7"), key) == WHOSE
+    assert not links().read(view_link("8"), key)
+    assert not links().read(view_link("7-8"), key)
+    assert not links(key=b"another").read(view_link("7"), key)
+    assert not links().read(view_link("7"), "\udcff")
 
 
 def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
@@ -80,16 +79,17 @@ def test_a_page_has_a_host_and_a_mark_of_its_own_also_after_a_restart() -> None:
     """What another service with the same key has made is as good."""
 
     def pages(now: int = 0, key: bytes = b"key", below: str = "localhost:80") -> Links:
-        return Links(Passes(key), "http://127.0.0.1:80", lambda: now, below)
+        return Links(key, "http://127.0.0.1:80", lambda: now, below)
 
+    web = page_of(JobUid(7), "web")
     host = pages().host_of(JobUid(7), "web").removeprefix("http://")
     assert pages().page_at(host) == pages().page_at(host.upper()) == (7, "web")
     for other in (host.replace("web", "wob"), host.replace("-7-", "-8-"), "web", "localhost"):
         assert pages().page_at(other) is None
     assert pages(key=b"another").page_at(host) is None
     assert pages(below="").host_of(JobUid(7), "web") == ""
-    mark = pages().mark(JobUid(7), "web", WHOSE)
-    assert pages(LIFETIME - 1).lets(JobUid(7), "web", mark) == WHOSE
-    assert pages(LIFETIME).lets(JobUid(7), "web", mark) is None
-    assert pages().lets(JobUid(7), "wob", mark) is None
+    mark = pages().mark(web, WHOSE)
+    assert pages(LIFETIME - 1).lets(web, mark) == WHOSE
+    assert pages(LIFETIME).lets(web, mark) is None
+    assert pages().lets(page_of(JobUid(7), "wob"), mark) is None
     assert links().lets("7", mark) is None

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -21,7 +21,8 @@ from trainshed.access.issuers import Issuer
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
+from trainshed.api.calls.links import Links, Tickets
+from trainshed.api.calls.services import ApiSettings, ContentDigest, Services, Shells
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
@@ -30,9 +31,11 @@ from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid
 from trainshed.core.study.spec import StudySpec
+from trainshed.core.terminals import NoTerminals
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
+from trainshed.httpd.messages import Request, Response, sized
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
@@ -41,8 +44,10 @@ from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Commit, NewWork
 from trainshed.store.sqlite.database import Store, open_database
 from trainshed.studies.port import Seen
+from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.trainshed_v1.jobs import Outlook
 
+ADDRESS = "http://trainshed.example"
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
 HOSTS = Hosts(("trainshed.example", "*.googleapis.com"))
@@ -101,6 +106,33 @@ class Answer:
         return self.json["error"]
 
 
+class Stand:
+    """In the place of TensorBoard processes: has files where it is told so, and answers what it was asked."""
+
+    def __init__(self) -> None:
+        self.written: set[str] = set()
+
+    async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
+        return any(directory.uri in self.written for directory in directories)
+
+    async def open(
+        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
+    ) -> None:
+        say("Starting.")
+
+    async def forward(
+        self,
+        name: str,
+        directories: Sequence[LogDirectory],
+        request: Request,
+        more: list[tuple[bytes, bytes]],
+    ) -> Response:
+        return sized(f"{name} {request.path}".encode(), b"text/plain", more=more)
+
+    def end(self, wanted: Callable[[str], bool]) -> None:
+        """Nothing runs here."""
+
+
 class House:
     """One data directory with everything the API needs; `clock` stands still until it is moved."""
 
@@ -113,6 +145,7 @@ class House:
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_database(directory / "data")
+        self.viewers = Stand()
         self.capacity = ValueRoom(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
@@ -150,7 +183,11 @@ class House:
             suggest=self.asked.append,
             outlook=_expected,
             capacity=self.capacity,
-            program_logs=self,
+            links=Links(b"key of the house", ADDRESS, self.now),
+            tickets=Tickets(self.now),
+            shells=Shells(NoTerminals(), allowed=False),
+            viewers=self.viewers,
+            program_logs=cast(Any, self),
             settings=ApiSettings(version="0.0.1"),
         )
         self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)

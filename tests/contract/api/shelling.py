@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,12 @@ from msgspec.structs import replace
 from tests.contract.api.house import HOSTS, House
 from trainshed.access.permissions import PROGRAM as PROGRAM_MAY
 from trainshed.access.principals import Principal, Rights
-from trainshed.api.calls.links import Links, Passes, Tickets
 from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.serve.signing_in import SigningIn
 
-ADDRESS = "http://trainshed.example"
 PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
@@ -63,11 +61,8 @@ class PlayedTerminal:
 class PlayedShells:
     """Implements `api.calls.services.Shells`."""
 
-    def __init__(self, now: Callable[[], int]) -> None:
-        self.tickets = Tickets(now)
-        self.links = Links(Passes(b"key of the house"), ADDRESS, now)
+    def __init__(self) -> None:
         self.allowed = True
-        self.idle = 0.0
         self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalRequest]] = []
         self.terminals: list[PlayedTerminal] = []
         self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
@@ -141,7 +136,7 @@ class Shelled(House):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.shells = PlayedShells(self.now)
+        self.shells = PlayedShells()
         self.services = replace(self.services, shells=self.shells)
         self.app = ApiApplication(self.services, _with_program(self.signing_in), hosts=HOSTS)
 

@@ -7,9 +7,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from msgspec.structs import force_setattr
 
-from tests.contract.api.house import LOCATION, SECOND, START
-from tests.contract.api.shelling import ADDRESS, Shelled, Socket
+from tests.contract.api.house import ADDRESS, LOCATION, SECOND, START
+from tests.contract.api.shelling import Shelled, Socket
 from tests.contract.api.test_tuning_jobs import created
 from tests.people import known
 from tests.unit.jobs import exited
@@ -20,8 +21,9 @@ from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Passes, Ticket
+from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Ticket
 from trainshed.api.resources.jobs import OPEN
+from trainshed.api.shell import surface
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid, Trial, TrialState
@@ -151,7 +153,8 @@ async def test_a_stolen_cookie_opens_its_page_alone_until_a_day_or_the_right_end
     house: Shelled,
 ) -> None:
     """And while the job offers that page: a shell would take requests for commands."""
-    house.shells.links = Links(Passes(b"key"), ADDRESS, house.now, "localhost")
+    links = Links(b"key", ADDRESS, house.now, "localhost")
+    force_setattr(house.services, "links", links)
     body, name = ml_job(labels={"trainshed-ports": "web-8000_page"}), "projects/p1/jobs/job_1"
     await house.result("POST", "/v1/projects/p1/jobs", body)
     job = await house.run(name)
@@ -199,10 +202,10 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
 
 async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:
     ticket = Ticket(JobUid(1000), PRIMARY, "somebody", Principal("somebody"))
-    first, _ = house.shells.tickets.issue(ticket)
-    others = [house.shells.tickets.issue(ticket)[0] for _ in range(1000)]
-    assert house.shells.tickets.redeem(first) is None
-    assert house.shells.tickets.redeem(others[-1]) == ticket
+    first, _ = house.services.tickets.issue(ticket)
+    others = [house.services.tickets.issue(ticket)[0] for _ in range(1000)]
+    assert house.services.tickets.redeem(first) is None
+    assert house.services.tickets.redeem(others[-1]) == ticket
 
 
 @pytest.mark.parametrize(
@@ -217,9 +220,11 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
     assert not house.shells.opened
 
 
-async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
+async def test_who_is_silent_for_long_is_hung_up(
+    house: Shelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await running(house)
-    house.shells.idle = 0.01
+    monkeypatch.setattr(surface, "IDLE", 0.01)
     async with shell(house) as socket:
         await socket.next()
         assert "hung up" in (await socket.next())["error"]

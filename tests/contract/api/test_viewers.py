@@ -1,14 +1,13 @@
 """Links to TensorBoard for what jobs wrote, and the directories behind them (docs/tensorboard.md)."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, Answer, House
+from tests.contract.api.house import LOCATION, Answer, House, Stand
 from tests.people import known
 from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
@@ -17,58 +16,19 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import MOST_JOBS, Passes, ViewLinks
-from trainshed.api.calls.services import Views
+from trainshed.api.calls.links import MOST_JOBS
 from trainshed.api.viewers.surface import MOST_DIRECTORIES, OPEN, directories_of
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
-from trainshed.httpd.messages import Request, Response, sized
-from trainshed.summaries.directories import LogDirectory
 
 JOBS = f"{LOCATION}/customJobs"
 
 
-class Stand:
-    """In the place of TensorBoard processes: has files where it is told so, and answers what it was asked."""
-
-    def __init__(self) -> None:
-        self.written: set[str] = set()
-
-    async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        return any(directory.uri in self.written for directory in directories)
-
-    async def open(
-        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
-    ) -> None:
-        say("Starting.")
-
-    async def forward(
-        self,
-        name: str,
-        directories: Sequence[LogDirectory],
-        request: Request,
-        more: list[tuple[bytes, bytes]],
-    ) -> Response:
-        return sized(f"{name} {request.path}".encode(), b"text/plain", more=more)
-
-    def end(self, wanted: Callable[[str], bool]) -> None:
-        """Nothing runs here."""
-
-
 @pytest.fixture
-def stand() -> Stand:
-    return Stand()
-
-
-@pytest.fixture
-def house(tmp_path: Path, stand: Stand) -> Iterator[House]:
-    built = House(tmp_path)
-    links = ViewLinks(Passes(b"key"), "http://127.0.0.1:1", built.now)
-    force_setattr(built.services, "views", Views(links, stand))
-    yield built
-    built.close()
+def stand(house: House) -> Stand:
+    return house.viewers
 
 
 async def made(house: House, name: str = "job", location: str = LOCATION) -> str:
@@ -176,14 +136,6 @@ async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
     refused = await house.call("POST", "/tensorboard/open", opening, token=None)
     assert refused.status == 403
     assert job not in refused.error["message"]
-
-
-@pytest.mark.parametrize("turned_off", ["/tensorboard/1/", "/tensorboard/open"])
-async def test_where_it_is_turned_off_that_is_said(house: House, turned_off: str) -> None:
-    force_setattr(house.services, "views", None)
-    answer = await house.call("POST", turned_off, {}, token=None)
-    assert answer.status == 400
-    assert "setting `tensorboards`" in answer.error["message"]
 
 
 class Stored:

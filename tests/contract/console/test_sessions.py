@@ -12,7 +12,7 @@ from tests.unit.specs_requests import container, custom_job
 from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import Links, Passes
+from trainshed.api.calls.links import Links, page_of
 from trainshed.console.routes import ACTIONS
 from trainshed.core.names import JobUid
 
@@ -58,18 +58,18 @@ async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHou
     """Pages of jobs and TensorBoard, which have marks of their own; those of other browsers go on."""
     token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     first, second = Browser(house), Browser(house)
-    links = Links(Passes(b"key"), ADDRESS, house.now)
+    links = Links(b"key", ADDRESS, house.now)
     marks: list[str] = []
     lapses: list[asyncio.Task[None]] = []
     for browser in (first, second):
         await browser.sign_in(token=token)
         visitor = house.sessions.find(browser.session)
         assert visitor is not None and visitor.shown is not None
-        marks.append(links.mark(JobUid(7), "web", visitor.shown))
+        marks.append(links.mark(page_of(JobUid(7), "web"), visitor.shown))
         lapses.append(asyncio.create_task(house.keeper.lapse(visitor)))
 
     def let_in() -> list[bool]:
-        shown = (links.lets(JobUid(7), "web", mark) for mark in marks)
+        shown = (links.lets(page_of(JobUid(7), "web"), mark) for mark in marks)
         return [house.tokens.known(of) is not None for of in shown if of]
 
     assert let_in() == [True, True]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from trainshed.api.calls.links import Links, Passes, Tickets, ViewLinks
-from trainshed.api.calls.services import ApiSettings, Services, Views
+from trainshed.api.calls.links import Links, Tickets
+from trainshed.api.calls.services import ApiSettings, Services, Shells
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.controller.board_curves import BoardStores
@@ -54,7 +54,6 @@ from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketAdapter, BucketSummaries, find_shown
 from trainshed.serve.engine_adapters import (
     EngineLogs,
-    EngineShells,
     Vault,
     build_terms,
     link_key,
@@ -291,8 +290,13 @@ class App:
             notices=self._notices,
             runtimes=self.runtimes.catalog,
             buckets=self._adapter,
-            shells=self._shells(),
-            views=Views(ViewLinks(self._passes(), self._address, clock.now), self.viewers),
+            links=self._links(),
+            tickets=Tickets(clock.now),
+            shells=Shells(
+                engine if isinstance(engine, Terminals) else NoTerminals(),
+                allowed=self._settings.shell == "on",
+            ),
+            viewers=self.viewers,
             program_logs=EngineLogs(engine),
             promises=lambda: asdict(engine.capabilities()),
             lag=self.lag.reading,
@@ -311,15 +315,9 @@ class App:
             retention=retention_report,
         )
 
-    def _shells(self) -> EngineShells:
-        page = pages_host(self._settings, self._address)
-        links = Links(self._passes(), self._address, clock.now, page)
-        allowed = self._settings.shell == "on"
-        shells = self._engine if isinstance(self._engine, Terminals) else NoTerminals()
-        return EngineShells(shells, Tickets(clock.now), links, allowed=allowed)
-
-    def _passes(self) -> Passes:
-        return Passes(link_key(self._bootstrap.token))
+    def _links(self) -> Links:
+        key, pages = link_key(self._bootstrap.token), pages_host(self._settings, self._address)
+        return Links(key, self._address, clock.now, pages)
 
     def _retention(self) -> RetentionTimer:
         settings = self._settings

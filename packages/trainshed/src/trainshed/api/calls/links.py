@@ -62,14 +62,23 @@ def holder(
     return principal
 
 
-class Passes:
-    """Makes and reads the keys of links: what somebody has shown, signed for one thing. `key`: the service's
-    own secret, the same after a restart."""
+class Links:
+    """Makes and reads the keys of links, and the marks of browsers that have opened one: what somebody has
+    shown, signed for one thing, which `shell_of`, `page_of` or `view_link` names.
 
-    def __init__(self, key: bytes) -> None:
+    `key`: the service's own secret, the same after a restart. `address`: where browsers reach the service.
+    `now`: nanoseconds since the epoch. `pages`: the host below whose name pages of jobs have theirs, with a
+    port (`localhost:8080`); "" = there is none.
+    """
+
+    def __init__(self, key: bytes, address: str, now: Callable[[], int], pages: str = "") -> None:
         self._key = key
+        self._address = address.rstrip("/")
+        self._now = now
+        self._pages = pages
 
     def issue(self, what: str, shown: Shown) -> str:
+        """Return a key that stands for who has shown this."""
         holder = _text(msgspec.json.encode(shown))
         return f"{holder}.{self._sign(what, holder)}"
 
@@ -82,51 +91,27 @@ class Passes:
         padding = "=" * (-len(holder) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(holder + padding), type=Shown)
 
-    def _sign(self, what: str, holder: str) -> str:
-        text = f"{what} {holder}".encode("utf-8", "surrogateescape")
-        return _text(hmac.digest(self._key, text, hashlib.sha256))
-
-    def mark(self, what: str, shown: Shown, now: int) -> str:
-        """Return a key that is good for a day. `now`: nanoseconds since the epoch."""
-        until = str(now + LIFETIME)
+    def mark(self, what: str, shown: Shown) -> str:
+        """Return what a browser shows that has opened something, good for a day."""
+        until = str(self._now() + LIFETIME)
         return f"{until}.{self.issue(f'mark {what} {until}', shown)}"
 
-    def lets(self, what: str, mark: str, now: int) -> Shown | None:
+    def lets(self, what: str, mark: str) -> Shown | None:
         """Return what they had shown who have a mark; None if it is not good for this now."""
         until, _, issued = mark.partition(".")
-        if not until.isdecimal() or len(until) > 19 or int(until) <= now:
+        if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
             return None
         return self.read(f"mark {what} {until}", issued)
-
-    def word(self, what: str) -> str:
-        """Return a word for something, for the name of a host, that only this service can make."""
-        digest = hmac.digest(self._key, what.encode(), hashlib.sha256)
-        return base64.b32encode(digest[:_WORD]).decode().lower()
-
-
-class Links:
-    """Makes and checks links to shells, and to pages of jobs. `address`: where browsers reach this service.
-    `now`: nanoseconds since the epoch. `pages`: the host below whose name pages have theirs, with a port
-    (`localhost:8080`); "" = there is none."""
-
-    def __init__(
-        self, passes: Passes, address: str, now: Callable[[], int], pages: str = ""
-    ) -> None:
-        self._passes = passes
-        self._address = address.rstrip("/")
-        self._now = now
-        self._pages = pages
 
     def of_replicas(
         self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Shown
     ) -> dict[str, str]:
-        """Return the links of a job's replicas, by the names that the API has for them. `shown`: by whoever
-        gets them."""
+        """Return the links to shells in a job's replicas, by the names that the API has for them. `shown`: by
+        whoever gets them."""
+        keys = {replica: self.issue(shell_of(uid, replica), shown) for replica in replicas}
         return {
-            log_task_name(
-                api, replica
-            ): f"{self.page(uid, replica)}&key={self._passes.issue(_shell(uid, replica), shown)}"
-            for replica in replicas
+            log_task_name(api, replica): f"{self.shell(uid, replica)}&key={key}"
+            for replica, key in keys.items()
         }
 
     def of_job(self, job: Job, shown: Shown) -> dict[str, str]:
@@ -136,16 +121,9 @@ class Links:
         running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
         return self.of_replicas(job.uid, job.name.api, running, shown)
 
-    def opens(self, uid: JobUid, replica: ReplicaId, key: str) -> Shown | None:
-        """Return what they had shown who got the replica's link; None if this is not its key."""
-        return self._passes.read(_shell(uid, replica), key)
-
-    def page(self, uid: JobUid, replica: ReplicaId, token: str = "") -> str:
-        """Return the address of a replica's page; with a ticket's `token` the page opens the shell at
-        once."""
-        return f"{self._address}/shell/#job={uid}&replica={replica}" + (
-            f"&token={token}" if token else ""
-        )
+    def shell(self, uid: JobUid, replica: ReplicaId) -> str:
+        """Return the address of a replica's shell, to be followed by a key or a ticket's token."""
+        return f"{self._address}/shell/#job={uid}&replica={replica}"
 
     def to_page(self, uid: JobUid, name: str) -> str:
         """Return the console's address that opens a page of a job's, for who is signed in."""
@@ -153,8 +131,9 @@ class Links:
 
     def host_of(self, uid: JobUid, name: str) -> str:
         """Return the address of a page's host; "" = pages have none here."""
-        scheme, word = self._address.partition("://")[0], self._passes.word(f"page {uid} {name}")
-        return f"{scheme}://{name}-{uid}-{word}.{self._pages}" if self._pages else ""
+        scheme = self._address.partition("://")[0]
+        host = f"{name}-{uid}-{self._word(uid, name)}.{self._pages}"
+        return f"{scheme}://{host}" if self._pages else ""
 
     def page_at(self, host: str) -> tuple[JobUid, str] | None:
         """Return the job and the name of the page that a Host header means; None = it means none."""
@@ -162,20 +141,43 @@ class Links:
         if made is None:
             return None
         uid, name = JobUid(int(made[2])), made[1]
-        is_ours = hmac.compare_digest(made[3], self._passes.word(f"page {uid} {name}"))
-        return (uid, name) if is_ours else None
+        return (uid, name) if hmac.compare_digest(made[3], self._word(uid, name)) else None
 
-    def mark(self, uid: JobUid, name: str, shown: Shown) -> str:
-        """Return the mark of a browser that has opened a page, good for a day."""
-        return self._passes.mark(f"page {uid} {name}", shown, self._now())
+    def to_view(self, view: str, shown: Shown) -> str:
+        """Return the link to a view in TensorBoard for whoever has shown this."""
+        return f"{self._address}{PATH}#view={view}&key={self.issue(view_link(view), shown)}"
 
-    def lets(self, uid: JobUid, name: str, mark: str) -> Shown | None:
-        """Return what they had shown who opened the page; None if the mark is not good for it now."""
-        return self._passes.lets(f"page {uid} {name}", mark, self._now())
+    def sources(self, path: str, host: str) -> str:
+        """Return the addresses below which everything of a view lies, for a content security policy. `path`:
+        of the view, with its mark."""
+        own = urlsplit(self._address)
+        sources = [f"{own.netloc}{own.path}{path}" if _HOST.fullmatch(own.netloc) else "'self'"]
+        sources.append(f"{host}{path}" if _HOST.fullmatch(host) else "'self'")
+        return " ".join(dict.fromkeys(sources))
+
+    def _word(self, uid: JobUid, name: str) -> str:
+        """Return the part of a page's host that only this service can make."""
+        digest = hmac.digest(self._key, page_of(uid, name).encode(), hashlib.sha256)
+        return base64.b32encode(digest[:_WORD]).decode().lower()
+
+    def _sign(self, what: str, holder: str) -> str:
+        text = f"{what} {holder}".encode("utf-8", "surrogateescape")
+        return _text(hmac.digest(self._key, text, hashlib.sha256))
 
 
-def _shell(uid: JobUid, replica: ReplicaId) -> str:
+def shell_of(uid: JobUid, replica: ReplicaId) -> str:
+    """Return what the key of a replica's link is for."""
     return f"shell {uid} {replica}"
+
+
+def page_of(uid: JobUid, name: str) -> str:
+    """Return what the mark of a job's page is for."""
+    return f"page {uid} {name}"
+
+
+def view_link(view: str) -> str:
+    """Return what the key of a view's link is for; a mark is for its path."""
+    return f"tensorboard link {view}"
 
 
 def view_of(jobs: Sequence[JobUid]) -> str:
@@ -188,41 +190,6 @@ def jobs_of(view: str) -> tuple[JobUid, ...]:
     if _VIEW.fullmatch(view) is None:
         return ()
     return tuple(JobUid(int(part)) for part in view.split("-"))
-
-
-class ViewLinks:
-    """Makes and checks links and marks of views. `address`: where browsers reach the service. `now`:
-    nanoseconds since the epoch."""
-
-    def __init__(self, passes: Passes, address: str, now: Callable[[], int]) -> None:
-        self._passes = passes
-        self._address = address.rstrip("/")
-        self._now = now
-
-    def link(self, view: str, shown: Shown) -> str:
-        """Return the link to a view for whoever has shown this."""
-        key = self._passes.issue(f"tensorboard link {view}", shown)
-        return f"{self._address}{PATH}#view={view}&key={key}"
-
-    def opens(self, view: str, key: str) -> Shown | None:
-        """Return what they had shown who got the view's link; None if this is not its key."""
-        return self._passes.read(f"tensorboard link {view}", key) if jobs_of(view) else None
-
-    def mark(self, view: str, shown: Shown) -> str:
-        """Return the part of the path by which a browser that has opened the view may look, for a day."""
-        return self._passes.mark(f"tensorboard {view}", shown, self._now())
-
-    def lets(self, view: str, mark: str) -> Shown | None:
-        """Return what they had shown who got the link; None if the mark is not good for the view now."""
-        return self._passes.lets(f"tensorboard {view}", mark, self._now())
-
-    def sources(self, path: str, host: str) -> str:
-        """Return the addresses below which everything of a view lies, for a content security policy. `path`:
-        of the view, with its mark."""
-        own = urlsplit(self._address)
-        sources = [f"{own.netloc}{own.path}{path}" if _HOST.fullmatch(own.netloc) else "'self'"]
-        sources.append(f"{host}{path}" if _HOST.fullmatch(host) else "'self'")
-        return " ".join(dict.fromkeys(sources))
 
 
 def _text(content: bytes) -> str:

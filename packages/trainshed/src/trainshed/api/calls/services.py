@@ -1,7 +1,8 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -9,10 +10,11 @@ from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
-from trainshed.api.calls.links import Links, Tickets, ViewLinks
+from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
@@ -22,9 +24,10 @@ from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
+from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.access_keeper import AccessKeeper
@@ -144,16 +147,14 @@ class CapacityView(Protocol):
         ...
 
 
-class Shells(Protocol):
-    """Opens shells in replicas, and gives access to what failed replicas left. Methods that raise, raise
-    FailedPrecondition (the message says why not) or Unavailable."""
+class Shells:
+    """Opens shells in replicas, and gives access to what failed replicas left, through the engine. Methods
+    that raise, raise FailedPrecondition (the message says why not) or Unavailable. `allowed`: whether the
+    operator allows shells."""
 
-    tickets: Tickets
-    links: Links
-    #: Whether the operator allows shells.
-    allowed: bool
-    #: Seconds without a byte after which a shell is hung up; 0 = never.
-    idle: float
+    def __init__(self, engine: Terminals, *, allowed: bool) -> None:
+        self.allowed = allowed
+        self._engine = engine
 
     async def open(
         self,
@@ -162,19 +163,39 @@ class Shells(Protocol):
         replica: ReplicaId,
         incarnation: int,
         wish: TerminalRequest,
-    ) -> Terminal: ...
+    ) -> Terminal:
+        what = (
+            f"{replica} is not reached at {wish.port}"
+            if wish.port
+            else f"There is no shell in {replica}"
+        )
+        with _explained(what):
+            return await self._engine.open_terminal(job_uid, attempt, replica, incarnation, wish)
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         """Return what is kept of a job's failed replicas. Never blocks."""
-        ...
+        return self._engine.autopsies(job_uid)
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
-    ) -> Terminal: ...
+    ) -> Terminal:
+        with _explained(f"There is no shell in what {replica} left"):
+            return await self._engine.open_autopsy(job_uid, attempt, replica, wish)
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Delete what a failed replica left. Returns whether there was anything."""
-        ...
+        with _explained(f"What {replica} left cannot be deleted"):
+            return await self._engine.delete_autopsy(job_uid, attempt, replica)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Generator[None]:
+    try:
+        yield
+    except TerminalRefused as refused:
+        raise FailedPrecondition(f"{what}: {refused}.") from None
+    except EngineUnavailable as failure:
+        raise Unavailable(f"{what} now: {failure}; try again.") from None
 
 
 class Viewers(Protocol):
@@ -212,13 +233,6 @@ class Viewers(Protocol):
         ...
 
 
-class Views(Struct, frozen=True):
-    """Links that let people look at what jobs wrote, and the viewers that show it."""
-
-    links: ViewLinks
-    viewers: Viewers
-
-
 class ProgramLogs(Protocol):
     """Writes to the logs of programs."""
 
@@ -248,11 +262,6 @@ class ApiSettings(Struct, frozen=True):
     data: str = ""
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
     pages: str = ""
-
-
-def no_retention() -> RetentionReport | None:
-    """Return None: nothing is ever deleted."""
-    return None
 
 
 class Services(Struct, frozen=True):
@@ -289,15 +298,14 @@ class Services(Struct, frozen=True):
     #: AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[Seen], Sequence[str]], Awaitable[Outlook]]
     capacity: CapacityView
+    links: Links
+    tickets: Tickets
+    shells: Shells
+    viewers: Viewers
+    program_logs: ProgramLogs
     settings: ApiSettings = ApiSettings()
     #: Set when the server shuts down, so that streams end and no more jobs are taken.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    #: None: no shells are opened.
-    shells: Shells | None = None
-    #: None: no TensorBoards are started.
-    views: Views | None = None
-    #: None: programs write to their logs through their pipes only.
-    program_logs: ProgramLogs | None = None
     #: What the engine can isolate and limit here.
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
     #: Returns how late the event loop is.
@@ -307,7 +315,7 @@ class Services(Struct, frozen=True):
     #: Notifications to be sent; None = nobody is ever notified.
     outbox: Notifications | None = None
     #: The retention's report; None = nothing is ever deleted.
-    retention: Callable[[], RetentionReport | None] = no_retention
+    retention: Callable[[], RetentionReport | None] = lambda: None
     #: Returns what is run in place of a new job's specification, given its display name and the ids of
     #: the metrics of a trial (`trainshed emulate`). Raises what refuses the job.
     instead: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] = lambda _, spec, metrics: spec

@@ -30,7 +30,6 @@ from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
     NotFound,
-    Unavailable,
     Violation,
 )
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
@@ -112,8 +111,6 @@ async def write(call: Call, request: Any) -> Message:
     if not all(entry.log_name or request.log_name for entry in request.entries):
         text = "Name a log, here or in each entry: projects/PROJECT/logs/LOG."
         raise InvalidRequest((Violation("log_name", text),))
-    if call.services.program_logs is None:
-        raise Unavailable("This service has no way into the logs of programs.")
     entries = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
     lines = [_line(entry, dict(request.labels)) for entry in entries]
     if lines and not request.dry_run:

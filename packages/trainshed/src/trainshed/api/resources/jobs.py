@@ -18,7 +18,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.links import Links, jobs_of
 from trainshed.api.calls.parents import LocationName, read_name
-from trainshed.api.calls.services import CapacityView, Services, Shells
+from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core import terminals
 from trainshed.core.errors import (
@@ -175,8 +175,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     record = done_at_once(services, place, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     services.notices.publish(uid)
-    if services.views is not None:
-        services.views.viewers.end(lambda view: uid in jobs_of(view))
+    services.viewers.end(lambda view: uid in jobs_of(view))
     try:
         await services.logs.remove(uid)
     except OSError as error:
@@ -186,18 +185,13 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
         await services.points.forget((uid,))
     except OSError as error:
         _log.warning("the curves of the deleted job %s could not be removed: %s", name, error)
-    if services.shells is not None:
-        await _delete_autopsies(services.shells, name, uid)
-    return record
-
-
-async def _delete_autopsies(shells: Shells, name: JobName, uid: JobUid) -> None:
-    for autopsy in shells.autopsies(uid):
+    for autopsy in services.shells.autopsies(uid):
         try:
-            await shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
+            await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (FailedPrecondition, Unavailable) as refused:
             # Somebody has a shell open in it; it is deleted when its time is over.
             _log.warning("an autopsy of the deleted job %s stays for now: %s", name, refused)
+    return record
 
 
 def queue_position(capacity: CapacityView, work: Work) -> int:
@@ -307,10 +301,8 @@ def _of_job(services: Services, principal: Principal, job: Job) -> dict[str, str
 
 
 def _links(services: Services, principal: Principal, project: str) -> Links | None:
-    shells = services.shells
-    if shells is None or not shells.allowed or not principal.may(PERMISSIONS[OPEN], project):
-        return None
-    return shells.links
+    may = services.shells.allowed and principal.may(PERMISSIONS[OPEN], project)
+    return services.links if may else None
 
 
 async def tell_jobs(services: Services, emails: Sequence[str], what: str) -> None:

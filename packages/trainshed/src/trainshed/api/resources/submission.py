@@ -218,8 +218,7 @@ def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
 
 
 def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
-    allowed = services.shells is not None and services.shells.allowed
-    if not allowed and asked_for(spec):
+    if not services.shells.allowed and asked_for(spec):
         yield (
             "The job asks for web access (enable_web_access), and there will be none: this service opens "
             "no shells, its operator has turned them off (setting `shell`)."

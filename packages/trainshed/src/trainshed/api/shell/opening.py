@@ -50,7 +50,7 @@ def where(job: Job, ticket: Ticket) -> str:
 
 def shells_of(services: Services) -> Shells:
     """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
-    if services.shells is None or not services.shells.allowed:
+    if not services.shells.allowed:
         raise FailedPrecondition(
             "This service opens no shells: its operator has turned them off (setting `shell`)."
         )

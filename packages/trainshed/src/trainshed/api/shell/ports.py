@@ -13,8 +13,8 @@ from html import escape
 from typing import Final
 
 from trainshed.api.calls.errors import internal_refusal, refusal
-from trainshed.api.calls.links import Ticket, holder
-from trainshed.api.calls.services import Services, Shells
+from trainshed.api.calls.links import Ticket, holder, page_of
+from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN as OPEN_SHELL
 from trainshed.api.shell.opening import open_port, tell_of_port
 from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unavailable
@@ -57,8 +57,7 @@ class PortSurface:
     def page_of(self, scope: Scope) -> tuple[JobUid, str] | None:
         """Return the job and the name of the page that a request or WebSocket is for, by its host."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        shells = self._services.shells
-        return shells.links.page_at(host) if shells is not None else None
+        return self._services.links.page_at(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
@@ -100,7 +99,7 @@ class PortSurface:
             refused = internal_refusal()
         uid, name = self._page(call)
         page = _PAGE.format(
-            text=escape(refused.message), again=escape(self._shells.links.to_page(uid, name))
+            text=escape(refused.message), again=escape(self._services.links.to_page(uid, name))
         )
         more = [(b"cache-control", b"no-store"), *_GUARDS]
         if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
@@ -108,14 +107,10 @@ class PortSurface:
             more.append((b"refresh", b"3"))
         return sized(page.encode(), _HTML, refused.code.http, more)
 
-    @property
-    def _shells(self) -> Shells:
-        assert self._services.shells is not None, "without shells no host is a page's"
-        return self._services.shells
-
     async def _open(self, call: Request) -> Response:
         """Change a ticket for a cookie. Raises PermissionDenied."""
-        ticket = self._shells.tickets.redeem(call.query.get("ticket", ""))
+        links = self._services.links
+        ticket = self._services.tickets.redeem(call.query.get("ticket", ""))
         uid, name = self._page(call)
         if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
             raise PermissionDenied("This link was used already, or is older than a minute.")
@@ -123,9 +118,9 @@ class PortSurface:
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
             raise PermissionDenied("Only a person opens a page, by a link.")
         await tell_of_port(self._services, ticket)
-        mark = self._shells.links.mark(uid, name, shown)
+        mark = links.mark(page_of(uid, name), shown)
         cookie = f"{_COOKIE}{mark}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400"
-        if self._shells.links.host_of(uid, name).startswith("https:"):
+        if links.host_of(uid, name).startswith("https:"):
             cookie += "; Secure"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
         return Response(b"", 303, [*headers, (b"cache-control", b"no-store"), *_GUARDS])
@@ -137,7 +132,7 @@ class PortSurface:
             raise PermissionDenied("Pages of others may load and frame nothing from here.")
         uid, name = self._page(call)
         marks = [part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_ours(part)]
-        held = (self._shells.links.lets(uid, name, mark) for mark in marks)
+        held = (self._services.links.lets(page_of(uid, name), mark) for mark in marks)
         shown = next(filter(None, held), None)
         holder(self._services.access.known, shown, OPEN_SHELL, ())
         job, _ = await self._services.reader.job_by_uid(uid)

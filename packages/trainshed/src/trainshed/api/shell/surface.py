@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 from trainshed.api.calls.call import audited
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
-from trainshed.api.calls.links import Ticket, holder
+from trainshed.api.calls.links import Ticket, holder, shell_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN
 from trainshed.api.shell.opening import (
@@ -47,6 +47,8 @@ from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
 
 _PAGE: Final = Path(__file__).parent / "page"
+IDLE: Final = 1800.0
+"""Seconds without a byte after which a shell is closed."""
 _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
@@ -125,19 +127,19 @@ class ShellSurface:
         ticket, title = await self._ticket_by_link(
             cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
         )
-        token, _ = shells_of(self._services).tickets.issue(ticket)
+        token, _ = self._services.tickets.issue(ticket)
         return json_answer(encode_text({"token": token, "title": title}))
 
     async def _ticket_by_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
         FailedPrecondition."""
-        shells = shells_of(self._services)
+        shells_of(self._services)
         known = self._services.access.known
         shown, uid, replica = None, JobUid(0), ReplicaId(0, 0)
         with contextlib.suppress(KeyError, ValueError):
             uid = JobUid(int(str(link["job"])))
             replica = ReplicaId.parse(str(link["replica"]))
-            shown = shells.links.opens(uid, replica, str(link["key"]))
+            shown = self._services.links.read(shell_of(uid, replica), str(link["key"]))
         holder(known, shown, OPEN, ())
         try:
             job, _ = await self._services.reader.job_by_uid(uid)
@@ -182,7 +184,7 @@ class ShellSurface:
             return
         try:
             await say(send, {"title": shell.title})
-            await bridge(receive, send, shell.terminal, shells.idle, self._end(ticket))
+            await bridge(receive, send, shell.terminal, IDLE, self._end(ticket))
         finally:
             # Also if the client is gone, because the end belongs to the timeline.
             await asyncio.shield(shell.close())
@@ -219,8 +221,8 @@ class ShellSurface:
             token = str(order["token"])
         except (ValueError, KeyError, TypeError):
             raise FailedPrecondition("The first message must be JSON with a token.") from None
-        shells = shells_of(self._services)
-        ticket = shells.tickets.redeem(token)
+        shells_of(self._services)
+        ticket = self._services.tickets.redeem(token)
         shown = ticket.principal.shown if ticket is not None else None
         if ticket is None or (shown and self._services.access.known(shown) != ticket.principal):
             raise PermissionDenied(

@@ -125,7 +125,7 @@ async def _described(
             links = links_of(services, principal, work)
             view = await _common(services, sight)
             pages = pages_of(services, principal, work)
-            kept = services.shells.autopsies(work.uid) if services.shells is not None else ()
+            kept = services.shells.autopsies(work.uid)
             return views.with_replicas(view, work, kept, links, pages)
         case TuningJob():
             trials = await _trials(services, work, sight.below, memory)

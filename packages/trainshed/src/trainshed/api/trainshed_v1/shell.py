@@ -49,10 +49,11 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0),
         *(port, name),
     )
-    token, until = shells.tickets.issue(ticket)
-    uri = shells.links.page(job.uid, replica, token)
+    links = services.links
+    token, until = services.tickets.issue(ticket)
+    uri = f"{links.shell(job.uid, replica)}&token={token}"
     if port:
-        host = shells.links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else ""
+        host = links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else ""
         uri = f"{host}{OPEN}?ticket={token}" if host else ""
     return records.ShellTicket(
         token=token,

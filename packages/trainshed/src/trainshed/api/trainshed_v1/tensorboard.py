@@ -10,7 +10,7 @@ from trainshed.api.calls.links import MOST_JOBS, view_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.viewers.surface import OPEN, directories_of, views_of
+from trainshed.api.viewers.surface import OPEN, directories_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1.jobs import ViewLink
@@ -35,35 +35,35 @@ async def link(call: JsonCall) -> ViewLink:
             text = f"There is no job {target[:200]!r} that you may look at."
             fields.fault(f"others[{index}]", text)
     fields.refuse()
-    shown = views_of(call.services)
+    services, shown = call.services, call.principal.shown
     uids = [work.uid for work in works]
-    directories = await directories_of(call.services.reader, uids)
+    directories = await directories_of(services.reader, uids)
     if not directories:
         raise FailedPrecondition(_nowhere(works))
     view = view_of(uids)
-    assert call.principal.shown is not None, "programs may not ask"
-    uri = shown.links.link(view, call.principal.shown)
+    assert shown is not None, "programs may not ask"
+    uri = services.links.to_view(view, shown)
     return ViewLink(
         uri=uri,
         view=view,
         key=uri.rpartition("key=")[2],
         directories=tuple(directory.uri for directory in directories),
-        has_files=await shown.viewers.has_files(directories),
+        has_files=await services.viewers.has_files(directories),
     )
 
 
 async def link_if_any(services: Services, principal: Principal, work: Work) -> str:
     """Return the link if `principal` may have it and there is anything to show; else ""."""
     may = principal.may(PERMISSIONS[OPEN], work.name.project_id)
-    if services.views is None or principal.shown is None or not may:
+    if principal.shown is None or not may:
         return ""
     try:
         directories = await directories_of(services.reader, (work.uid,))
-        if not await services.views.viewers.has_files(directories):
+        if not await services.viewers.has_files(directories):
             return ""
     except (NotFound, FailedPrecondition):
         return ""
-    return services.views.links.link(view_of((work.uid,)), principal.shown)
+    return services.links.to_view(view_of((work.uid,)), principal.shown)
 
 
 def _names(fields: Fields) -> list[str]:

@@ -15,11 +15,10 @@ from typing import Any, Final, cast
 from trainshed.access.principals import Shown
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import NDJSON, refusal_answer
-from trainshed.api.calls.links import PATH, holder, jobs_of
-from trainshed.api.calls.services import Services, Viewers, Views
+from trainshed.api.calls.links import PATH, holder, jobs_of, view_link
+from trainshed.api.calls.services import Services, Viewers
 from trainshed.api.resources.jobs import jobs_below
 from trainshed.core.errors import (
-    FailedPrecondition,
     NotFound,
     PermissionDenied,
     RequestError,
@@ -101,21 +100,20 @@ class ViewerSurface:
     async def _open(self, request: Request) -> Response:
         sent = decode_text(await request.body(_MOST))
         fields = cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
-        shown = views_of(self._services)
-        view = str(fields.get("view"))
-        whose = shown.links.opens(view, str(fields.get("key")))
+        services, view = self._services, str(fields.get("view"))
+        whose = services.links.read(view_link(view), str(fields.get("key")))
         directories = await self._directories(view, whose)
         assert whose is not None, "nobody else is let in"
-        path = f"{view}/{shown.links.mark(view, whose)}/"
-        lines = _opening(shown.viewers, view, directories, path)
-        answer = Streamed(lines, self._services.closing, NDJSON)
+        path = f"{view}/{services.links.mark(PATH + view, whose)}/"
+        lines = _opening(services.viewers, view, directories, path)
+        answer = Streamed(lines, services.closing, NDJSON)
         answer.headers.append(_FRESH)
         return answer
 
     async def _forward(self, request: Request, view: str) -> Response:
-        shown = views_of(self._services)
+        links = self._services.links
         mark, _, rest = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
-        whose = shown.links.lets(view, mark)
+        whose = links.lets(PATH + view, mark)
         if whose is None:
             raise Unauthenticated(
                 "This browser has not opened this view, or a day ago: open the job's link again, which "
@@ -127,9 +125,9 @@ class ViewerSurface:
             raise PermissionDenied("A page of TensorBoard installs no service worker.")
         directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
-        guards = _guards(shown.links.sources(f"{PATH}{view}/{mark}/", host))
+        guards = _guards(links.sources(f"{PATH}{view}/{mark}/", host))
         below = request.at(f"/{rest}".encode("latin-1"))
-        return await shown.viewers.forward(view, directories, below, guards)
+        return await self._services.viewers.forward(view, directories, below, guards)
 
     async def _directories(self, view: str, whose: Shown | None) -> tuple[LogDirectory, ...]:
         """Return the directories of a view. `whose`: what its link or mark says. Raises PermissionDenied,
@@ -139,15 +137,6 @@ class ViewerSurface:
         directories = await directories_of(self._services.reader, jobs_of(view))
         holder(known, whose, OPEN, [directory.project for directory in directories])
         return directories
-
-
-def views_of(services: Services) -> Views:
-    """Return the views. Raises FailedPrecondition if the operator has turned them off."""
-    if services.views is None:
-        raise FailedPrecondition(
-            "This service starts no TensorBoard: its operator has turned that off (setting `tensorboards`)."
-        )
-    return services.views
 
 
 def _guards(sources: str) -> list[tuple[bytes, bytes]]:
