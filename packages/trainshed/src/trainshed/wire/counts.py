@@ -7,10 +7,6 @@ cannot cause much work.
 import re
 from typing import Final
 
-from google.protobuf.message import Message
-
-from trainshed.wire import plans
-from trainshed.wire.plans import Shape
 from trainshed.wire.status import Violation, WireError
 
 MAX_VALUES: Final = 50_000
@@ -47,29 +43,6 @@ def entries_fault(path: str, count: int) -> str:
     if count <= MAX_ENTRIES:
         return ""
     return f"Invalid value at '{path}', {count} entries are given; at most {MAX_ENTRIES} are read."
-
-
-def count(message: Message, path: str) -> int:
-    """Return the number of values in a message. Raises WireError if there are too many, or if a list or map
-    has too many entries."""
-    return _count(message, path, 0)
-
-
-def _count(message: Message, path: str, values: int) -> int:
-    plan = plans.plan_for(message)
-    for descriptor, content in message.ListFields():
-        field = plan.by_number[descriptor.number]
-        where = f"{path}.{field.name}" if path else field.name
-        if field.shape is not Shape.ONE and (fault := entries_fault(where, len(content))):
-            raise WireError((Violation(where, fault),))
-        children = plans.children(field.shape, content)
-        values += len(children)
-        if values > MAX_VALUES:
-            raise too_many_values()
-        if field.value.is_message:
-            for child in children:
-                values = _count(child, where, values)
-    return values
 
 
 def too_many_values() -> WireError:

@@ -61,42 +61,27 @@ class Walk:
         """Check a message that came in binary form, in one walk, because some have thousands of parts: clear
         output-only fields, report and unset numbers that their enums do not have, count the values. Raises
         WireError if there are too many."""
-        if plan.special is not None:
-            self._add(counts.count(message, path))
-            return
         for descriptor, content in message.ListFields():
             field = plan.by_number[descriptor.number]
             if field.output_only:
                 message.ClearField(field.name)
                 continue
-            value = field.value
-            names, below = value.enum_names, value.plan if value.is_message else None
-            if field.shape is Shape.ONE and (below is None or below.is_small):
-                self._values += 1 if below is None else 1 + len(below.by_number)
-                if names is not None and content not in names:
-                    where = f"{path}.{field.name}" if path else field.name
-                    self._unknown_number(field, content, message, where)
-                continue
             name = f"{path}.{field.name}" if path else field.name
             if field.shape is not Shape.ONE and (fault := counts.entries_fault(name, len(content))):
                 raise WireError((Violation(name, fault),))
             children = plans.children(field.shape, content)
-            self._add(
-                len(children) * (1 if below is None else 1 + below.is_small * len(below.by_number))
-            )
-            if (below is None or below.is_small) and names is None:
+            self._values += len(children)
+            if self._values > counts.MAX_VALUES:
+                raise counts.too_many_values()
+            value = field.value
+            if not value.is_message and value.enum_names is None:
                 continue
             for index, child in enumerate(children):
                 where = name if field.shape is Shape.ONE else f"{name}[{index}]"
-                if below is not None:
-                    self.received(below, child, where)
-                elif names is not None and child not in names:
+                if value.is_message:
+                    self.received(value.plan, child, where)
+                elif child not in (value.enum_names or ()):
                     self._unknown_number(field, child, message, where)
-
-    def _add(self, values: int) -> None:
-        self._values += values
-        if self._values > counts.MAX_VALUES:
-            raise counts.too_many_values()
 
     def _unknown_number(self, field: Field, number: int, message: Message, where: str) -> None:
         names = field.value.enum_names

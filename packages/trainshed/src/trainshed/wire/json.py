@@ -19,12 +19,6 @@ from trainshed.wire.decode import Walk
 from trainshed.wire.plans import Plan, Shape, Special, Value
 from trainshed.wire.status import Violation, WireError
 
-# Converts messages to JSON values: camelCase keys in field order, unset fields left out.
-#
-# It owns the public output form, as `decode` owns the input form. Maps are sorted by key, so that the same
-# message always gives the same bytes.
-
-
 class Form(Struct, frozen=True):
     """What a client may choose about the answer, and what a surface chooses."""
 
@@ -39,7 +33,8 @@ PUBLIC = Form()
 
 
 def to_json(message: Message, form: Form = PUBLIC) -> Any:
-    """Return the JSON value of a message: an object, or the special form of a well-known type."""
+    """Return the JSON value of a message: an object, or the special form of a well-known type. Keys are camelCase
+    and in the order of the fields; those of maps are sorted, so that a message always gives the same bytes."""
     return _message(plans.plan_for(message), message, form)
 
 
@@ -128,7 +123,9 @@ def _any(message: Any, form: Form) -> dict[str, Any]:
         return {}
     out: dict[str, Any] = {"@type": message.type_url}
     try:
-        inner = pool.message_class(message.type_url.rpartition("/")[2])()
+        # Those of `v1beta1` are the same messages, and the pool has them once.
+        kind = message.type_url.rpartition("/")[2].replace(".v1beta1.", ".v1.")
+        inner = pool.message_class(kind)()
         inner.ParseFromString(message.value)
     except (KeyError, DecodeError):
         # The type is not served, so its bytes are all that can be shown.
@@ -194,7 +191,7 @@ def render(
     enums_as_ints: bool = False,
     nine_digits: bool = False,
 ) -> bytes:
-    """Return the message as UTF-8 JSON; `nine_digits` gives all timestamps one width (`encode.Form`)."""
+    """Return the message as UTF-8 JSON; options as of `Form`."""
     form = Form(enums_as_ints=enums_as_ints, nine_digits=nine_digits)
     return encode_text(to_json(message, form))
 

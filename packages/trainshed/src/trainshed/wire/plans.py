@@ -152,7 +152,7 @@ class Field:
 class Plan:
     """A message type: its fields by every accepted JSON key, and by number."""
 
-    __slots__ = ("by_key", "by_number", "full_name", "is_small", "json_names", "special")
+    __slots__ = ("by_key", "by_number", "full_name", "json_names", "special")
 
     def __init__(self, message: "Descriptor") -> None:
         self.full_name = message.full_name
@@ -163,19 +163,6 @@ class Plan:
         self.json_names = tuple(fields[number].json_name for number in sorted(fields))
         self.by_key = {field.json_name: field for field in fields.values()}
         self.by_key |= {field.name: field for field in fields.values()}
-        #: Whether it has at most two fields, all plain values, as times and scalars have; a walk over
-        #: thousands of such messages need not enter them.
-        self.is_small = len(fields) <= _SMALL and all(map(_is_plain, fields.values()))
-
-
-_SMALL: Final = 2
-"""Most fields of a small message."""
-
-
-def _is_plain(field: Field) -> bool:
-    value = field.value
-    is_one_number_or_text = field.shape is Shape.ONE and not value.is_message
-    return is_one_number_or_text and value.enum_names is None and not field.output_only
 
 
 _plans: "dict[Descriptor, Plan]" = {}
