@@ -195,10 +195,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             answer = await handler(call, message)
             if isinstance(answer, wire_json.Resource):
                 answer = answer.message()
-            version = version_of(path)
-            if version is Version.V1BETA1:
-                self._services.beta.remember(answer)
-            self._services.beta.dress(answer, version)
+            self._services.beta.dress(answer, version_of(path))
             return answer.SerializeToString()
         except (
             Exception

@@ -323,19 +323,14 @@ class RestSurface:
             if not bound.enums_as_ints:
                 return wire_json.encode_text(response.public())
             response = response.message()
-        beta = self._services.beta
-        if version is Version.V1BETA1 and route.service not in routes.MIXED_IN:
-            beta.remember(response)
-
-        def render() -> bytes:
-            rendered = wire_json.render(
-                response,
-                enums_as_ints=bound.enums_as_ints,
-                nine_digits=route.api in _NINE_DIGITS,
-            )
-            return beta.dressed(rendered, version) if is_beta else rendered
-
-        is_beta = beta.is_due(response, version)
+        made = route.service not in routes.MIXED_IN
+        self._services.beta.dress(response, version, made=made)
+        render = partial(
+            wire_json.render,
+            response,
+            enums_as_ints=bound.enums_as_ints,
+            nine_digits=route.api in _NINE_DIGITS,
+        )
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
         return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
 

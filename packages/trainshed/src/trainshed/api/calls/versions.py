@@ -7,12 +7,8 @@ operations that were handed to `v1beta1` callers are remembered, as long as the 
 """
 
 import enum
-import json
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any, Final
-
-from trainshed.wire.json import encode_text
 
 BETA: Final = "google.cloud.aiplatform.v1beta1."
 V1: Final = "google.cloud.aiplatform.v1."
@@ -37,51 +33,25 @@ class BetaOperations:
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
 
-    def remember(self, answer: Any) -> None:
-        """Remember the operation, if it is one, in an answer to a `v1beta1` caller."""
-        if answer.DESCRIPTOR.full_name != _OPERATION:
-            return
-        self._names[answer.name] = None
-        self._names.move_to_end(answer.name)
-        if len(self._names) > _KEPT:
-            self._names.popitem(last=False)
-
-    def dress(self, answer: Any, version: Version) -> None:
-        """Change the types in an answer in place if it is an operation of `v1beta1`, or a page of
-        operations."""
-        for operation in _operations(answer):
+    def dress(self, answer: Any, version: Version, *, made: bool = True) -> None:
+        """Change the types in an answer in place if it is an operation of `v1beta1`, or a page of operations.
+        `made`: whether the call has made the operation that it answers, rather than looked at it."""
+        kind = answer.DESCRIPTOR.full_name
+        if made and version is Version.V1BETA1 and kind == _OPERATION:
+            self._names[answer.name] = None
+            self._names.move_to_end(answer.name)
+            if len(self._names) > _KEPT:
+                self._names.popitem(last=False)
+        operations = answer.operations if kind == _PAGE else (answer,) if kind == _OPERATION else ()
+        for operation in operations:
             if self._is_beta(operation.name, version):
                 for field in _PACKED:
                     if operation.HasField(field):
                         packed = getattr(operation, field)
                         packed.type_url = _renamed(packed.type_url)
 
-    def is_due(self, answer: Any, version: Version) -> bool:
-        """Whether `dressed` would change anything."""
-        return any(self._is_beta(operation.name, version) for operation in _operations(answer))
-
-    def dressed(self, rendered: bytes, version: Version) -> bytes:
-        """Return a JSON answer with the types changed as by `dress`. This is done in JSON because the private
-        pool has no messages of `v1beta1` as which an `Any` could be rendered."""
-        answer: dict[str, Any] = json.loads(rendered)
-        operations: list[dict[str, Any]] = answer.get("operations", [answer])
-        for operation in operations:
-            if self._is_beta(operation.get("name", ""), version):
-                for field in _PACKED:
-                    packed = operation.get(field)
-                    if packed is not None:
-                        packed["@type"] = _renamed(packed["@type"])
-        return encode_text(answer)
-
     def _is_beta(self, name: str, version: Version) -> bool:
         return version is Version.V1BETA1 or (version is Version.UNSAID and name in self._names)
-
-
-def _operations(answer: Any) -> Sequence[Any]:
-    kind = answer.DESCRIPTOR.full_name
-    if kind == _OPERATION:
-        return (answer,)
-    return answer.operations if kind == _PAGE else ()
 
 
 def _renamed(type_url: str) -> str:
