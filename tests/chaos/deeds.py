@@ -202,8 +202,8 @@ class Deeds:
         job soon."""
         until = time.monotonic() + _SOON
         while time.monotonic() < until:
-            drills, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/drills")
-            if any(drill["atLine"] == order["atLine"] for drill in drills["drills"]):
+            report, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/resumeReport")
+            if any(part["drill"]["atLine"] == order["atLine"] for part in report["drills"]):
                 return True
             time.sleep(0.1)
         return False

@@ -71,8 +71,8 @@ async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -
         "incarnation": 0,
     }
     assert (second.json["replica"], second.json["atLine"]) == ("workerpool0-0", "")
-    listed = await house.result("GET", f"{JOB}/drills")
-    assert listed == {"name": NAME, "drills": [first.json, second.json]}
+    report = await house.result("GET", f"{JOB}/resumeReport")
+    assert [part["drill"] for part in report["drills"]] == [first.json, second.json]
 
 
 async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:
@@ -88,7 +88,7 @@ async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) ->
         fault = violations(await order(house, kind="kill", replica=name))["replica"]
         assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in fault
     assert "kind" in violations(await order(house))
-    assert (await house.result("GET", f"{JOB}/drills"))["drills"] == []
+    assert (await house.result("GET", f"{JOB}/resumeReport"))["drills"] == []
 
 
 async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:

@@ -367,7 +367,7 @@ async def test_logs_refuse_what_is_not_there(house: House, query: str, text: str
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", ":drill"), ("GET", "/drills"), ("GET", "/resumeReport")]
+    ("method", "path"), [("POST", ":drill"), ("GET", "/resumeReport")]
 )
 async def test_what_needs_replicas_names_a_trials_job(house: House, method: str, path: str) -> None:
     """spec/operations#drills: drills are of jobs that have replicas of their own."""
@@ -388,9 +388,9 @@ async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None
     tunes = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
     for body in (pipeline(trainingTaskInputs=inputs()), tunes):
         await house.result("POST", f"{LOCATION}/trainingPipelines", body)
-    drills = await house.call("GET", f"{OURS}/1000/drills")
-    assert drills.json["name"].endswith("customJobs/1001")
-    refused = await house.call("GET", f"{OURS}/1002/drills")
+    report = await house.call("GET", f"{OURS}/1000/resumeReport")
+    assert report.json["name"].endswith("customJobs/1001")
+    refused = await house.call("GET", f"{OURS}/1002/resumeReport")
     assert "is a tuning job" in refused.error["message"]
 
 

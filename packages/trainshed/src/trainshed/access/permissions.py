@@ -150,7 +150,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Cancel": "trainshed.jobs.cancel",
     "trainshed.v1.Jobs.Delete": "trainshed.jobs.delete",
     "trainshed.v1.Jobs.Drill": "trainshed.jobs.drill",
-    "trainshed.v1.Jobs.ListDrills": "trainshed.jobs.get",
     "trainshed.v1.Jobs.ResumeReport": "trainshed.jobs.readLogs",
     "trainshed.v1.Jobs.Usage": "trainshed.jobs.get",
     "trainshed.v1.Jobs.Launch": "trainshed.jobs.get",

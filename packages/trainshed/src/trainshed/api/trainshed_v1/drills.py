@@ -48,15 +48,6 @@ async def drill(call: JsonCall) -> records.Drill:
     return drill_view(await _numbered(services, uid, ordered, before), job.name.api)
 
 
-async def list_(call: JsonCall) -> records.DrillList:
-    """`GET /trainshed/v1/jobs/{job}/drills`: list the job's drills."""
-    job, _ = await find_job(call.services.reader, call.target)
-    return records.DrillList(
-        name=str(job.name),
-        drills=tuple(drill_view(ordered, job.name.api) for ordered in job.drills),
-    )
-
-
 def read_drill(fields: Fields, now: Nanos, job: Job) -> Drill:
     """Return the drill of the job that a JSON object orders; faults are noted in `fields`."""
     kind = fields.choice("kind", tuple(DrillKind))

@@ -138,7 +138,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "jobs/{job}:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
     ("DELETE", "jobs/{job}"): Method("trainshed.v1.Jobs.Delete", jobs.delete),
     ("POST", "jobs/{job}:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
-    ("GET", "jobs/{job}/drills"): Method("trainshed.v1.Jobs.ListDrills", drills.list_),
     ("GET", "jobs/{job}/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", resume.report),
     ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
     ("GET", "jobs/{job}/launch"): Method("trainshed.v1.Jobs.Launch", launches.launch),

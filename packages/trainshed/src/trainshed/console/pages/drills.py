@@ -6,7 +6,7 @@ from trainshed.console.pages.job import FINAL, describe, tab_view
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode, Violation
-from trainshed.wire.trainshed_v1.drills import DrillList, ResumeReport
+from trainshed.wire.trainshed_v1.drills import ResumeReport
 
 KINDS: Final = (
     ("kill", "Kill", "The replica’s program is killed, as if its machine had died under it."),
@@ -25,15 +25,11 @@ _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
 async def page(visit: Visit) -> View:
     """`/jobs/J/drills`: the form of a drill, the drills so far, and the report on what came of them."""
     job = await describe(visit)
-    ordered = await visit.get(DrillList, of_job(job.uid, "/drills"))
-    report = ResumeReport()
-    if any(drill.fire_time for drill in ordered.drills):
-        report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
+    report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
     is_over = job.state in FINAL
     drills = {
-        "drills": ordered.drills[::-1],
+        "findings": report.drills[::-1],
         "names": {word: name for word, name, _ in KINDS},
-        "found": {finding.drill.number: finding for finding in report.drills},
         "result": report.result,
         "outcomes": _OUTCOMES,
         "is_over": is_over,

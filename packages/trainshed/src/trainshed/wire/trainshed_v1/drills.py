@@ -33,13 +33,6 @@ class Drill(DrillOrder, frozen=True):
     incarnation: int = 0
 
 
-class DrillList(Record, frozen=True):
-    """A job's drills, in the order in which they were ordered."""
-
-    name: str = ""
-    drills: tuple[Drill, ...] = ()
-
-
 class Restart(Record, frozen=True):
     """The incarnation after a drill."""
 
@@ -92,4 +85,5 @@ class ResumeReport(Record, frozen=True):
     name: str = ""
     #: PASS (all resumed), FAIL (one started over) or UNKNOWN.
     result: str = ""
+    #: In the order in which they were ordered.
     drills: tuple[ResumeFinding, ...] = ()
