@@ -205,7 +205,7 @@ async def test_protocol_faults(house: House) -> None:
     assert (notification.status, notification.body) == (202, b"")
     assert (await house.call("GET", "/mcp")).status == 405
     assert "no such field" in await tool(house, "list_jobs", projcet="p1")
-    assert "a text" in await tool(house, "describe_job", job=7)
+    assert "got `int`" in await tool(house, "describe_job", job=7)
     for job in ("../../status", "jobs/1:cancel", "1?x=y", "", "\u0000", "x" * 5000):
         assert "refused" in await tool(house, "describe_job", job=job)
 

@@ -46,10 +46,14 @@ class Faults:
             for violation in error.violations:
                 self.add(f"{at}{violation.field}", violation.description)
 
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        return tuple(self._found)
+
     def refuse(self) -> None:
         """Raise InvalidRequest if anything was found."""
         if self._found:
-            raise InvalidRequest(tuple(self._found))
+            raise InvalidRequest(self.violations)
 
 
 class Section(Struct, eq=False):

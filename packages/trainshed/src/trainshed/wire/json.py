@@ -19,6 +19,7 @@ from trainshed.wire.decode import Walk
 from trainshed.wire.plans import Plan, Shape, Special, Value
 from trainshed.wire.status import Violation, WireError
 
+
 class Form(Struct, frozen=True):
     """What a client may choose about the answer, and what a surface chooses."""
 
@@ -33,8 +34,9 @@ PUBLIC = Form()
 
 
 def to_json(message: Message, form: Form = PUBLIC) -> Any:
-    """Return the JSON value of a message: an object, or the special form of a well-known type. Keys are camelCase
-    and in the order of the fields; those of maps are sorted, so that a message always gives the same bytes."""
+    """Return the JSON value of a message: an object, or the special form of a well-known type. Keys are
+    camelCase, in the order of the fields; those of maps are sorted, so that the same message always gives the
+    same bytes."""
     return _message(plans.plan_for(message), message, form)
 
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.inside import InsideCaller
-from trainshed.api.mcp.tools import BY_NAME, TOOLS, Inside
-from trainshed.api.trainshed_v1.call import Fields
+from trainshed.api.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
+from trainshed.api.trainshed_v1.call import read
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Request, Response, sized
 from trainshed.wire.json import decode_text
@@ -95,9 +95,10 @@ class McpSurface:
                 inside = Inside(
                     self._caller, principal, settings.project, settings.region, self._submitting
                 )
-                fields = Fields(cast("dict[str, Any]", arguments))
                 try:
-                    text, is_error = _cut(await tool.call(inside, fields)), False
+                    sent, faults = read(arguments, Arguments, tool.arguments)
+                    faults.refuse()
+                    text, is_error = _cut(await tool.call(inside, sent)), False
                 except (Refused, InvalidRequest) as refused:
                     text, is_error = _cut(str(refused)), True
                 result = {"content": [{"type": "text", "text": text}], "isError": is_error}

@@ -4,15 +4,15 @@ audit are theirs; this module chooses and shortens what they answer."""
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.api.inside import InsideCaller
-from trainshed.api.trainshed_v1.call import Fields
 from trainshed.core.copies import collection_of
+from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import Api, JobUid
 from trainshed.wire.trainshed_v1.record import plain
 
@@ -52,7 +52,27 @@ class Inside(Struct, frozen=True):
         return members
 
 
-Call = Callable[[Inside, Fields], Awaitable[Any]]
+class Arguments(Struct, frozen=True):
+    """What tools are called with; each takes some of them."""
+
+    #: The id or full name of a job, or what is to be submitted.
+    job: str | dict[str, Any] = ""
+    jobs: tuple[str, ...] = ()
+    project: str = ""
+    location: str = ""
+    dry_run: bool = False
+    idempotency_key: str = ""
+    state: str = ""
+    search: str = ""
+    user: str = ""
+    severity: str = ""
+    replica: str = ""
+    before: str = ""
+    by: str = ""
+    since: str = ""
+
+
+Call = Callable[[Inside, Arguments], Awaitable[Any]]
 
 
 class Tool(Struct, frozen=True):
@@ -84,21 +104,18 @@ class Tool(Struct, frozen=True):
         }
 
 
-async def _submit(inside: Inside, fields: Fields) -> Any:
-    job = fields.mapping("job", required=True)
-    project, location = fields.text("project"), fields.text("location")
-    key, is_dry = fields.text("idempotency_key"), fields.flag("dry_run")
-    fields.refuse()
-    project, location = project or inside.project, location or inside.region
-    if is_dry:
+async def _submit(inside: Inside, sent: Arguments) -> Any:
+    if not isinstance(job := sent.job, dict):
+        raise InvalidRequest((Violation("job", "It must be given: an object."),))
+    project, location = sent.project or inside.project, sent.location or inside.region
+    if sent.dry_run:
         return await inside.ask(
             "POST", "jobs:explain", api="vertex", project=project, location=location, job=job
         )
-    path = collection_of(Api.VERTEX, job, project, location)
-    sent = job.get("labels", {})
-    if not key or not isinstance(sent, dict):
+    key, path = sent.idempotency_key, collection_of(Api.VERTEX, job, project, location)
+    labels = job.get("labels", {})
+    if not key or not isinstance(labels, dict):
         return await _create(inside, path, job)
-    labels = cast("dict[str, Any]", sent)
     async with inside.submitting:
         # By its name as well, since jobs of one name are looked up at the same cost however many there are.
         query = {"displayName": job.get("displayName"), "label": f"{KEY_LABEL}={key}", "limit": 1}
@@ -112,34 +129,32 @@ async def _create(inside: Inside, path: str, job: Mapping[str, Any]) -> Any:
     return {"name": made["name"], "state": made["state"].removeprefix("JOB_STATE_")}
 
 
-async def _list(inside: Inside, fields: Fields) -> Any:
-    query = {name: fields.text(name) for name in ("project", "state", "search", "user")}
-    fields.refuse()
-    query["project"] = query["project"] or inside.project
-    answer = await inside.ask("GET", "jobs", {**query, "limit": 20})
+async def _list(inside: Inside, sent: Arguments) -> Any:
+    query = {"state": sent.state, "search": sent.search, "user": sent.user, "limit": 20}
+    answer = await inside.ask("GET", "jobs", {**query, "project": sent.project or inside.project})
     return [_brief(job) for job in answer["jobs"]]
 
 
-async def _describe(inside: Inside, fields: Fields) -> Any:
-    return _full(await _job(inside, fields))
+async def _describe(inside: Inside, sent: Arguments) -> Any:
+    return _full(await _job(inside, sent))
 
 
-async def _wait(inside: Inside, fields: Fields) -> Any:
-    job = await _job(inside, fields)
+async def _wait(inside: Inside, sent: Arguments) -> Any:
+    job = await _job(inside, sent)
     deadline = asyncio.get_running_loop().time() + _LONGEST_WAIT
     notices = inside.caller.notices
-    uid, path = JobUid(int(job["uid"])), f"jobs/{quote(job['name'], safe='')}"
+    uid = JobUid(int(job["uid"]))
     while True:
         # Before the look, so that no news between the two is missed.
         seen = notices.count(uid)
-        job = await inside.ask("GET", path)
+        job = await inside.ask("GET", _path(job["name"]))
         left = deadline - asyncio.get_running_loop().time()
         if job["state"] in _OVER or left <= 0 or not await notices.wait_beyond(uid, seen, left):
             return _full(job)
 
 
-async def _why_failed(inside: Inside, fields: Fields) -> Any:
-    job = await _job(inside, fields)
+async def _why_failed(inside: Inside, sent: Arguments) -> Any:
+    job = await _job(inside, sent)
     failure = job.get("failure")
     if not failure:
         return {"state": job["state"], "failure": "It has not failed."}
@@ -147,41 +162,35 @@ async def _why_failed(inside: Inside, fields: Fields) -> Any:
     return {"state": job["state"], **facts, "last_lines": failure["tail"]}
 
 
-async def _logs(inside: Inside, fields: Fields) -> Any:
-    query = {name: fields.text(name) for name in ("search", "severity", "replica", "before")}
-    job = await _job(inside, fields)
-    path = f"jobs/{quote(job['name'], safe='')}/logPage"
-    page = await inside.ask("GET", path, {**query, "limit": _MOST_LINES})
+async def _logs(inside: Inside, sent: Arguments) -> Any:
+    query = {"search": sent.search, "severity": sent.severity, "replica": sent.replica}
+    job = await _job(inside, sent)
+    path = f"{_path(job['name'])}/logPage"
+    page = await inside.ask("GET", path, {**query, "before": sent.before, "limit": _MOST_LINES})
     # The newest first, since a long answer loses its end.
     lines = [f"{line['at'][:19]} {line['task']} {line['message']}" for line in page["lines"][::-1]]
     return {"before": page["earlier"], "lines": lines}
 
 
-async def _timeline(inside: Inside, fields: Fields) -> Any:
-    job = await _job(inside, fields)
-    answer = await inside.ask("GET", f"jobs/{quote(job['name'], safe='')}/timeline")
+async def _timeline(inside: Inside, sent: Arguments) -> Any:
+    job = await _job(inside, sent)
+    answer = await inside.ask("GET", f"{_path(job['name'])}/timeline")
     return [f"{entry['at'][:19]} {entry['message']}" for entry in answer["entries"][::-1]]
 
 
-async def _cancel(inside: Inside, fields: Fields) -> Any:
-    job = await _job(inside, fields)
-    await inside.ask("POST", f"jobs/{quote(job['name'], safe='')}:cancel")
+async def _cancel(inside: Inside, sent: Arguments) -> Any:
+    job = await _job(inside, sent)
+    await inside.ask("POST", f"{_path(job['name'])}:cancel")
     return {"name": job["name"], "cancel": "accepted"}
 
 
-async def _compare(inside: Inside, fields: Fields) -> Any:
-    sent = fields.raw("jobs")
-    names = [str(name) for name in cast("list[object]", sent)] if isinstance(sent, list) else []
-    if not 2 <= len(names) <= _MOST_JOBS:
-        fields.fault("jobs", f"Name 2 to {_MOST_JOBS} jobs, as a list.")
-    fields.refuse()
+async def _compare(inside: Inside, sent: Arguments) -> Any:
+    if not 2 <= len(sent.jobs) <= _MOST_JOBS:
+        raise InvalidRequest((Violation("jobs", f"Name 2 to {_MOST_JOBS} jobs, as a list."),))
     compared: list[dict[str, Any]] = []
-    for name in names:
-        path = f"jobs/{quote(name, safe='')}"
-        job, curves = (
-            await inside.ask("GET", path),
-            await inside.ask("GET", f"{path}/curves", {"points": "1"}),
-        )
+    for path in map(_path, sent.jobs):
+        job = await inside.ask("GET", path)
+        curves = await inside.ask("GET", f"{path}/curves", {"points": "1"})
         last = {
             curve["tag"]: curve["points"][-1]["value"]
             for curve in curves["curves"]
@@ -191,32 +200,29 @@ async def _compare(inside: Inside, fields: Fields) -> Any:
     return compared
 
 
-async def _usage(inside: Inside, fields: Fields) -> Any:
-    query = {name: fields.text(name) for name in ("project", "by", "since")}
-    fields.refuse()
-    return await inside.ask(
-        "GET", "usage", {**query, "project": query["project"] or inside.project}
-    )
+async def _usage(inside: Inside, sent: Arguments) -> Any:
+    query = {"project": sent.project or inside.project, "by": sent.by, "since": sent.since}
+    return await inside.ask("GET", "usage", query)
 
 
-async def _quotas(inside: Inside, fields: Fields) -> Any:
-    project = fields.text("project") or inside.project
-    fields.refuse()
-    return await inside.ask("GET", "quotas", {"project": project})
+async def _quotas(inside: Inside, sent: Arguments) -> Any:
+    return await inside.ask("GET", "quotas", {"project": sent.project or inside.project})
 
 
-async def _status(inside: Inside, fields: Fields) -> Any:
-    fields.refuse()
+async def _status(inside: Inside, sent: Arguments) -> Any:
     answer = await inside.ask("GET", "status")
     return {name: answer[name] for name in ("version", "principal", "project", "region", "bucket")}
 
 
-async def _job(inside: Inside, fields: Fields) -> dict[str, Any]:
-    name = fields.text("job")
-    if not name:
-        fields.fault("job", "Name the job: its id, or projects/…/customJobs/ID.")
-    fields.refuse()
-    return await inside.ask("GET", f"jobs/{quote(name, safe='')}")
+async def _job(inside: Inside, sent: Arguments) -> dict[str, Any]:
+    if not isinstance(sent.job, str) or not sent.job:
+        text = "Name the job: its id, or projects/…/customJobs/ID."
+        raise InvalidRequest((Violation("job", text),))
+    return await inside.ask("GET", _path(sent.job))
+
+
+def _path(job: str) -> str:
+    return f"jobs/{quote(job, safe='')}"
 
 
 def _brief(job: Mapping[str, Any]) -> dict[str, Any]:

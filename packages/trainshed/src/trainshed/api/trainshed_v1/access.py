@@ -10,8 +10,9 @@ from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
+from trainshed.api.trainshed_v1.call import JsonCall, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.requests import Faults
 from trainshed.store.audit import AuditRow
 from trainshed.wire.status import StatusCode
 from trainshed.wire.trainshed_v1 import access as records
@@ -19,6 +20,8 @@ from trainshed.wire.trainshed_v1.record import Nothing
 
 _ALL_PROJECTS: Final = "-"
 _DAY: Final = 24 * 3600 * 10**9
+_LONGEST: Final = 3650
+"""Most days that a token is valid, unless it is until it is revoked."""
 _LONGEST_NOTE: Final = 200
 _MOST_TOKENS: Final = 20
 """Most tokens of one person: a script that makes one each time is noticed."""
@@ -59,22 +62,21 @@ async def list_tokens(call: JsonCall) -> records.TokenList:
 async def create_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens`: make a token, and show it this once. With `role` its holder is given that
     role as well, in the same step."""
-    fields = call.fields()
-    email = fields.text("email", required=True)
-    if email and (fault := member_fault(member_of(email))):
-        fields.fault("email", fault)
+    new, faults = call.sent(records.NewToken)
+    email, days, note, role = new.email, new.days, new.note, new.role
+    if fault := member_fault(member_of(email)):
+        faults.add("email", fault)
     if email == OWNER_EMAIL:
-        fields.fault("email", "The owner's token is in the file owner.token of the data directory.")
-    days = fields.number("days", most=3650)
-    note = fields.text("note")
+        faults.add("email", "The owner's token is in the file owner.token of the data directory.")
+    if not 0 <= days <= _LONGEST:
+        faults.add("days", f"They must be at least 0 and at most {_LONGEST}.")
     if len(note) > _LONGEST_NOTE or not note.isprintable():
-        fields.fault("note", f"It must be one line of at most {_LONGEST_NOTE} characters.")
-    role = fields.text("role")
+        faults.add("note", f"It must be one line of at most {_LONGEST_NOTE} characters.")
     if role and (fault := role_fault(role)):
-        fields.fault("role", fault)
+        faults.add("role", fault)
     # Without a role it means nothing.
-    project = _project(call, fields) if role else str(fields.raw("project") or "")
-    fields.refuse()
+    project = _project(call, new.project, faults) if role else new.project
+    faults.refuse()
     token, now = new_token(), call.services.now()
     stored = Token(digest_of(token), email, now, int(now + days * _DAY) if days else None, note)
     grant = Grant(project, role, member_of(email)) if role else None
@@ -170,9 +172,7 @@ def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
 async def policy(call: JsonCall) -> records.GrantList:
     """`GET /trainshed/v1/access[?project=P]`: list who has which role in a project, and in all; `-` = in all
     projects and in each."""
-    fields = call.queried("project")
-    project = _project(call, fields)
-    fields.refuse()
+    project = _queried(call)
     grants = call.services.access.book.policy.grants
     chosen = [grant for grant in grants if not project or grant.project == project]
     if project and not call.principal.is_confined:
@@ -183,16 +183,14 @@ async def policy(call: JsonCall) -> records.GrantList:
 async def change(call: JsonCall) -> records.Grant:
     """`POST /trainshed/v1/access:change`: give a member a role, or take it away. Raises NotFound for a role
     that the member does not have."""
-    fields = call.fields()
-    role = fields.text("role", required=True)
-    if role and (fault := role_fault(role)):
-        fields.fault("role", fault)
-    member = fields.text("member", required=True)
-    if member and (fault := member_fault(member)):
-        fields.fault("member", fault)
-    is_removed = fields.flag("remove")
-    project = _project(call, fields)
-    fields.refuse()
+    wanted, faults = call.sent(records.GrantChange)
+    role, member, is_removed = wanted.role, wanted.member, wanted.remove
+    if fault := role_fault(role):
+        faults.add("role", fault)
+    if fault := member_fault(member):
+        faults.add("member", fault)
+    project = _project(call, wanted.project, faults)
+    faults.refuse()
     grant = Grant(project, role, member)
 
     def to(book: AccessBook) -> AccessBook:
@@ -213,9 +211,7 @@ async def change(call: JsonCall) -> records.Grant:
 async def audit(call: JsonCall) -> records.AuditPage:
     """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return what was changed, newest first; `-` = in all
     projects, and of the service itself."""
-    fields = call.queried("project")
-    project = _project(call, fields)
-    fields.refuse()
+    project = _queried(call)
     before = call.number("pageToken") or None
     rows = await call.services.access.audited(project or None, before, _PAGE + 1)
     if not rows:
@@ -227,11 +223,17 @@ async def audit(call: JsonCall) -> records.AuditPage:
     )
 
 
-def _project(call: JsonCall, fields: Fields) -> str:
-    """Return the project in `project`, else the service's own; "" for `-`, which means all."""
-    if fields.raw("project") == _ALL_PROJECTS:
-        return ""
-    return read_project(call, fields, "roles")
+def _project(call: JsonCall, project: str, faults: Faults) -> str:
+    """Return a project's id, for "" the service's own; "" for `-`, which means all."""
+    return "" if project == _ALL_PROJECTS else read_project(call, project, "roles", faults)
+
+
+def _queried(call: JsonCall) -> str:
+    """Return the same of the project that the query names. Raises InvalidRequest."""
+    faults = Faults()
+    project = _project(call, call.parameter("project"), faults)
+    faults.refuse()
+    return project
 
 
 def _token_view(call: JsonCall, token: Token) -> records.Token:

@@ -1,12 +1,10 @@
 """One call of a method of `/trainshed/v1`: it takes a path, a query and perhaps a JSON body, and answers
-records or lines of them.
+records or lines of them."""
 
-A body is read field by field, so that everything wrong with it is told at once.
-"""
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
-
+import msgspec
 from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
@@ -17,95 +15,16 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import Api
+from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import Nothing, Record
+
+R = TypeVar("R", bound=Struct)
 
 LAST_MOMENT: Final = 2**63 - 1
 """The last one that the store can compare with."""
 _NAMED = 3
 """Most suggestions for a misspelled name."""
-
-
-class Fields:
-    """Reads one JSON object. Each reader returns a value of its type in any case and notes what is wrong;
-    call `refuse` at the end."""
-
-    def __init__(self, values: Mapping[str, Any], record: type[Record] | None = None) -> None:
-        """`record`: the record whose fields these are; None if they are not a body's."""
-        self._values = values
-        self._names = frozenset(record.__struct_encode_fields__) if record else None
-        self._faults: list[Violation] = []
-        self._asked: dict[str, None] = {}
-
-    def fault(self, name: str, description: str) -> None:
-        """Note that a field is wrong."""
-        self._faults.append(Violation(name, description))
-
-    def text(self, name: str, *, required: bool = False) -> str:
-        """Return a text; "" if it was not given."""
-        value = self._value(name, str, "a text", required=required)
-        if required and value == "":
-            self.fault(name, "It must not be empty.")
-        return value or ""
-
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of `choices`, which must be given."""
-        value = self._value(name, str, f"one of {', '.join(choices)}", required=True)
-        if value is not None and value not in choices:
-            advice = near(value, choices)
-            self.fault(name, f"{value!r} is not one of: {', '.join(choices)}.{advice}")
-        return value if value is not None and value in choices else ""
-
-    def flag(self, name: str) -> bool:
-        """Return a boolean; False if it was not given."""
-        return self._value(name, bool, "true or false") or False
-
-    def number(self, name: str, *, most: float, required: bool = False) -> float:
-        """Return a number between 0 and `most`; 0 if it was not given."""
-        value: float | None = self._value(name, (int, float), "a number", required=required)
-        if value is not None and not 0 <= value <= most:
-            text = f"It must be at least 0 and at most {most:g}, not {str(value)[:40]}."
-            self.fault(name, text)
-        return value if value is not None and 0 <= value <= most else 0
-
-    def raw(self, name: str) -> Any:
-        """Return the value as it is; None if it was not given."""
-        self._ask(name)
-        return self._values.get(name)
-
-    def mapping(self, name: str, *, required: bool = False) -> Mapping[str, Any]:
-        """Return an object as it is, for others to check; empty if it was not given."""
-        return self._value(name, dict, "an object", required=required) or {}
-
-    def refuse(self) -> None:
-        """Raise InvalidRequest with everything that was noted, and with every field that no reader was called
-        for."""
-        known = tuple(self._asked)
-        for name in self._values:
-            if name not in known:
-                text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
-                self.fault(name, text + near(name, known))
-        if self._faults:
-            raise InvalidRequest(tuple(dict.fromkeys(self._faults)))
-
-    def _ask(self, name: str) -> None:
-        assert self._names is None or name in self._names, f"{name} is no field of the record"
-        self._asked[name] = None
-
-    def _value(
-        self, name: str, kind: type | tuple[type, ...], what: str, *, required: bool = False
-    ) -> Any:
-        """Return the value if it is given and of its kind; a boolean does not count as a number."""
-        self._ask(name)
-        value = self._values.get(name)
-        if value is None:
-            if required:
-                self.fault(name, f"It must be given: {what}.")
-            return None
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            self.fault(name, f"It must be {what}, not {_kind(value)}.")
-            return None
-        return value
 
 
 def near(word: str, known: Sequence[str]) -> str:
@@ -123,22 +42,6 @@ def near(word: str, known: Sequence[str]) -> str:
     )
 
 
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
-
-
 class JsonCall(Struct, frozen=True):
     """One call, with what all methods read alike."""
 
@@ -153,13 +56,10 @@ class JsonCall(Struct, frozen=True):
     #: The record that the body is read as.
     record: type[Record] = Nothing
 
-    def fields(self) -> Fields:
-        """Return the body, to be read field by field; `Fields.refuse` must follow."""
-        return Fields(self.body, self.record)
-
-    def queried(self, *names: str) -> Fields:
-        """Return these parameters of the query, to be read as the fields of a body."""
-        return Fields({name: self.parameter(name) or None for name in names})
+    def sent(self, record: type[R]) -> tuple[R, Faults]:
+        """Return the body as a record, and what is wrong with it so far; `Faults.refuse` must follow. Raises
+        InvalidRequest for values of other types."""
+        return read(self.body, record, record.__struct_encode_fields__)
 
     def parameter(self, name: str) -> str:
         """Return the last value of a query parameter; "" if it was not given."""
@@ -201,46 +101,68 @@ class JsonCall(Struct, frozen=True):
         )
 
 
+def read(sent: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tuple[R, Faults]:
+    """Return a JSON object as a record, and what is wrong with it: fields besides `names`. A null means that
+    a field is not given. Raises InvalidRequest for values of other types."""
+    known, faults = tuple(names), Faults()
+    for name in [name for name in sent if name not in known]:
+        text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
+        faults.add(name, text + near(name, known))
+    try:
+        made = msgspec.convert({n: v for n, v in sent.items() if v is not None}, record)
+    except msgspec.ValidationError as wrong:
+        text, _, path = str(wrong).partition(" - at `$.")
+        faults.add(path.rstrip("`"), f"{text}.")
+        raise InvalidRequest(faults.violations) from None
+    return made, faults
+
+
 JsonHandler = Callable[[JsonCall], Awaitable[Record]]
 StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
 """Raises what is wrong before the first line is requested; the lines are JSON, each with its line end."""
 
 
-def read_project(call: JsonCall, fields: Fields, what: str) -> str:
-    """Return the id in `project`, else the service's own; faults are noted. `what`: what of the project is
+def read_project(call: JsonCall, project: str, what: str, faults: Faults) -> str:
+    """Return a project's id, for "" the service's own; faults are noted. `what`: what of the project is
     meant, in the plural."""
-    return _project(call, fields, f"Whose {what}? Give the project's id.")
-
-
-def queried_project(call: JsonCall, what: str) -> str:
-    """Return the project that the query names, else the service's own. Raises InvalidRequest."""
-    fields = call.queried("project")
-    project = read_project(call, fields, what)
-    fields.refuse()
-    return project
-
-
-def read_place(call: JsonCall, fields: Fields, what: str) -> tuple[str, str]:
-    """Return the project and region in `project` and `region`, else the service's own; faults are noted.
-    `what`: as for `read_project`."""
-    project = _project(call, fields, f"Which project's {what}? Give its id.")
-    region = fields.text("region") or call.services.settings.region
-    known = tuple(sorted({region for api in Api for region in regions(api)}))
-    if not region:
-        fields.fault("region", f"Which region's {what}? Give its name, such as us-central1.")
-    elif region not in known:
-        advice = near(region, known) or f" The regions are: {', '.join(known)}."
-        fields.fault("region", f"{region!r} is not a region in which jobs run.{advice}")
-    return project, region
-
-
-def _project(call: JsonCall, fields: Fields, missing: str) -> str:
-    project = fields.text("project") or call.services.settings.project
+    project = project or call.services.settings.project
     if not project:
-        fields.fault("project", missing)
+        faults.add("project", f"Whose {what}? Give the project's id.")
         return ""
     try:
         return ProjectName.parse(f"projects/{project}", field="project").project_id
     except InvalidRequest:
-        fields.fault("project", f"{project!r} is not a project id.")
+        faults.add("project", f"{project!r} is not a project id.")
         return ""
+
+
+def queried_project(call: JsonCall, what: str) -> str:
+    """Return the project that the query names, else the service's own. Raises InvalidRequest."""
+    faults = Faults()
+    project = read_project(call, call.parameter("project"), what, faults)
+    faults.refuse()
+    return project
+
+
+def read_place(
+    call: JsonCall, project: str, region: str, what: str, faults: Faults
+) -> tuple[str, str]:
+    """Return a project and a region, for "" the service's own; faults are noted. `what`: as for
+    `read_project`."""
+    project = read_project(call, project, what, faults)
+    region = region or call.services.settings.region
+    known = tuple(sorted({region for api in Api for region in regions(api)}))
+    if not region:
+        faults.add("region", f"Which region's {what}? Give its name, such as us-central1.")
+    elif region not in known:
+        advice = near(region, known) or f" The regions are: {', '.join(known)}."
+        faults.add("region", f"{region!r} is not a region in which jobs run.{advice}")
+    return project, region
+
+
+def queried_place(call: JsonCall, what: str) -> tuple[str, str]:
+    """Return the project and region that the query names, else the service's own. Raises InvalidRequest."""
+    faults = Faults()
+    place = read_place(call, call.parameter("project"), call.parameter("region"), what, faults)
+    faults.refuse()
+    return place

@@ -12,22 +12,28 @@ from msgspec import structs
 from trainshed.access.policy import member_fault, member_of
 from trainshed.api.calls.services import CapacityView
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.filters.matching import moment
-from trainshed.api.filters.syntax import FilterError
 from trainshed.api.resources.jobs import read_job_name
-from trainshed.api.trainshed_v1.call import Fields, JsonCall, near, read_place, read_project
+from trainshed.api.trainshed_v1.call import (
+    JsonCall,
+    near,
+    queried_place,
+    read_place,
+    read_project,
+)
 from trainshed.api.trainshed_v1.usage import usage_of
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
+from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.store import audit
 from trainshed.store.logs.usage import worked
 from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
+from trainshed.wire.trainshed_v1.record import Nothing
 from trainshed.wire.trainshed_v1.usage import ReplicaUsage, Usage
 
 _LONGEST_REASON = 500
@@ -74,13 +80,12 @@ async def drain(call: JsonCall) -> records.Node:
     """`POST /trainshed/v1/nodes/{node}:drain`: start nothing new on the node, and ask what runs there to
     leave. It can be repeated. Raises NotFound, which names the nodes."""
     services = call.services
-    fields = call.fields()
-    reason = fields.text("reason")
-    if len(reason) > _LONGEST_REASON:
-        fields.fault("reason", f"It has {len(reason)} characters; at most {_LONGEST_REASON}.")
-    fields.refuse()
+    sent, faults = call.sent(records.DrainRequest)
+    if len(sent.reason) > _LONGEST_REASON:
+        faults.add("reason", f"It has {len(sent.reason)} characters; at most {_LONGEST_REASON}.")
+    faults.refuse()
     _known(services.capacity, call.target)
-    await services.intake.drain_node(NodeDrain(call.target, services.now(), reason))
+    await services.intake.drain_node(NodeDrain(call.target, services.now(), sent.reason))
     await services.capacity.capacity_changed()
     return _node_of(services.capacity, call.target)
 
@@ -89,7 +94,7 @@ async def undrain(call: JsonCall) -> records.Node:
     """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. The node need not be drained,
     and a drained node need not exist any more. Raises NotFound, which names the nodes, and Unavailable."""
     services = call.services
-    call.fields().refuse()
+    call.sent(Nothing)[1].refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
         _known(services.capacity, call.target)
     await services.intake.undrain_node(call.target)
@@ -154,9 +159,7 @@ _LARGEST: Final = 10**12
 async def list_quotas(call: JsonCall) -> records.QuotaList:
     """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list each quota that has a limit or is used,
     those of no region included; with `all` those of every metric that jobs may use."""
-    fields = call.queried("project", "region")
-    project, region = read_place(call, fields, "quotas")
-    fields.refuse()
+    project, region = queried_place(call, "quotas")
     known = {
         quota.key: quota
         for quota in call.services.capacity.quotas(project)
@@ -174,10 +177,13 @@ async def list_quotas(call: JsonCall) -> records.QuotaList:
 async def set_quota(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:set`: set a quota, or take its limit away. A job that was admitted under
     another limit keeps its capacity."""
-    fields = call.fields()
-    key = _key(call, fields)
-    limit = _limit(fields)
-    fields.refuse()
+    wanted, faults = call.sent(records.QuotaLimit)
+    key = _key(call, wanted, faults)
+    limit = None if wanted.limit == UNLIMITED else wanted.limit
+    if isinstance(limit, str) or not 0 <= (limit or 0) <= _LARGEST:
+        faults.add("limit", f'It must be a number from 0 to {_LARGEST:g}, or "{UNLIMITED}".')
+    faults.refuse()
+    assert not isinstance(limit, str), "that is a fault"
     return await _change(call, key, limit)
 
 
@@ -217,31 +223,20 @@ def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     )
 
 
-def _key(call: JsonCall, fields: Fields) -> QuotaKey:
-    project, region = read_place(call, fields, "quotas")
-    metric = fields.text("metric", required=True)
-    known = catalog.metrics()
-    if metric and metric not in known:
+def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey:
+    project, region = read_place(call, wanted.project, wanted.region, "quotas", faults)
+    metric, user, known = wanted.metric, wanted.user, catalog.metrics()
+    if metric not in known:
         advice = near(metric, known) or " Those that have a limit: trainshed quotas list --all"
-        fields.fault("metric", f"{metric!r} is not a metric that jobs use.{advice}")
-    user = fields.text("user")
+        faults.add("metric", f"{metric!r} is not a metric that jobs use.{advice}")
     if user and user != EACH and (fault := member_fault(member_of(user))):
-        fields.fault("user", f"{fault} Or {EACH!r}: whoever has no limit of their own.")
+        faults.add("user", f"{fault} Or {EACH!r}: whoever has no limit of their own.")
     return _key_of(project, region, metric, user)
 
 
 def _key_of(project: str, region: str, metric: str, person: str) -> QuotaKey:
     is_of_all = metric in catalog.OF_ALL_REGIONS
     return QuotaKey(project, catalog.GLOBAL if is_of_all else region, metric, person)
-
-
-def _limit(fields: Fields) -> float | None:
-    if fields.raw("limit") == UNLIMITED:
-        return None
-    if isinstance(fields.raw("limit"), str):
-        fields.fault("limit", f'It must be a number of at least 0, or "{UNLIMITED}".')
-        return 0
-    return fields.number("limit", most=_LARGEST, required=True)
 
 
 async def usage(call: JsonCall) -> records.UsageReport:
@@ -251,18 +246,18 @@ async def usage(call: JsonCall) -> records.UsageReport:
 
     `by`: `user` (the default), `project`, `machine` or `labels.KEY`. `project=-`: in all projects.
     """
-    fields = call.queried("project")
-    is_everywhere = fields.raw("project") == _ALL_PROJECTS
-    project = None if is_everywhere else read_project(call, fields, "usage")
+    faults, chosen = Faults(), call.parameter("project")
+    project = None if chosen == _ALL_PROJECTS else read_project(call, chosen, "usage", faults)
     by = call.parameter("by") or "user"
     if by not in _BY and not by.startswith(_LABEL):
-        fields.fault("by", f"{by!r} is none of {', '.join(_BY)} and {_LABEL}KEY.")
+        faults.add("by", f"{by!r} is none of {', '.join(_BY)} and {_LABEL}KEY.")
     now = call.services.now()
-    until = _moment(call, fields, "until", now)
-    since = _moment(call, fields, "since", month_of(now)[0])
-    if since > until:
-        fields.fault("since", "It is later than `until`.")
-    fields.refuse()
+    with faults.gathered():
+        until = call.moment("until") if call.parameter("until") else now
+        since = call.moment("since") if call.parameter("since") else month_of(now)[0]
+        if since > until:
+            faults.add("since", "It is later than `until`.")
+    faults.refuse()
     used = await _used(call, project, since, min(until, now))
     rows = _rows(used, _way(by), call.services.settings.prices)
     return records.UsageReport(
@@ -277,15 +272,6 @@ async def usage(call: JsonCall) -> records.UsageReport:
 def _way(by: str) -> Callable[[MachineTime], str]:
     label = by.removeprefix(_LABEL)
     return _BY.get(by) or (lambda used: dict(used.labels).get(label, ""))
-
-
-def _moment(call: JsonCall, fields: Fields, name: str, default: Nanos) -> Nanos:
-    text = call.parameter(name)
-    try:
-        return moment(text) if text else default
-    except FilterError as error:
-        fields.fault(name, str(error))
-        return default
 
 
 async def _used(

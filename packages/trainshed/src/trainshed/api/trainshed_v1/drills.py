@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.trainshed_v1.call import JsonCall, near
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
+from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import drills as records
 
@@ -32,11 +33,7 @@ async def drill(call: JsonCall) -> records.Drill:
     has had too many."""
     services = call.services
     job, _ = await find_job(services.reader, call.target)
-    fields = call.fields()
-    ordered = read_drill(fields, services.now(), job)
-    if ordered.replica not in job.spec.replicas():
-        fields.fault("replica", no_replica(job, str(ordered.replica)))
-    fields.refuse()
+    ordered = _read_drill(*call.sent(records.DrillOrder), services.now(), job)
     if len(job.drills) >= MOST_DRILLS:
         raise FailedPrecondition(
             f"{job.name} has had {len(job.drills)} drills, and that is all that a job may have;"
@@ -48,16 +45,19 @@ async def drill(call: JsonCall) -> records.Drill:
     return drill_view(await _numbered(services, uid, ordered, before), job.name.api)
 
 
-def read_drill(fields: Fields, now: Nanos, job: Job) -> Drill:
-    """Return the drill of the job that a JSON object orders; faults are noted in `fields`."""
-    kind = fields.choice("kind", tuple(DrillKind))
-    replica = read_replica(fields, job)
-    at_line = fields.text("atLine")
+def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job) -> Drill:
+    """Return the drill of the job that is ordered. Raises InvalidRequest with all faults."""
+    kinds = tuple(DrillKind)
+    if order.kind not in kinds:
+        text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{near(order.kind, kinds)}"
+        faults.add("kind", text)
+    replica = read_replica(order.replica, job, faults)
     try:
-        compile_regex(at_line)
+        compile_regex(order.at_line)
     except PatternError as error:
-        fields.fault("atLine", str(error))
-    return Drill(0, DrillKind(kind or DrillKind.KILL), replica, now, at_line)
+        faults.add("atLine", str(error))
+    faults.refuse()
+    return Drill(0, DrillKind(order.kind), replica, now, order.at_line)
 
 
 def drill_view(drill: Drill, api: Api) -> records.Drill:
@@ -74,7 +74,7 @@ def drill_view(drill: Drill, api: Api) -> records.Drill:
 
 
 def order_view(drill: Drill) -> records.DrillOrder:
-    """Return a drill as the record that `read_drill` reads."""
+    """Return a drill as the record that orders it."""
     return records.DrillOrder(
         kind=drill.kind.value,
         replica=str(drill.replica),
@@ -90,24 +90,26 @@ def _state(drill: Drill) -> str:
     return "done" if drill.done else "fired"
 
 
-def no_replica(job: Job, name: str) -> str:
+def _no_replica(job: Job, name: str) -> str:
     replicas = job.spec.replicas()
     known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_NAMED])
     more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
     return f"{job.name} has no replica {name}; it has: {known}{more}."
 
 
-def read_replica(fields: Fields, job: Job) -> ReplicaId:
-    text = fields.text("replica").strip()
-    if not text:
-        return ReplicaId(0, 0)
+def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
+    """Return the replica of a job that is meant, for "" the primary; faults are noted."""
+    text = text.strip()
+    replica, shown = ReplicaId(0, 0), text
     try:
-        return ReplicaId.parse(text)
+        replica = ReplicaId.parse(text) if text else replica
     except ValueError:
-        if match := _BY_ROLE.fullmatch(text.lower()):
-            return ReplicaId(_ROLES[match[1]], int(match[2] or 0))
-    fields.fault("replica", no_replica(job, repr(text)))
-    return ReplicaId(0, 0)
+        match = _BY_ROLE.fullmatch(text.lower())
+        replica = ReplicaId(_ROLES[match[1]], int(match[2] or 0)) if match else None
+        shown = str(replica or repr(text))
+    if replica is None or replica not in job.spec.replicas():
+        faults.add("replica", _no_replica(job, shown))
+    return replica or ReplicaId(0, 0)
 
 
 async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int) -> Drill:

@@ -13,7 +13,7 @@ from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.resources.jobs import actor_of, of_kind
 from trainshed.api.resources.submission import check_labels, new_job
-from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.call import JsonCall, near
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
 from trainshed.core.copies import is_pipeline, is_search
@@ -41,17 +41,19 @@ async def explain(call: JsonCall) -> records.Explanation:
     `job` is checked as the API's own create method checks it. For a tuning job the job of one trial is
     explained, for a training pipeline the job that it runs.
     """
-    fields = call.fields()
-    settings = call.services.settings
-    api = fields.choice("api", tuple(api.value for api in Api))
-    project = fields.text("project") or settings.project
-    location = fields.text("location") or settings.region
-    body = fields.mapping("job", required=True)
+    settings, (request, faults) = call.services.settings, call.sent(records.ExplainRequest)
+    api, body = request.api, request.job
+    project = request.project or settings.project
+    location = request.location or settings.region
+    if api not in tuple(Api):
+        faults.add("api", f"{api!r} is not one of: {', '.join(Api)}.{near(api, tuple(Api))}")
+    if not body:
+        faults.add("job", "It must be given: an object.")
     if not project:
-        fields.fault("project", "Whose job would it be? Give the project's id.")
+        faults.add("project", "Whose job would it be? Give the project's id.")
     if not location and api == Api.VERTEX:
-        fields.fault("location", "Where would it run? Give a region, such as us-central1.")
-    fields.refuse()
+        faults.add("location", "Where would it run? Give a region, such as us-central1.")
+    faults.refuse()
     job = await _read(call, Api(api), project, location, body)
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))
     check_labels(call.services, job)

@@ -9,13 +9,14 @@ from typing import Any, Final, cast
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.drills import no_replica, read_replica
+from trainshed.api.trainshed_v1.drills import read_replica
 from trainshed.api.trainshed_v1.usage import read_attempt
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.environment import service_account
 from trainshed.core.job import Program, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
+from trainshed.core.requests import Faults
 from trainshed.core.runtime import CONTAINER
 from trainshed.store.logs.reader import Launch
 from trainshed.wire.trainshed_v1 import launches as records
@@ -28,11 +29,9 @@ async def launch(call: JsonCall) -> records.Launch:
     """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started; by
     default the primary replica in the newest attempt."""
     job, _ = await find_job(call.services.reader, call.target)
-    fields = call.queried("replica")
-    replica = read_replica(fields, job)
-    if replica not in job.spec.replicas():
-        fields.fault("replica", no_replica(job, str(replica)))
-    fields.refuse()
+    faults = Faults()
+    replica = read_replica(call.parameter("replica"), job, faults)
+    faults.refuse()
     attempt = read_attempt(call, job)
     launched = await call.services.logs.launches(job.uid, attempt, replica)
     return _view(job, attempt, replica, launched[-1] if launched else Launch())

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import JsonCall, read_place
+from trainshed.api.trainshed_v1.call import JsonCall, queried_place
 from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
@@ -27,10 +27,7 @@ _SHOWN: Final = 20
 async def describe(call: JsonCall) -> records.ModelDescription:
     """`GET /trainshed/v1/models/{model}[?project=P&region=R]`: return its versions, each with the job, the
     data and the parameters that made it. Raises NotFound."""
-    fields = call.queried("project", "region")
-    project, region = read_place(call, fields, "models")
-    fields.refuse()
-    name = ModelName(project, region, call.target)
+    name = ModelName(*queried_place(call, "models"), call.target)
     versions = await call.services.models.versions(name)
     return records.ModelDescription(
         name=str(name),

@@ -14,6 +14,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
+from trainshed.core.requests import Faults
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.records import SecretVersion, Stored
 from trainshed.wire.trainshed_v1 import secrets as records
@@ -33,15 +34,13 @@ async def list_(call: JsonCall) -> records.SecretList:
 async def set_(call: JsonCall) -> records.StoredSecret:
     """`POST /trainshed/v1/secrets`: store a new version, which programs get from now on unless a job names
     another one. Raises FailedPrecondition (the key is missing), Unavailable."""
-    services, fields = call.services, call.fields()
-    project = read_project(call, fields, "secrets")
-    name = fields.text("name", required=True)
-    if name and (fault := name_fault(name)):
-        fields.fault("name", fault)
-    value = fields.text("value", required=True)
-    if value and (fault := value_fault(value)):
-        fields.fault("value", fault)
-    fields.refuse()
+    services, (sent, faults) = call.services, call.sent(records.SecretValue)
+    project, name, value = read_project(call, sent.project, "secrets", faults), sent.name, sent.value
+    if fault := name_fault(name):
+        faults.add("name", fault)
+    if fault := value_fault(value):
+        faults.add("value", fault)
+    faults.refuse()
     sealer = services.sealer
     with _key_faults("The key", "nothing was stored"):
         await _refuse_without_key(services)
@@ -62,14 +61,14 @@ async def set_(call: JsonCall) -> records.StoredSecret:
 async def delete(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises
     NotFound. Running programs keep what they were given; jobs that name it can no longer start."""
-    fields = call.queried("project")
-    project = read_project(call, fields, "secrets")
+    faults = Faults()
+    project = read_project(call, call.parameter("project"), "secrets", faults)
     version = call.number("version")
     if call.parameter("version") and not version:
-        fields.fault(
+        faults.add(
             "version", "Versions are numbered from 1 on; leave it out to delete all of them."
         )
-    fields.refuse()
+    faults.refuse()
     await call.services.secrets.delete(project, call.target, version)
     return Nothing()
 
@@ -78,7 +77,7 @@ async def rotate_key(call: JsonCall) -> records.KeyRotation:
     """`POST /trainshed/v1/secrets:rotateKey`: seal the secrets of all projects with a new key. Raises
     FailedPrecondition (no key, or one that only the environment can change), Unavailable. If it is
     interrupted, all secrets can be opened as before, and the request can be repeated."""
-    call.fields().refuse()
+    call.sent(Nothing)[1].refuse()
     sealer, secrets = call.services.sealer, call.services.secrets
 
     def again(stored: Stored) -> bytes | None:

@@ -7,8 +7,8 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.shell.opening import live_replica, shells_of
 from trainshed.api.shell.ports import OPEN
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.trainshed_v1.drills import no_replica, read_replica
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.drills import read_replica
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
@@ -25,25 +25,23 @@ async def open_(call: JsonCall) -> records.ShellTicket:
     """
     services, shells = call.services, shells_of(call.services)
     job, _ = await find_job(services.reader, call.target)
-    fields = call.fields()
-    name = fields.text("port").strip()
+    wanted, faults = call.sent(records.ReplicaChoice)
+    name, autopsy = wanted.port.strip(), wanted.autopsy
     port = name if not name or is_port(name) else pages_of(job.labels).get(name, "")
     if name and not port:
         offered = ", ".join(pages_of(job.labels)) or "none"
-        fields.fault(
-            "port", f"It must be a number up to {HIGHEST} or a page of the job: {offered}."
-        )
-    replica, autopsy, attempt = _asked(fields, job)
+        faults.add("port", f"It must be a number up to {HIGHEST} or a page of the job: {offered}.")
+    replica, attempt = read_replica(wanted.replica, job, faults), wanted.attempt
     if autopsy and port:
-        fields.fault("port", "Nothing listens in what a failed replica left.")
-        fields.refuse()
+        faults.add("port", "Nothing listens in what a failed replica left.")
+    faults.refuse()
     if autopsy:
         # The program got what lies there with the rights of the account.
         refuse_accounts(call.principal, (job.spec.service_account,))
-        kept = _kept(shells, job, replica, attempt)
+        kept = _kept(shells, job, replica if wanted.replica.strip() else None, attempt)
         attempt, replica = kept.attempt, kept.replica
     else:
-        attempt, replica = job.attempt, replica or ReplicaId(0, 0)
+        attempt = job.attempt
         live_replica(job, replica, shells.autopsies(job.uid), call.principal)
     ticket = Ticket(
         *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0),
@@ -65,22 +63,6 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         task=log_task_name(job.name.api, replica),
         attempt=attempt,
     )
-
-
-def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
-    """Return the requested replica (None: none was named), whether its autopsy is meant, and the attempt (0:
-    none was named). Raises InvalidRequest."""
-    is_named = bool(fields.text("replica").strip())
-    replica = read_replica(fields, job) if is_named else None
-    if replica is not None and replica not in job.spec.replicas():
-        fields.fault("replica", no_replica(job, str(replica)))
-    autopsy, attempt = fields.raw("autopsy"), fields.raw("attempt")
-    if autopsy not in (None, True, False):
-        fields.fault("autopsy", "It must be true or false.")
-    if attempt is not None and (isinstance(attempt, bool) or not isinstance(attempt, int)):
-        fields.fault("attempt", "It must be a whole number.")
-    fields.refuse()
-    return replica, bool(autopsy), attempt or 0
 
 
 def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:

@@ -1,7 +1,6 @@
 """Makes links to TensorBoard for what jobs wrote."""
 
 from collections.abc import Sequence
-from typing import cast
 
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
@@ -9,20 +8,20 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.links import MOST_JOBS, view_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.viewers.surface import OPEN, directories_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.works import Work
-from trainshed.wire.trainshed_v1.jobs import ViewLink
+from trainshed.wire.trainshed_v1.jobs import ViewLink, ViewRequest
 
 
 async def link(call: JsonCall) -> ViewLink:
     """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for a job, or for several
     together. Raises FailedPrecondition if they were given no directory for event files."""
-    fields = call.fields()
-    others = _names(fields)
+    sent, faults = call.sent(ViewRequest)
+    others = sent.others
     if len(others) >= MOST_JOBS:
-        fields.fault("others", f"At most {MOST_JOBS} jobs can be looked at together.")
+        faults.add("others", f"At most {MOST_JOBS} jobs can be looked at together.")
     works = [(await find_work(call.services.reader, call.target))[0]]
     mine = call.principal.rights.where(PERMISSIONS[OPEN])
     for index, target in enumerate(others[: MOST_JOBS - 1]):
@@ -33,8 +32,8 @@ async def link(call: JsonCall) -> ViewLink:
         except (NotFound, PermissionDenied, FailedPrecondition):
             # The same for all, because whether another project has such a job must not be told.
             text = f"There is no job {target[:200]!r} that you may look at."
-            fields.fault(f"others[{index}]", text)
-    fields.refuse()
+            faults.add(f"others[{index}]", text)
+    faults.refuse()
     services, shown = call.services, call.principal.shown
     uids = [work.uid for work in works]
     directories = await directories_of(services.reader, uids)
@@ -64,17 +63,6 @@ async def link_if_any(services: Services, principal: Principal, work: Work) -> s
     except (NotFound, FailedPrecondition):
         return ""
     return services.links.to_view(view_of((work.uid,)), principal.shown)
-
-
-def _names(fields: Fields) -> list[str]:
-    others = fields.raw("others")
-    if others is None:
-        return []
-    names = cast("list[object]", others) if isinstance(others, list) else [None]
-    if not all(isinstance(name, str) and name for name in names):
-        fields.fault("others", "It must be a list of names, ids or uids of jobs.")
-        return []
-    return [str(name) for name in names]
 
 
 def _nowhere(works: Sequence[Work]) -> str:

@@ -118,8 +118,8 @@ class QuotaLimit(Record, frozen=True):
     metric: str = ""
     #: See `Quota`.
     user: str = ""
-    #: A number of at least 0, or "unlimited".
-    limit: float | str = 0
+    #: A number of at least 0, or "unlimited"; must be given.
+    limit: float | str = ""
 
 
 class UsageRow(Record, frozen=True):
