@@ -12,8 +12,7 @@ from tests.contract.api import refusals
 from tests.contract.api.house import LOCATION, SECOND, House
 from tests.unit.specs_requests import container, custom_job, package
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.access.sealing import Sealer, SecretId
-from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
+from trainshed.core.secrets import MAX_VALUE_BYTES
 
 SECRETS = "/trainshed/v1/secrets"
 EXPLAIN = "/trainshed/v1/jobs:explain"
@@ -175,39 +174,9 @@ async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind
     assert (await house.call("POST", path, body)).status == 200
 
 
-async def test_the_key_is_changed_and_jobs_notice_nothing(house: House, tmp_path: Path) -> None:
-    """spec/operations#errors. What no key opens is named, and left as it is."""
-    for project in ("p1", "p2"):
-        await house.call("POST", SECRETS, asked(project=project))
-    await house.store.secrets.add("p1", "lost", 1, lambda version: b"sealed with a lost key")
-    before = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
-    (former,) = (tmp_path / "secrets.key").read_text().split()
-    done = await house.result("POST", f"{SECRETS}:rotateKey", {})
-    assert (done["sealed"], done["left"]) == (2, [{"project": "p1", "name": "lost", "version": 1}])
-    after = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
-    assert after != before
-    fresh = Sealer(tmp_path / "secrets.key", {})
-    assert fresh.fingerprint == done["key"]
-    assert fresh.open(after, SecretId("p1", "db", 1)) == VALUE
-    assert former not in (tmp_path / "secrets.key").read_text()
-
-
-async def test_a_key_that_is_not_there_cannot_be_changed(house: House, tmp_path: Path) -> None:
-    refused = await house.call("POST", f"{SECRETS}:rotateKey", {})
-    assert refused.error["status"] == "FAILED_PRECONDITION"
-    assert "with the first secret" in refused.error["message"]
-    await house.store.secrets.add("p1", "db", 1, lambda version: b"sealed with a lost key")
-    refused = await house.call("POST", f"{SECRETS}:rotateKey", {})
-    assert "from a backup" in refused.error["message"]
-    assert not (tmp_path / "secrets.key").exists()
-
-
-async def test_a_key_that_cannot_be_used_is_told_whatever_is_asked(
-    house: House, tmp_path: Path
-) -> None:
+async def test_a_key_that_cannot_be_used_is_told(house: House, tmp_path: Path) -> None:
     """spec/operations#errors; not as a failure of the service: somebody has put it there while it runs."""
     (tmp_path / "secrets.key").write_text("no key\n")
-    for target, body in ((SECRETS, asked()), (f"{SECRETS}:rotateKey", {})):
-        refused = await house.call("POST", target, body)
-        assert refused.error["status"] == "FAILED_PRECONDITION"
-        assert "is not base64" in refused.error["message"]
+    refused = await house.call("POST", SECRETS, asked())
+    assert refused.error["status"] == "FAILED_PRECONDITION"
+    assert "is not base64" in refused.error["message"]

@@ -76,14 +76,3 @@ def test_what_cannot_be_taken_is_refused_here(
     assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
     assert shows_no_value(result)
     assert service.sent == []
-
-
-def test_the_key_is_changed(service: FakeService) -> None:
-    """spec/operations#errors: what stays closed is named."""
-    service.on("POST", f"{SECRETS}:rotateKey", {"key": "1a2b", "sealed": 1, "left": []})
-    result = service.cli("secrets", "rotate-key")
-    assert result.stdout == "1 value is sealed with the new key 1a2b\n"
-    left = [{"project": "p", "name": "db", "version": 2}]
-    service.on("POST", f"{SECRETS}:rotateKey", {"key": "1a2b", "sealed": 3, "left": left})
-    result = service.cli("secrets", "rotate-key")
-    assert "3 values are" in result.stdout and "db@2 of p" in result.stderr

@@ -3,8 +3,6 @@
 import pytest
 
 from tests.contract.store.store_samples import T0
-from trainshed.core.secrets import SecretRef
-from trainshed.store.records import Stored
 from trainshed.store.sqlite.database import Store
 
 
@@ -35,21 +33,3 @@ async def test_what_cannot_be_sealed_is_not_stored_and_takes_no_number(store: St
         await store.secrets.add("p", "db", T0, no_key)
     assert not await store.secrets.has_any()
     assert await add(store, "db") == 1
-
-
-async def contents(store: Store, *refs: SecretRef) -> list[bytes]:
-    return [version.content for version in (await store.secrets.find("p", refs)).values()]
-
-
-async def test_what_cannot_be_sealed_anew_leaves_all_as_it_was(store: Store) -> None:
-    for _ in range(2):
-        await add(store, "db")
-
-    def seal(stored: Stored) -> bytes:
-        if stored.version == 2:
-            raise OSError("no room")
-        return b"new"
-
-    with pytest.raises(OSError, match="no room"):
-        await store.secrets.reseal(seal)
-    assert await contents(store, SecretRef("db", 1)) == [sealed(1)]

@@ -23,8 +23,9 @@ _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 _IAM = "google.iam.admin.v1.IAM"
 
 OF_THE_SERVICE: Final = (
-    *("trainshed.nodes.", "trainshed.tokens."),
-    *("trainshed.secrets.rotateKey", "resourcemanager.projects.create"),
+    "trainshed.nodes.",
+    "trainshed.tokens.",
+    "resourcemanager.projects.create",
 )
 """How permissions begin that concern no project: who has them in some projects only cannot use them."""
 _READS: Final = frozenset(
@@ -142,7 +143,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Secrets.List": "trainshed.secrets.list",
     "trainshed.v1.Secrets.Set": "trainshed.secrets.set",
     "trainshed.v1.Secrets.Delete": "trainshed.secrets.delete",
-    "trainshed.v1.Secrets.RotateKey": "trainshed.secrets.rotateKey",
     "trainshed.v1.Jobs.List": "trainshed.jobs.list",
     "trainshed.v1.Jobs.Explain": "trainshed.jobs.explain",
     "trainshed.v1.Jobs.Describe": "trainshed.jobs.get",
@@ -218,7 +218,6 @@ _OF_OWNERS: Final = (
     "trainshed.audit.*",
     "trainshed.quotas.set",
     "trainshed.nodes.drain",
-    "trainshed.secrets.rotateKey",
     "iam.serviceAccounts.getAccessToken",
     "iam.serviceAccountKeys.create",
 )

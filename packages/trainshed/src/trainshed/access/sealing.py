@@ -2,18 +2,14 @@
 
 The module owns the key: the environment gives it, or a file that is made with the first secret. A sealed
 value is bound to its project, name and version, and carries a fingerprint of the key that sealed it, from
-which nothing about the key follows. Reading, making or changing the key blocks on the disk for a moment.
-
-While the key is being changed there are several, in the file as in the variable: the first one seals, and
-each opens what it has sealed. The file holds the new key before anything is sealed with it, and drops the
-former ones once nothing is sealed with them; so everything stored can be opened at any moment.
+which nothing about the key follows. Reading or making the key blocks on the disk for a moment. There can be
+several, in the file as in the variable: the first one seals, and each opens what it has sealed.
 """
 
 import base64
 import binascii
 import hashlib
 import secrets
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -70,13 +66,9 @@ class Sealer:
         self._file = file
         self._given = VARIABLE in environ
         self._keys: tuple[bytes, ...] = ()
-        #: Keys that were removed from the file while this process runs: it can still open what it read
-        #: before.
-        self._forgotten: tuple[bytes, ...] = ()
-        self._changing = threading.Lock()
         if self._given:
             self._keys = _decoded(environ[VARIABLE], f"The variable {VARIABLE}")
-        if not self._given:
+        else:
             self._read()
 
     @property
@@ -113,7 +105,7 @@ class Sealer:
                 f"the file {self._file} back from a backup, or start the service with {VARIABLE}. If the "
                 "key is lost, delete the secrets and set them again."
             )
-        keys = {_fingerprint(key): key for key in (*own, *self._forgotten)}
+        keys = {_fingerprint(key): key for key in own}
         fingerprint, nonce, content = _split(sealed)
         if fingerprint not in keys:
             place = VARIABLE if self._given else self._file
@@ -138,37 +130,6 @@ class Sealer:
             "delete those secrets first; a new key is made with the next one."
         )
 
-    def start_change(self) -> str:
-        """Seal with a new key from now on: a random one, or the variable's first one. Returns its
-        fingerprint; the caller then seals anew all that is stored. Raises KeyUnusable (there is no key, or no
-        new one in the variable), OSError."""
-        with self._changing:
-            # The file may have been edited by hand: keep every key that opens anything, wherever it is.
-            keys = tuple(dict.fromkeys((*self._keys, *self._read())))
-            if not keys:
-                raise KeyUnusable(
-                    "There is no key that could be changed: one is made with the first secret."
-                )
-            if self._given and len(keys) == 1:
-                raise KeyUnusable(
-                    f"The key comes from the variable {VARIABLE}, which the service cannot change. "
-                    f"Make a new one with `openssl rand -base64 {_KEY_BYTES}`, "
-                    f'start the service with {VARIABLE}="NEW FORMER", and change the '
-                    "key then."
-                )
-            if not self._given:
-                self._keep((secrets.token_bytes(_KEY_BYTES), *keys))
-            return self.fingerprint
-
-    def end_change(self, fingerprint: str) -> None:
-        """Remove the former keys from the file, now that everything is sealed with the key of that
-        fingerprint. Does nothing if the key was changed again meanwhile, since that change removes them when
-        it ends. Raises OSError."""
-        with self._changing:
-            if not self._given and self.fingerprint == fingerprint:
-                self._forgotten += self._keys[1:]
-                self._keep(self._keys[:1])
-
     def _read(self) -> tuple[bytes, ...]:
         """The keys in the file, () if it has none. It is read anew each time, since an operator may put it
         back."""
@@ -188,14 +149,10 @@ class Sealer:
         return self._keys
 
     def _make(self) -> tuple[bytes, ...]:
-        with self._changing:
-            return self._keep((secrets.token_bytes(_KEY_BYTES),))
-
-    def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        text = "".join(f"{base64.b64encode(key).decode()}\n" for key in keys)
-        durable.write(str(self._file), text)
-        self._keys = keys
-        return keys
+        key = secrets.token_bytes(_KEY_BYTES)
+        durable.write(str(self._file), f"{base64.b64encode(key).decode()}\n")
+        self._keys = (key,)
+        return self._keys
 
 
 def _decoded(text: str, what: str) -> tuple[bytes, ...]:

@@ -1,5 +1,5 @@
-"""`trainshed secrets`: sets the secrets that jobs name as `$(secret:NAME)`, and changes the key with which
-they are sealed. It never shows a value. `trainshed list` and `delete` do the rest."""
+"""`trainshed secrets`: sets the secrets that jobs name as `$(secret:NAME)`. It never shows a value. `trainshed
+list` and `delete` do the rest."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import click
 from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.secrets import KeyRotation, StoredSecret
+from trainshed.wire.trainshed_v1.secrets import StoredSecret
 
 _SECRETS = "/trainshed/v1/secrets"
 
@@ -74,26 +74,6 @@ def set_(
         f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
         f"variable with the value $(secret:{name})"
     )
-
-
-@command.command("rotate-key", short_help="Seal all secrets with a new key.")
-@takes_endpoint
-def rotate_key(endpoint: Endpoint) -> None:
-    """Seal the secrets of all projects with a new key, and forget the former one.
-
-    Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have
-    read is not safe by that: set it anew as well.
-    """
-    answer = endpoint.client().post(f"{_SECRETS}:rotateKey", {})
-    rotation = read(answer, KeyRotation)
-    values = "value is" if rotation.sealed == 1 else "values are"
-    click.echo(f"{rotation.sealed} {values} sealed with the new key {rotation.key}")
-    if rotation.left:
-        kept = ", ".join(f"{left.name}@{left.version} of {left.project}" for left in rotation.left)
-        click.echo(
-            f"Not opened by any key that is here, and left as they were: {kept}. Set or delete them.",
-            err=True,
-        )
 
 
 def _value(name: str, file: Path | None, variable: str | None) -> str:

@@ -87,15 +87,6 @@ class Sealed(Struct, frozen=True):
     content: bytes
 
 
-class Stored(Struct, frozen=True):
-    """A sealed value with its project, name and version."""
-
-    project_id: str
-    name: str
-    version: int
-    content: bytes
-
-
 class StoredTrial(Struct, frozen=True):
     """A trial with the generation that guards its next change."""
 

@@ -1,22 +1,19 @@
-"""Secrets of a project: set, list, delete them, and rotate the key of all. No method returns a value
-(spec/operations#secrets).
+"""Secrets of a project: set, list and delete them. No method returns a value (spec/operations#secrets).
 
 Without `project` the service's own project is meant.
 """
 
-import asyncio
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import groupby
 
-from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
+from trainshed.access.sealing import KeyUnusable, SecretId
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.requests import Faults
 from trainshed.core.secrets import name_fault, value_fault
-from trainshed.store.records import SecretVersion, Stored
+from trainshed.store.records import SecretVersion
 from trainshed.wire.trainshed_v1 import secrets as records
 from trainshed.wire.trainshed_v1.record import Nothing
 
@@ -35,14 +32,15 @@ async def set_(call: JsonCall) -> records.StoredSecret:
     """`POST /trainshed/v1/secrets`: store a new version, which programs get from now on unless a job names
     another one. Raises FailedPrecondition (the key is missing), Unavailable."""
     services, (sent, faults) = call.services, call.sent(records.SecretValue)
-    project, name, value = read_project(call, sent.project, "secrets", faults), sent.name, sent.value
+    project = read_project(call, sent.project, "secrets", faults)
+    name, value = sent.name, sent.value
     if fault := name_fault(name):
         faults.add("name", fault)
     if fault := value_fault(value):
         faults.add("value", fault)
     faults.refuse()
     sealer = services.sealer
-    with _key_faults("The key", "nothing was stored"):
+    try:
         await _refuse_without_key(services)
         stored = await services.secrets.add(
             project,
@@ -50,6 +48,13 @@ async def set_(call: JsonCall) -> records.StoredSecret:
             services.now(),
             lambda version: sealer.seal(value, SecretId(project, name, version)),
         )
+    except KeyUnusable as failure:
+        raise FailedPrecondition(str(failure)) from None
+    except OSError as failure:
+        raise Unavailable(
+            f"The key of the secrets cannot be kept ({failure.strerror}); nothing was stored. Make room, and "
+            "send the request again."
+        ) from None
     return records.StoredSecret(
         project=project,
         name=name,
@@ -71,52 +76,6 @@ async def delete(call: JsonCall) -> Nothing:
     faults.refuse()
     await call.services.secrets.delete(project, call.target, version)
     return Nothing()
-
-
-async def rotate_key(call: JsonCall) -> records.KeyRotation:
-    """`POST /trainshed/v1/secrets:rotateKey`: seal the secrets of all projects with a new key. Raises
-    FailedPrecondition (no key, or one that only the environment can change), Unavailable. If it is
-    interrupted, all secrets can be opened as before, and the request can be repeated."""
-    call.sent(Nothing)[1].refuse()
-    sealer, secrets = call.services.sealer, call.services.secrets
-
-    def again(stored: Stored) -> bytes | None:
-        secret = SecretId(stored.project_id, stored.name, stored.version)
-        try:
-            return sealer.seal(sealer.open(stored.content, secret), secret)
-        except Unsealable:
-            return None
-
-    with _key_faults("The new key", "all secrets can still be opened"):
-        await _refuse_without_key(call.services)
-        key = await asyncio.to_thread(sealer.start_change)
-        sealed, left = await secrets.reseal(again)
-        await asyncio.to_thread(sealer.end_change, key)
-    return records.KeyRotation(
-        key=key,
-        sealed=sealed,
-        left=tuple(
-            records.UnopenedSecret(
-                project=unopened.project_id, name=unopened.name, version=unopened.version
-            )
-            for unopened in left
-        ),
-    )
-
-
-@contextmanager
-def _key_faults(key: str, left: str) -> Generator[None]:
-    """Translate failures of the key into the API's errors: FailedPrecondition, Unavailable. `left`: the
-    resulting state, in words."""
-    try:
-        yield
-    except KeyUnusable as failure:
-        raise FailedPrecondition(str(failure)) from None
-    except OSError as failure:
-        raise Unavailable(
-            f"{key} of the secrets cannot be kept ({failure.strerror}); {left}. Make room, and send the "
-            "request again."
-        ) from None
 
 
 async def _refuse_without_key(services: Services) -> None:

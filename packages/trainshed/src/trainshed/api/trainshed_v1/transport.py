@@ -127,7 +127,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "secrets"): Method(
         "trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET, body=SecretValue
     ),
-    ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(

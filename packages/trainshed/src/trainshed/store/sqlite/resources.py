@@ -14,7 +14,7 @@ from trainshed.core.secrets import SecretRef
 from trainshed.core.tensorboards import CurveSeries
 from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
-from trainshed.store.records import Operation, Outgoing, Sealed, SecretVersion, Stored
+from trainshed.store.records import Operation, Outgoing, Sealed, SecretVersion
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
 from trainshed.store.sqlite.writes import insert_operation
 from trainshed.summaries.reading import FileProgress
@@ -141,29 +141,6 @@ class Secrets(Port):
     async def has_any(self) -> bool:
         """Whether any project has a secret."""
         return self._snapshots.here(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
-
-    async def reseal(
-        self, seal: Callable[[Stored], bytes | None]
-    ) -> tuple[int, tuple[Stored, ...]]:
-        """Replace every sealed value, of all projects, by what `seal` returns for it, all or none; None
-        leaves a value as it is. Returns how many were replaced, and those that were left. `seal` runs in the
-        writer's thread, so that nothing is added meanwhile, and its exceptions are raised here."""
-
-        def work(connection: sqlite3.Connection) -> tuple[int, tuple[Stored, ...]]:
-            left: list[Stored] = []
-            # One by one, because together they may be large.
-            keys = connection.execute(_SECRETS["all"]).fetchall()
-            for project_id, name, version in keys:
-                parameters = {"project_id": project_id, "name": name, "version": version}
-                ((_, content),) = connection.execute(_SECRETS["numbered"], parameters).fetchall()
-                stored = Stored(project_id, name, version, content)
-                if (sealed := seal(stored)) is None:
-                    left.append(stored)
-                else:
-                    connection.execute(_SECRETS["reseal"], parameters | {"sealed": sealed})
-            return len(keys) - len(left), tuple(left)
-
-        return await self._writer.run("reseal_secrets", work)
 
     async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: Nanos) -> None:
         """Record that programs were given these (name, version) at `at` (ns since the epoch); deleted ones

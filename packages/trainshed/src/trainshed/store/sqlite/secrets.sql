@@ -24,14 +24,6 @@ WHERE project_id = :project_id AND name = :name AND version = :version;
 -- name: any
 SELECT EXISTS (SELECT 1 FROM secrets);
 
--- name: all
-SELECT project_id, name, version FROM secrets
-ORDER BY project_id, name, version;
-
--- name: reseal
-UPDATE secrets SET sealed = :sealed
-WHERE project_id = :project_id AND name = :name AND version = :version;
-
 -- name: note_use
 UPDATE secrets SET used = max(used, :at)
 WHERE project_id = :project_id AND name = :name AND version = :version;

@@ -47,22 +47,3 @@ class StoredSecret(Record, frozen=True):
     name: str = ""
     version: int = 0
     created: str = ""
-
-
-class UnopenedSecret(Record, frozen=True):
-    """A version that could not be opened."""
-
-    project: str = ""
-    name: str = ""
-    version: int = 0
-
-
-class KeyRotation(Record, frozen=True):
-    """The result of a change of the key."""
-
-    #: The new key's fingerprint.
-    key: str = ""
-    #: Number of versions that were sealed with it.
-    sealed: int = 0
-    #: Those that could not be opened and stay as they are.
-    left: tuple[UnopenedSecret, ...] = ()
