@@ -5,7 +5,8 @@ import json
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
 from tests.unit.jobs import job
 from trainshed.api.trainshed_v1 import views
@@ -16,6 +17,7 @@ from trainshed.core.streams import StreamSource
 from trainshed.replica.observe.segments import quoted
 from trainshed.store.logs import lines
 from trainshed.store.logs.lines import LogLine, Stream, read_line, severity_of
+from trainshed.wire.trainshed_v1 import timeline as records
 from trainshed.wire.trainshed_v1.record import encoded
 
 JOB = job()
@@ -58,9 +60,10 @@ def test_lines_are_sent_as_their_records(found: list[tuple[Stream, str]], of_tri
         line = LogLine(
             JOB.uid, 2, SOURCE.replica, n, times[n], stream, reading.text, reading.severity
         )
-        expected.append(
-            encoded(views.log_line(JOB.name.api, line, 7 if of_trial else 0)).decode() + "\n"
-        )
+        members = asdict(views.paged_line(JOB.name.api, line))
+        del members["place"]
+        members["trial"] = 7 if of_trial else UNSET
+        expected.append(encoded(records.LogLine(**members)).decode() + "\n")
     texts = log_texts(of, SOURCE, data)
     assert list(texts) == expected
     assert [json.loads(text[:AT] + '"}')["at"] for text in texts] == [

@@ -34,7 +34,7 @@ from trainshed.api.calls.http import LARGE, most_of, read_aside
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
-from trainshed.api.registry import CHECKS, handlers
+from trainshed.api.registry import CHECKS, HANDLERS
 from trainshed.eventloop.background import joined, outliving
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
@@ -81,7 +81,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
     """The public APIs for a grpc.aio server, which asks for the handler of a call on its event loop."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
-        self._handlers = handlers()
+        self._handlers = HANDLERS
         self._services = services
         self._authenticate = authenticate
         self._strangers = Strangers(partial(tell_of_stranger, services))

@@ -1,7 +1,5 @@
 """The registry of handlers, by the full names of their API methods: everything that a transport can call."""
 
-from collections.abc import Iterable
-from functools import cache
 from types import MappingProxyType
 
 from trainshed.api import projects
@@ -17,17 +15,14 @@ from trainshed.api.aiplatform_v1 import (
     training_pipelines,
 )
 from trainshed.api.aiplatform_v1.metadata import lineage, nodes
-from trainshed.api.calls.call import Handler, Handlers
+from trainshed.api.calls.call import Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries
 from trainshed.api.ml_v1 import jobs
 
-
-@cache
-def handlers() -> Handlers:
-    """Return the registry. Raises ValueError if two modules claim one method."""
-    return _merged(
-        module.HANDLERS
+HANDLERS: Handlers = MappingProxyType(
+    {
+        method: handler
         for module in (
             job_service,
             training_pipelines,
@@ -44,7 +39,9 @@ def handlers() -> Handlers:
             entries,
             projects,
         )
-    )
+        for method, handler in module.HANDLERS.items()
+    }
+)
 
 
 CHECKS: Checks = MappingProxyType(
@@ -56,13 +53,3 @@ CHECKS: Checks = MappingProxyType(
     }
 )
 """Checks by full method name, for requests of which only a part can be read."""
-
-
-def _merged(parts: Iterable[Handlers]) -> Handlers:
-    merged: dict[str, Handler] = {}
-    for part in parts:
-        twice = merged.keys() & part.keys()
-        if twice:
-            raise ValueError(f"two handlers for one method: {', '.join(sorted(twice))}")
-        merged |= part
-    return MappingProxyType(merged)

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final
 from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
@@ -43,12 +43,13 @@ from trainshed.api.calls.http import (
     no_such_method,
     read_aside,
     refusal_answer,
+    sent_object,
 )
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
-from trainshed.api.registry import CHECKS, handlers
+from trainshed.api.registry import CHECKS, HANDLERS
 from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
@@ -73,7 +74,7 @@ from trainshed.wire import routes
 from trainshed.wire.binding import Bound, bind
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
-from trainshed.wire.status import Violation, WireError
+from trainshed.wire.status import WireError
 
 Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 """Takes a request and the variables of its path."""
@@ -196,7 +197,7 @@ class ApiApplication:
         request.api = "resourcemanager_v3"
         request.scope[METHOD], handler = method
         principal = await self._authenticate(request.headers.get("authorization"))
-        body, root = await _fields(request), _root_url(request)
+        body, root = await sent_object(request, SMALL_BODY), _root_url(request)
         call = HandCall(principal, self._services, method[0], names, body, root)
         project = names.get("project", "").removeprefix("-")
         who = self._services, principal, method[0]
@@ -243,7 +244,7 @@ class RestSurface:
     """Answers requests of the public APIs."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
-        self._handlers = handlers()
+        self._handlers = HANDLERS
         self._services = services
         self._authenticate = authenticate
 
@@ -352,15 +353,6 @@ class RestSurface:
         if check is not None and len(body) >= LARGE:
             check(call, bound.message)
         return bound
-
-
-async def _fields(request: Request) -> dict[str, Any]:
-    """Return the JSON object that a request carries. Raises WireError."""
-    body = wire_json.decode_text(await request.decoded_body(SMALL_BODY) or b"{}")
-    if not isinstance(body, dict):
-        wrong = "Invalid JSON payload received. The body must be an object: {...}."
-        raise WireError((Violation("", wrong),))
-    return cast("dict[str, Any]", body)
 
 
 def _override(request: Request) -> bool:

@@ -1,5 +1,5 @@
-"""`trainshed secrets`: sets the secrets that jobs name as `$(secret:NAME)`. It never shows a value. `trainshed
-list` and `delete` do the rest."""
+"""`trainshed secrets`: sets the secrets that jobs name as `$(secret:NAME)`. It never shows a value;
+`trainshed list` and `delete` do the rest."""
 
 import os
 import sys

@@ -35,16 +35,15 @@ _SPECS: Final = {"custom_job": "jobSpec", "hyperparameter_tuning_job": "trialJob
 
 def check_custom_job(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> tuple[JobDraft[JobSpec], dict[str, Any]]:
-    """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
-    those in `further`."""
+) -> JobDraft[JobSpec]:
+    """Return the job to create. Raises InvalidRequest with all faults, including those in `further`."""
     parse = partial(parse_custom_job, runtimes=call.services.runtimes)
     return _checked(call, request, "custom_job", parse, further)
 
 
 def check_tuning_job(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> tuple[JobDraft[TuningSpec], dict[str, Any]]:
+) -> JobDraft[TuningSpec]:
     """Return what `check_custom_job` does, for a tuning job."""
     services = call.services
     most = services.settings.max_study_trials
@@ -58,31 +57,26 @@ def _checked(
     field: str,
     parse: Callable[..., JobDraft[SpecT]],
     further: tuple[Violation, ...],
-) -> tuple[JobDraft[SpecT], dict[str, Any]]:
+) -> JobDraft[SpecT]:
     parent = known_location(request.parent)
     public = sent(call, request, field)
     key = _SPECS[field]
-    draft = checked(
+    return checked(
         lambda: parse(public, region=parent.location),
         works.bucket_uses(public.get(key, {}), snake_case(key)),
         call.services.buckets,
         further,
         project=parent.project_id,
     )
-    return draft, public
 
 
-async def asked_for_custom_job(
-    call: Call, request: Any
-) -> tuple[JobDraft[JobSpec], dict[str, Any]]:
+async def asked_for_custom_job(call: Call, request: Any) -> JobDraft[JobSpec]:
     """Return what `check_custom_job` returns, after the checks that need the store as well. A job of an
     experiment that names no run gets one of its own only where it is created."""
     return check_custom_job(call, request, await _not_there(call, request, "custom_job"))
 
 
-async def asked_for_tuning_job(
-    call: Call, request: Any
-) -> tuple[JobDraft[TuningSpec], dict[str, Any]]:
+async def asked_for_tuning_job(call: Call, request: Any) -> JobDraft[TuningSpec]:
     """Return what `check_tuning_job` returns, after the checks that need the store as well."""
     missing = await _not_there(call, request, "hyperparameter_tuning_job")
     return check_tuning_job(call, request, missing)
@@ -100,7 +94,8 @@ async def create_custom_job(call: Call, request: Any) -> Resource:
         await asked_for_custom_job(call, request)  # A refused request must not create a run.
         spec.experiment_run = await make_run(call.services, spec.experiment)
         sent(call, request, "custom_job")["jobSpec"]["experimentRun"] = spec.experiment_run
-    draft, public = await asked_for_custom_job(call, request)
+    draft = await asked_for_custom_job(call, request)
+    public = sent(call, request, "custom_job")
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     if spec.experiment_run:
@@ -109,7 +104,8 @@ async def create_custom_job(call: Call, request: Any) -> Resource:
 
 
 async def create_tuning_job(call: Call, request: Any) -> Message:
-    draft, public = await asked_for_tuning_job(call, request)
+    draft = await asked_for_tuning_job(call, request)
+    public = sent(call, request, "hyperparameter_tuning_job")
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     created = request.hyperparameter_tuning_job

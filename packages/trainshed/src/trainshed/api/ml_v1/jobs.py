@@ -53,12 +53,11 @@ _RESUME: Final = "hyperparameters.resume_previous_job_id"
 
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> tuple[ParsedMlJob, dict[str, Any]]:
-    """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
-    those in `further`."""
+) -> ParsedMlJob:
+    """Return the job to create. Raises InvalidRequest with all faults, including those in `further`."""
     services = call.services
     public = sent(call, request, "job")
-    parsed = checked(
+    return checked(
         lambda: parse_job(
             public,
             runtimes=services.runtimes,
@@ -69,14 +68,13 @@ def check_create(
         further,
         project=ProjectName.parse(request.parent).project_id,
     )
-    return parsed, public
 
 
 async def asked_for(call: Call, request: Any) -> JobDraft[JobSpec]:
     """Return the job to create, after all checks; for a job with hyperparameters, the job of one trial.
     Raises InvalidRequest with all faults."""
     _, further = await _resumed(call, request)
-    parsed, _ = check_create(call, request, further)
+    parsed = check_create(call, request, further)
     return JobDraft(parsed.spec, parsed.job_id, parsed.labels)
 
 
@@ -85,11 +83,11 @@ async def create(call: Call, request: Any) -> Message:
     resumed, further = await _resumed(call, request)
     # `public` was made of the request as it came.
     call = call if resumed is None else replace(call, public=None)
-    parsed, public = check_create(call, request, further)
+    parsed = check_create(call, request, further)
     spec = parsed.spec if parsed.tuning is None else _resuming(parsed.tuning, resumed)
     name = JobName(Api.ML, ProjectName.parse(request.parent).project_id, "", parsed.job_id)
     draft = JobDraft(spec, parsed.job_id, parsed.labels)
-    made = new_job(services, services.new_uid(), name, draft, public)
+    made = new_job(services, services.new_uid(), name, draft, sent(call, request, "job"))
     await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.
     work, etag = await services.reader.job(made.name)

@@ -203,21 +203,18 @@ def _here(
     """Return the specification as this installation runs it, with the warnings that only it can give.
     `metrics`: the ids of those that it measures, if it is a trial's."""
     spec = services.instead(display_name, spec, metrics)
-    warnings = (
-        *_not_mounted(spec, services.buckets),
-        *_without_gpus(services, spec),
-        *_without_shells(services, spec),
-    )
+    warnings = tuple(_warnings(services, spec))
     return replace(spec, warnings=(*spec.warnings, *warnings)) if warnings else spec
 
 
-def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
-    """Yield a warning if the GPUs of a job are not here: it runs without them (spec/queue#capacity)."""
+def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
+    """Yield what only this installation can tell (spec/submit#warnings): of buckets that a program
+    expects as directories and will not find, of GPUs that are not here (spec/queue#capacity), of shells."""
+    for name in dict.fromkeys(named_directories(spec.pools)):
+        if services.buckets.is_unmounted(name):
+            yield not_mounted(name)
     if warning := without_gpus(spec.pools, services.capacity.accelerators()):
         yield warning
-
-
-def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
     if not services.shells.allowed and asked_for(spec):
         yield (
             "The job asks for web access (enable_web_access), and there will be none: this service opens "
@@ -261,13 +258,6 @@ def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
         ),
         *(TimelineEntry(at, "warning", text) for text in spec.warnings),
     )
-
-
-def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
-    """Yield warnings for buckets that a program expects as a directory and will not find."""
-    for name in dict.fromkeys(named_directories(spec.pools)):
-        if buckets.is_unmounted(name):
-            yield not_mounted(name)
 
 
 def _missing_buckets(

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, assert_never
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
@@ -69,13 +69,9 @@ class Seen(Struct, frozen=True):
         return frozenset(uids)
 
 
-class Memory(Struct):
-    """Views of finished trials, by tuning job and trial number. They do not change, so that a stream need not
-    read them again."""
-
-    over: dict[JobUid, dict[int, records.Trial]] = field(
-        default_factory=dict[JobUid, dict[int, records.Trial]]
-    )
+Memory = dict[JobUid, dict[int, records.Trial]]
+"""Views of finished trials, by tuning job and trial number. They do not change, so that a stream need not
+read them again."""
 
 
 async def look(services: Services, uid: JobUid) -> Seen:
@@ -210,7 +206,7 @@ async def _trials(
 ) -> list[records.Trial]:
     """Return the views of the trials. Measurements are read after the trials, so that a finished trial is
     shown with all of its own."""
-    over = memory.over.setdefault(job.uid, {})
+    over = memory.setdefault(job.uid, {})
     trials = await services.studies.history((job.study,))
     fresh = [trial for trial in trials if trial.number not in over]
     numbers = [trial.number for trial in fresh] if over else None

@@ -2,7 +2,7 @@
 (spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, assert_never
+from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
 from trainshed.core.copies import is_pipeline, is_search
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
-from trainshed.core.job import JobDraft, JobSpec, WorkerPool
+from trainshed.core.job import JobDraft, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
 from trainshed.core.tuning.records import TuningSpec
@@ -28,6 +28,7 @@ from trainshed.wire.binding import bind
 from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
+_CHECKS: Final = {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_jobs.CHECKS}
 _TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
 _PIPELINE: Final = "It is a training pipeline; this is what the job that it runs asks for."
 _TRAINING: Final = ("trainingInput", "training_input")
@@ -81,26 +82,10 @@ async def _read(
 ) -> Job:
     """Return the job that the API's create method would make of `body`; of a search, the job of one trial.
     Raises what that raises."""
-    match api:
-        case Api.VERTEX:
-            parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
-            path, asked_for, check = (
-                f"/v1/{parent}/customJobs",
-                _custom,
-                job_service.check_custom_job,
-            )
-            if is_search(body):
-                path = f"/v1/{parent}/hyperparameterTuningJobs"
-                asked_for, check = _tuning, job_service.check_tuning_job
-            if is_pipeline(body):
-                path = f"/v1/{parent}/trainingPipelines"
-                asked_for, check = _pipeline, training_pipelines.check_create
-        case Api.ML:
-            path = f"/v1/projects/{quote(project, safe='')}/jobs"
-            asked_for, check = ml_jobs.asked_for, ml_jobs.check_create
-        case _:
-            assert_never(api)
-    matched = routes.match("POST", path)
+    path = f"/v1/projects/{quote(project, safe='')}"
+    if api is Api.VERTEX:
+        path += f"/locations/{quote(location, safe='')}"
+    matched = routes.match("POST", f"{path}/{_collection(api, body)}")
     if matched is None:
         raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
     route, variables = matched
@@ -108,9 +93,10 @@ async def _read(
     try:
         bound = bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
-        raise completed(refused, check, create_call) from None
+        raise completed(refused, _CHECKS[create_call.method], create_call) from None
     refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
-    draft = await asked_for(replace(create_call, value_texts=bound.value_texts), bound.message)
+    create_call = replace(create_call, value_texts=bound.value_texts)
+    draft = await _asked_for(create_call, bound.message)
     spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
     uid = call.services.new_uid()
     name = (
@@ -122,19 +108,25 @@ async def _read(
     return of_kind(new_job(call.services, uid, name, single, {}), Job)
 
 
-async def _custom(call: Call, request: Any) -> JobDraft[JobSpec]:
-    draft, _ = await job_service.asked_for_custom_job(call, request)
-    return draft
+def _collection(api: Api, body: Mapping[str, Any]) -> str:
+    if api is Api.ML:
+        return "jobs"
+    if is_pipeline(body):
+        return "trainingPipelines"
+    return "hyperparameterTuningJobs" if is_search(body) else "customJobs"
 
 
-async def _tuning(call: Call, request: Any) -> JobDraft[TuningSpec]:
-    draft, _ = await job_service.asked_for_tuning_job(call, request)
-    return draft
-
-
-async def _pipeline(call: Call, request: Any) -> JobDraft[JobSpec | TuningSpec]:
-    pipeline = await training_pipelines.asked_for(call, request, call.services.new_uid())
-    return pipeline.parsed.job
+async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:
+    match call.method.rpartition(".")[2]:
+        case "CreateCustomJob":
+            return await job_service.asked_for_custom_job(call, request)
+        case "CreateHyperparameterTuningJob":
+            return await job_service.asked_for_tuning_job(call, request)
+        case "CreateTrainingPipeline":
+            uid = call.services.new_uid()
+            return (await training_pipelines.asked_for(call, request, uid)).parsed.job
+        case _:
+            return await ml_jobs.asked_for(call, request)
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:

@@ -9,15 +9,12 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import structs
-
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.logs import chosen_replicas
 from trainshed.api.trainshed_v1.timeline import log_deleted
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE_TASK, log_task_name
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity
 from trainshed.wire.trainshed_v1 import timeline as records
@@ -87,7 +84,7 @@ async def page(call: JsonCall) -> records.LogPage:
         lines.reverse()
     return records.LogPage(
         name=str(job.name),
-        lines=tuple(_line(job, line) for line in lines),
+        lines=tuple(views.paged_line(job.name.api, line) for line in lines),
         earlier=_earlier(lines, at, is_full=is_full, forwards=forwards),
         later=_later(lines, at, after, forwards=forwards),
         more=more,
@@ -112,11 +109,6 @@ def _later(
     if forwards:
         return str(at or after or "")
     return str(lines[-1].cursor) if lines else ""
-
-
-def _line(job: Job, line: LogLine) -> records.PagedLine:
-    view = views.log_line(job.name.api, line)
-    return records.PagedLine(**structs.asdict(view), place=str(line.cursor))
 
 
 def _filter(call: JsonCall) -> Callable[[LogLine], bool] | None:

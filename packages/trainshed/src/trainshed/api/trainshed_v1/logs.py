@@ -42,18 +42,14 @@ from trainshed.store.logs.segments import decoded_lines
 from trainshed.store.port import NO_JOB
 from trainshed.wire.trainshed_v1.timeline import LogLine
 
-_FEW: Final = 16 << 10
-"""Bytes that are read at once while few writers have few new lines: on the event loop, without delay."""
-_FEW_WRITERS: Final = 16
-_MANY: Final = 64 << 10
-"""Bytes that are read at once in a thread, if a stream is far behind. Whoever follows and does not read holds
-some five times as many, and may have thousands of streams."""
+_AT_ONCE: Final = 64 << 10
+"""Bytes that are read at once. Whoever follows and does not read holds some five times as many, and may have
+thousands of streams."""
 _THREAD: Final = ThreadPoolExecutor(1, "following")
 """One for all streams: while several threads compute, the event loop waits for each of them after every write
 to a socket, so that those who follow a log would keep up all others."""
 _LEAST: Final = 4 << 10
 """Fewest bytes that are read of each writer."""
-_GROWTH: Final = 2
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
@@ -245,7 +241,7 @@ async def _lines(
     call: JsonCall, programs: _Programs, replicas: Replicas, *, follow: bool
 ) -> AsyncGenerator[bytes]:
     services, notices = call.services, call.services.notices
-    pace = Pace(notices)
+    pace, loop = Pace(notices), asyncio.get_running_loop()
     while True:
         await pace.begin()
         counts = {uid: notices.count(uid) for uid in programs.news()}
@@ -253,12 +249,9 @@ async def _lines(
         fresh = programs.news() - counts.keys()
         for source in programs.sources:
             source.look(services, replicas)
-        most = _FEW
-        while lines := await _next(programs.sources, most):
+        while lines := await loop.run_in_executor(_THREAD, _read, programs.sources):
             pace.spoke()
             yield lines
-            # Reads grow, so that for a client which wants only the last lines not thousands are read in vain.
-            most = min(most * _GROWTH, _MANY)
         if programs.is_over or not follow:
             return
         if pace.is_silent():
@@ -267,16 +260,10 @@ async def _lines(
             await pace.news({uid: counts[uid] for uid in programs.news()})
 
 
-async def _next(sources: Sequence[_Source], most: int) -> bytes:
-    """Return the next lines of all sources, by time, about `most` bytes of them; b"" if there are none
+def _read(sources: Sequence[_Source]) -> bytes:
+    """Return the next lines of all sources, by time, about _AT_ONCE bytes of them; b"" if there are none
     now."""
-    if most <= _FEW and sum(len(source.writers) for source in sources) <= _FEW_WRITERS:
-        return _read(sources, most)
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, _read, sources, most)
-
-
-def _read(sources: Sequence[_Source], most: int) -> bytes:
-    share = max(most // max(sum(len(source.writers) for source in sources), 1), _LEAST)
+    share = max(_AT_ONCE // max(sum(len(source.writers) for source in sources), 1), _LEAST)
     for source in sources:
         source.fill(share)
     writers = [writer for source in sources for writer in source.writers.values()]

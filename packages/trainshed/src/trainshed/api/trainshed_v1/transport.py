@@ -6,7 +6,7 @@ A path is a collection (`nodes`), or one of its members (`nodes/node-1`), perhap
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,8 +21,8 @@ from trainshed.api.calls.http import (
     SMALL_BODY,
     json_answer,
     no_such_method,
-    read_aside,
     refusal_answer,
+    sent_object,
 )
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.resources.jobs import find_work
@@ -51,8 +51,7 @@ from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.store.audit import concerns
 from trainshed.telemetry.lines import METHOD
-from trainshed.wire.json import decode_text, encode_text
-from trainshed.wire.status import Violation, WireError
+from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1.capacity import DrainRequest, ExplainRequest, QuotaLimit
 from trainshed.wire.trainshed_v1.drills import DrillOrder
@@ -178,7 +177,10 @@ class TrainshedSurface:
         if method.stream is None:
             request.scope[METHOD] = method.name
         principal = await self._authenticate(request.headers.get("authorization"))
-        call = self._call(principal, matched, request.values, await _body(request, method.most))
+        # Where nothing is sent, nothing is received: a stream listens there for the client's leaving.
+        has_body = request.method in _WITH_BODY
+        body = await sent_object(request, method.most) if has_body else {}
+        call = self._call(principal, matched, request.values, body)
         if method.stream is not None:
             lapse = partial(_lapse, self._services, principal)
             parts = await method.stream(await _authorized(call, method.name))
@@ -330,28 +332,3 @@ def _with_project(call: JsonCall, project: str) -> JsonCall:
     if _in_body(call):
         return replace(call, body={**call.body, "project": project})
     return replace(call, query={**call.query, "project": (project,)})
-
-
-def _decoded(text: bytes) -> Any:
-    """Return the JSON of a body, each string of which can be stored and answered. Raises WireError."""
-    value = decode_text(text)
-    if b"\\ud" in text.lower():
-        try:
-            encode_text(value)
-        except UnicodeEncodeError:
-            wrong = "Invalid JSON payload received. A string holds half of a surrogate pair."
-            raise WireError((Violation("", wrong),)) from None
-    return value
-
-
-async def _body(request: Request, most: int) -> dict[str, Any]:
-    """Return the JSON object of a request; {} for methods without a body. These receive nothing, since a
-    stream listens there for the client's leaving. Raises WireError, BodyTooLarge, BodyNotRead."""
-    if request.method not in _WITH_BODY:
-        return {}
-    text = await request.decoded_body(most)
-    value = await read_aside(len(text), lambda: _decoded(text))
-    if not isinstance(value, dict):
-        wrong = "Invalid JSON payload received. The body must be an object: {...}."
-        raise WireError((Violation("", wrong),))
-    return cast(dict[str, Any], value)

@@ -155,10 +155,8 @@ def timeline_entry(entry: TimelineEntry) -> timeline.TimelineEntry:
     )
 
 
-def log_line(api: Api, line: LogLine, trial: int = 0) -> timeline.LogLine:
-    """Return the record of a log line. `n` counts the lines of a replica's attempt from 0; `at` has
-    nanoseconds; `trial` is set only for lines of trials."""
-    return timeline.LogLine(
+def paged_line(api: Api, line: LogLine) -> timeline.PagedLine:
+    return timeline.PagedLine(
         at=text_nanos(line.at),
         replica=str(line.replica),
         task=log_task_name(api, line.replica),
@@ -166,7 +164,7 @@ def log_line(api: Api, line: LogLine, trial: int = 0) -> timeline.LogLine:
         severity=line.severity.value,
         message=line.text,
         n=line.n,
-        trial=trial or UNSET,
+        place=str(line.cursor),
     )
 
 
