@@ -202,7 +202,9 @@ class Deeds:
         job soon."""
         until = time.monotonic() + _SOON
         while time.monotonic() < until:
-            report, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/resumeReport")
+            report, _ = self._victim.insist(
+                "GET", f"/trainshed/v1/jobs/{story.target}/resumeReport"
+            )
             if any(part["drill"]["atLine"] == order["atLine"] for part in report["drills"]):
                 return True
             time.sleep(0.1)

@@ -1,7 +1,5 @@
 """Drills over a real store and real log files: order, list, resume report."""
 
-import asyncio
-from pathlib import Path
 from typing import Any
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
@@ -19,23 +17,11 @@ OUTPUT = "gs://bucket/run"
 
 
 class Drilled(House):
-    """Its controller takes drills up as soon as it is woken, if `takes_up`."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.takes_up = True
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.serve(wake=self._wake)
-
-    def _wake(self, uid: JobUid) -> None:
-        if self.takes_up:
-            self._tasks.add(asyncio.create_task(self._take_up(uid)))
-
-    async def _take_up(self, uid: JobUid) -> None:
-        live = await self.store.ledger.load(uid)
-        assert live is not None
-        for intent in live.intents:
-            await self.happen(str(live.job.name), intent.event)
+    async def take_up(self) -> None:
+        """Do what the controller does that is woken for the drills of job 1000."""
+        live = await self.store.ledger.load(JobUid(1000))
+        for intent in live.intents if live else ():
+            await self.happen(NAME, intent.event)
 
 
 HOUSE = Drilled
@@ -49,22 +35,23 @@ async def created(house: House, **labels: str) -> Any:
     return await house.call("POST", f"{LOCATION}/customJobs", body)
 
 
-async def order(house: House, **body: Any) -> Any:
-    return await house.call("POST", f"{JOB}:drill", body)
+async def order(house: Drilled, **body: Any) -> Any:
+    answer = await house.call("POST", f"{JOB}:drill", body)
+    await house.take_up()
+    return answer
 
 
-async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -> None:
+async def test_a_drill_is_ordered_and_then_has_a_number(house: Drilled) -> None:
     await created(house)
     first = await order(house, kind="kill", replica="workerpool1-0", atLine="step 12")
     second = await order(house, kind="oom")
-    assert [first.json["number"], second.json["number"]] == [1, 2]
     assert first.json == {
-        "number": 1,
+        "number": 0,
         "kind": "kill",
         "replica": "workerpool1-0",
         "atLine": "step 12",
         "task": "workerpool1-0",
-        "state": "armed",
+        "state": "ordered",
         "orderTime": "2025-10-09T08:53:20.000000Z",
         "fireTime": "",
         "attempt": 0,
@@ -72,7 +59,11 @@ async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -
     }
     assert (second.json["replica"], second.json["atLine"]) == ("workerpool0-0", "")
     report = await house.result("GET", f"{JOB}/resumeReport")
-    assert [part["drill"] for part in report["drills"]] == [first.json, second.json]
+    taken_up = [part["drill"] for part in report["drills"]]
+    assert taken_up == [
+        answer.json | {"number": number, "state": "armed"}
+        for number, answer in enumerate((first, second), 1)
+    ]
 
 
 async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:

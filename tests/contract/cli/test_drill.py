@@ -104,7 +104,7 @@ def test_a_drill_is_ordered_watched_and_reported(run: Run, service: FakeService)
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent) == {"kind": "kill", "replica": "worker 0", "atLine": "x"}
     assert text.stdout.splitlines() == [
-        "Drill 1: kill of workerpool0-0",
+        "Drill: kill of workerpool0-0",
         "06:00:03.000  drill_fired: It is done.",
         "",
         "Drill 1  kill of workerpool0-0 at 06:00:03.000",

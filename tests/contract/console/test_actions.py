@@ -84,12 +84,9 @@ async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser
 async def test_a_drill_is_ordered(
     house: ConsoleHouse,
     browser: Browser,
-    monkeypatch: pytest.MonkeyPatch,
     value: dict[str, str],
     at_line: str,
 ) -> None:
-    # No controller takes it up here.
-    monkeypatch.setattr("trainshed.api.trainshed_v1.drills._PATIENCE", 0.01)
     uid = await submit(house)
     path = f"/jobs/{uid}/drills"
     answer = await browser.post(path, kind="kill", replica="workerpool0-0", **value)

@@ -4,15 +4,13 @@ import re
 from typing import Final
 
 from msgspec import structs
-from msgspec.structs import replace
 
-from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall, near
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
-from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
+from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
@@ -22,8 +20,6 @@ MOST_DRILLS: Final = 100
 """Most drills of one job."""
 _NAMED: Final = 10
 """Most replicas that an error names."""
-_PATIENCE: Final = 5.0
-"""Seconds to wait until the controller has taken up a drill and numbered it."""
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
 _BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
 
@@ -39,10 +35,8 @@ async def drill(call: JsonCall) -> records.Drill:
             f"{job.name} has had {len(job.drills)} drills, and that is all that a job may have;"
             " drill another job."
         )
-    before = len(job.drills)
-    uid = await services.intake.order_drill(job.name, ordered)
-    services.wake(uid)
-    return drill_view(await _numbered(services, uid, ordered, before), job.name.api)
+    services.wake(await services.intake.order_drill(job.name, ordered))
+    return drill_view(ordered, job.name.api)
 
 
 def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job) -> Drill:
@@ -110,23 +104,3 @@ def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
     if replica is None or replica not in job.spec.replicas():
         faults.add("replica", _no_replica(job, shown))
     return replica or ReplicaId(0, 0)
-
-
-async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int) -> Drill:
-    """Return the drill as the controller has taken it up; without a number if that takes long."""
-    while True:
-        seen = services.notices.count(uid)
-        job, _ = await services.reader.job_by_uid(uid)
-        if isinstance(job, Job) and (numbered := _same(job, ordered, before)):
-            return numbered
-        if not await services.notices.wait_beyond(uid, seen, _PATIENCE):
-            return ordered
-
-
-def _same(job: Job, ordered: Drill, before: int) -> Drill | None:
-    """Return the job's drill that is the ordered one, among those after the first `before`."""
-    for drill in job.drills[before:]:
-        bare = replace(drill, number=0, fired=0, attempt=0, incarnation=0, done=False)
-        if bare == ordered:
-            return drill
-    return None

@@ -73,7 +73,7 @@ def command(
     order = {"kind": kind, "replica": replica, "atLine": at_line}
     body = {name: value for name, value in order.items() if value}
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
-    click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
+    click.echo(f"Drill: {kind} of {drill.task}")
     if not wait:
         click.echo(f"What comes of it: trainshed drill {target.job_id}")
         return
@@ -105,9 +105,7 @@ def _watched(
     def finding() -> ResumeFinding:
         report = read(client.get(path), ResumeReport)
         for part in report.drills:
-            if part.drill.number == drill.number and (
-                drill.number or part.drill.order_time == drill.order_time
-            ):
+            if part.drill.order_time == drill.order_time:
                 return part
         return ResumeFinding(drill=drill, why="it is not taken up yet")
 
