@@ -287,22 +287,19 @@ def grpc_status(refused: Refusal) -> GrpcStatus:
 def _ever_shorter(refused: Refusal) -> Iterator[GrpcStatus]:
     """Yield the refusal's status, whole, and then ever shorter; the last one always fits."""
     yield _status(refused, refused.message, refused.violations)
-    message = _cut(refused.message, _SHORT_MESSAGE, _REST)
-    yield _status(refused, message, refused.violations)
-    briefly: tuple[Violation, ...] = ()
+    message, violations = _cut(refused.message, _SHORT_MESSAGE, _REST), refused.violations
+    yield _status(refused, message, violations)
     for size in _SHORT_DESCRIPTIONS:
-        briefly = _briefly(refused.violations, size)
-        yield _status(refused, message, briefly)
-    kept = count = len(refused.violations)
-    while kept > 1:
-        kept -= max(1, kept // 10)
-        more = Violation("", f"... and {count - kept} more; over REST all are told")
-        yield _status(refused, message, (*briefly[:kept], more))
+        violations = tuple(
+            Violation(_cut(v.field, _FIELD), _cut(v.description, size)) for v in violations
+        )
+        yield _status(refused, message, violations)
+    while kept := len(violations) * 9 // 10:
+        more = len(refused.violations) - kept
+        violations = violations[:kept]
+        further = Violation("", f"... and {more} more; over REST all are told")
+        yield _status(refused, message, (*violations, further))
     yield _status(refused, message, ())
-
-
-def _briefly(violations: tuple[Violation, ...], size: int) -> tuple[Violation, ...]:
-    return tuple(Violation(_cut(v.field, _FIELD), _cut(v.description, size)) for v in violations)
 
 
 def _status(refused: Refusal, message: str, violations: tuple[Violation, ...]) -> GrpcStatus:

@@ -140,57 +140,29 @@ def _of_nodes(there: Sequence[NodeStatus]) -> Iterable[str]:
 
 
 def _of_meters(meters: Meters) -> Iterable[str]:
-    yield from _histogram(
-        "trainshed_request_seconds",
-        "Time to answer a request of the API; streams are not counted.",
-        ("transport", "method", "code"),
-        meters.requests,
-    )
-    yield from _histogram(
-        "trainshed_job_wait_seconds",
-        "Time from asking for capacity to getting it.",
-        ("api",),
-        meters.waits,
-    )
-    yield from _histogram(
-        "trainshed_job_start_seconds",
-        "Time from a job's submit until all of its replicas were up.",
-        ("api",),
-        meters.starts,
-    )
-    yield from _counter(
-        "trainshed_jobs_ended", "Jobs that are over.", ("api", "state", "rule"), meters.ends
-    )
-    yield from _counter(
-        "trainshed_job_retries", "Jobs that began another attempt.", ("rule",), meters.retries
-    )
-    yield from _counter(
-        "trainshed_replica_restarts",
-        "Replicas that began again within their attempt.",
-        ("rule",),
-        meters.restarts,
-    )
-    yield from _counter(
-        "trainshed_log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
-    )
-    yield from _counter(
-        "trainshed_notifications",
-        "Tries to tell a target of a job: sent, failed (it is tried again) or given_up.",
-        ("target", "result"),
-        meters.notifications,
-    )
-    yield from _counter(
-        "trainshed_retention_deleted",
-        "Jobs and logs that were deleted because they had been kept for long enough.",
-        ("what",),
-        meters.deleted,
-    )
-    yield from _counter(
-        "trainshed_retention_freed_bytes",
-        "Bytes of logs that were deleted so.",
-        (),
-        {(): meters.freed},
-    )
+    request = ("transport", "method", "code")
+    text = "Time to answer a request of the API; streams are not counted."
+    yield from _histogram("trainshed_request_seconds", text, request, meters.requests)
+    text = "Time from asking for capacity to getting it."
+    yield from _histogram("trainshed_job_wait_seconds", text, ("api",), meters.waits)
+    text = "Time from a job's submit until all of its replicas were up."
+    yield from _histogram("trainshed_job_start_seconds", text, ("api",), meters.starts)
+    for name, text, labels, values in _counters(meters):
+        yield from _counter(f"trainshed_{name}", text, labels, values)
+
+
+def _counters(meters: Meters) -> Iterable[tuple[str, str, Labels, Mapping[Labels, int]]]:
+    of_rule = ("rule",)
+    notified = "Tries to tell a target of a job: sent, failed (it is tried again) or given_up."
+    deleted = "Jobs and logs that were deleted because they had been kept for long enough."
+    yield "jobs_ended", "Jobs that are over.", ("api", "state", "rule"), meters.ends
+    yield "job_retries", "Jobs that began another attempt.", of_rule, meters.retries
+    restarted = "Replicas that began again within their attempt."
+    yield "replica_restarts", restarted, of_rule, meters.restarts
+    yield "log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
+    yield "notifications", notified, ("target", "result"), meters.notifications
+    yield "retention_deleted", deleted, ("what",), meters.deleted
+    yield "retention_freed_bytes", "Bytes of logs that were deleted so.", (), {(): meters.freed}
 
 
 def _gauge(name: str, text: str, labels: Labels, values: Mapping[Labels, float]) -> Iterable[str]:

@@ -176,7 +176,7 @@ _KIND: Final = works.Kind(
     Pipeline,
     _view,
     views.PIPELINE_STATES,
-    {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
+    {"training_task_definition": _by_definition},
 )
 HANDLERS: Final[Handlers] = works.handlers(_KIND, create)
 CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_create}

@@ -23,6 +23,7 @@ from trainshed.api.filters.syntax import Comparison, Expression, FilterError, Te
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.patterns import Operator
+from trainshed.core.requests import snake_case
 from trainshed.core.works import Work
 from trainshed.store.port import (
     Column,
@@ -71,14 +72,6 @@ _MOMENTS: Final[Mapping[str, Callable[[Work], int]]] = {
     "start_time": lambda work: work.started,
     "end_time": lambda work: work.ended,
 }
-_SPELLINGS: Final = {
-    "displayName": "display_name",
-    "jobId": "job_id",
-    "createTime": "create_time",
-    "updateTime": "update_time",
-    "startTime": "start_time",
-    "endTime": "end_time",
-}
 
 
 def compile_job_filter(text: str, states: States, further: Further = NO_FURTHER) -> JobFilter:
@@ -104,9 +97,9 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
         raise FilterError(
             f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
         )
-    if leaf.name in further:
-        return further[leaf.name](leaf)
-    field = _SPELLINGS.get(leaf.name, leaf.name)
+    field = snake_case(leaf.name)
+    if field in further:
+        return further[field](leaf)
     if field == _STATE:
         return _state(leaf, states)
     if text_of := _TEXTS.get(field):
@@ -115,8 +108,7 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
     if moment_of := _MOMENTS.get(field):
         happened = moment_test(leaf)
         return lambda job: happened(moment_of(job))
-    lower = (name for name in further if name == name.lower())
-    known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *lower))
+    known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *further))
     raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
 
 
@@ -167,7 +159,7 @@ def _is_text(value: str) -> bool:
 def _compared(leaf: Comparison, states: States) -> Condition | None:
     if leaf.path[0] == "labels":
         return _labelled(leaf)
-    match _SPELLINGS.get(leaf.name, leaf.name):
+    match snake_case(leaf.name):
         case ("display_name" | "job_id") as name:
             return _named(leaf, _COLUMNS[name])
         case "state" if leaf.operator in (Operator.EQUAL, Operator.HAS):
