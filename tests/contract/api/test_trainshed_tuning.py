@@ -303,7 +303,7 @@ async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: Hou
         view = await lines.next()
         assert (view["tuning"]["best"], view["trials"][0]["value"]) == (1, 0.25)
         # Told beside the resource, and not in it as well.
-        assert "trials" not in view["resource"]
+        assert "resource" not in view
         await house.become(name, state=JobState.SUCCEEDED, ended=START)
         assert (await lines.next())["state"] == "SUCCEEDED"
         assert await lines.next() is None

@@ -96,7 +96,9 @@ class McpSurface:
                     self._caller, principal, settings.project, settings.region, self._submitting
                 )
                 try:
-                    sent, faults = read(arguments, Arguments, tool.arguments)
+                    sent, faults = read(
+                        cast("dict[str, Any]", arguments), Arguments, tool.arguments
+                    )
                     faults.refuse()
                     text, is_error = _cut(await tool.call(inside, sent)), False
                 except (Refused, InvalidRequest) as refused:

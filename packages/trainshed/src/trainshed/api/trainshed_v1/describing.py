@@ -25,7 +25,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines import Pipeline
-from trainshed.core.study.records import Measurement, Trial
+from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
@@ -102,18 +102,9 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
 
 
 async def described(
-    services: Services, principal: Principal, sight: Seen, memory: Memory, *, whole: bool = True
-) -> records.JobDescription:
-    """Return the description, for `principal`. `whole` False: the public resource of a tuning job omits its
-    trials, which the description lists beside it."""
-    view = await _described(services, principal, sight, memory)
-    return structs.replace(view, resource=await _resource(services, sight, whole=whole))
-
-
-async def _described(
     services: Services, principal: Principal, sight: Seen, memory: Memory
 ) -> records.JobDescription:
-    """Return the description without the resource."""
+    """Return the description, for `principal`, without the public resource (`resource_of`)."""
     work = sight.work
     match work:
         case Job():
@@ -138,7 +129,7 @@ async def _described(
             return structs.replace(
                 await _common(services, sight),
                 pipeline=pipeline_view(work, name, state),
-                child=await _described(services, principal, child, memory) if child else None,
+                child=await described(services, principal, child, memory) if child else None,
             )
         case _:
             assert_never(work)
@@ -232,30 +223,24 @@ async def _job_states(
     return {child.uid: views.state(child) for child in children} | known
 
 
-async def _resource(services: Services, sight: Seen, *, whole: bool) -> dict[str, Any]:
-    work = sight.work
+async def resource_of(services: Services, work: Work, etag: str) -> dict[str, Any]:
+    """Return what the work's own API shows of it."""
+    trials: tuple[Trial, ...] = ()
+    if isinstance(work, TuningJob):
+        trials = await services.studies.history((work.study,))
     if work.name.api is Api.ML:
+        children = await services.reader.children(work.uid) if trials else ()
+        jobs = tuple(child for child in children if isinstance(child, Job))
         position = queue_position(services.capacity, work)
-        evidence = ml.NOTHING_TRIED
-        if isinstance(work, TuningJob) and whole:
-            children = await services.reader.children(work.uid)
-            trials = await services.studies.history((work.study,))
-            jobs = tuple(child for child in children if isinstance(child, Job))
-            evidence = ml.Evidence(trials, jobs)
-        return wire_json.to_public(ml.job(work, sight.etag, position, evidence))
+        return wire_json.to_public(ml.job(work, etag, position, ml.Evidence(trials, jobs)))
     match work:
         case Job():
             return vertex.custom_job(work).public()
         case TuningJob():
-            shown = vertex.NOTHING_TRIED
-            if whole:
-                trials = await services.studies.history((work.study,))
-                measured: dict[int, tuple[Measurement, ...]]
-                measured = await services.studies.measurements(work.study)
-                shown = vertex.Evidence(trials, measured)
+            evidence = vertex.Evidence(trials, await services.studies.measurements(work.study))
             # Takes a second for a thousand trials; other requests go on meanwhile.
             return await asyncio.to_thread(
-                lambda: wire_json.to_public(vertex.tuning_job(work, shown))
+                lambda: wire_json.to_public(vertex.tuning_job(work, evidence))
             )
         case Pipeline():
             return wire_json.to_public(vertex.training_pipeline(work))
@@ -264,8 +249,8 @@ async def _resource(services: Services, sight: Seen, *, whole: bool) -> dict[str
 
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription` now and after each change, until the
-    job is over. The one of a tuning job has its trials beside the public resource, not in it."""
+    """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription`, without the public resource, now and
+    after each change, until the job is over."""
     before = call.services.notices.latest
     work, etag = await find_work(call.services.reader, call.target)
     return _descriptions(call, work, etag, before)
@@ -286,7 +271,7 @@ async def _descriptions(
         # look.
         if sight.mark != sent:
             sent = sight.mark
-            text = line(await described(services, call.principal, sight, memory, whole=False))
+            text = line(await described(services, call.principal, sight, memory))
             pace.looked()
             pace.spoke()
             yield text

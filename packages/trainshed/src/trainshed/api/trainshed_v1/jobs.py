@@ -25,7 +25,7 @@ from trainshed.api.resources.jobs import (
 )
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_project
-from trainshed.api.trainshed_v1.describing import Memory, described, seen
+from trainshed.api.trainshed_v1.describing import Memory, described, resource_of, seen
 from trainshed.api.trainshed_v1.progress import activity, glance, meets, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import log_deleted
@@ -271,7 +271,12 @@ async def describe(call: JsonCall) -> records.JobDescription:
     view = await described(call.services, call.principal, look, Memory())
     entries = await call.services.reader.timeline(work.uid)
     creator = str(work.creator) if work.creator is not None else ""
-    view = structs.replace(view, creator=creator, log_deleted=log_deleted(entries))
+    view = structs.replace(
+        view,
+        creator=creator,
+        log_deleted=log_deleted(entries),
+        resource=await resource_of(call.services, look.work, etag),
+    )
     _, progress = await activity(call.services, work)
     view = structs.replace(view, progress=progress or UNSET)
     uri = await link_if_any(call.services, call.principal, work)

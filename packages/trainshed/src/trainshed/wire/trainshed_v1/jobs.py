@@ -361,7 +361,7 @@ class JobDescription(JobSummary, frozen=True):
     pipeline: Pipeline | UnsetType = UNSET
     #: Of a pipeline: its job, without the resource; null if that was deleted.
     child: "JobDescription | UnsetType | None" = UNSET
-    #: The public resource; absent in a `child`.
+    #: The public resource; absent in a `child`, and while the job is watched.
     resource: Mapping[str, Any] | UnsetType = UNSET
 
 
