@@ -159,7 +159,6 @@ class TokenAuthority:
         return account_tokens.mint(self._jobs.account_secret, bearer, now, lifetime)
 
     def digests(self) -> list[str]:
-        """The SHA-256 of every token, in hexadecimal digits."""
         return [self._owner, *self.book.tokens]
 
     def recognise(self, bearer: Bearer) -> Principal:
@@ -197,15 +196,12 @@ def token_in(header: str | None) -> str:
 
 
 def program(claims: JobClaims) -> Principal:
-    """Returns the principal of a job's program."""
     return Principal(claims.email, Rights(projects={claims.project: PROGRAM}), program=claims)
 
 
 def new_token() -> str:
-    """Returns a token that nobody has yet."""
     return secrets.token_urlsafe(32)
 
 
 def digest_of(token: str) -> str:
-    """Returns what is stored of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

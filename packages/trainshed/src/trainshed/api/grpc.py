@@ -159,7 +159,6 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             await asyncio.wait(self._running, timeout=seconds)
 
     def served(self) -> tuple[str, ...]:
-        """Return the full names of the services with at least one handler."""
         return tuple(sorted({method.rpartition(".")[0] for method in self._handlers}))
 
     async def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
@@ -227,7 +226,6 @@ def _source(context: Any) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the full name of the method at a gRPC path."""
     return path.removeprefix("/").replace("/", ".")
 
 
@@ -368,7 +366,6 @@ class GrpcServer:
             self._server.add_secure_port(address, grpc.ssl_server_credentials((pair,)))
 
     async def start(self) -> None:
-        """Start to serve."""
         await self._server.start()
 
     async def stop(self, grace: float) -> None:

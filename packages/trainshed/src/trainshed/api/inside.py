@@ -30,7 +30,6 @@ class InsideCaller:
 
     @property
     def notices(self) -> Notices:
-        """Notices of changed jobs and other records."""
         return self._services.notices
 
     async def ask(

@@ -48,7 +48,6 @@ class MetricsSurface:
 
 
 def _lines(services: Services) -> Iterable[str]:
-    """Yield the lines of all metrics."""
     yield from _of_service(services.settings.version, services.lag())
     yield from _of_load(services.capacity.load())
     yield from _of_nodes(services.capacity.nodes())

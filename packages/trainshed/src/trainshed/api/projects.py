@@ -50,7 +50,6 @@ _MOST_MEMBERS: Final = 1_500
 
 
 async def get_project(call: Call, request: Any) -> Message:
-    """Return the public Project resource of v3."""
     return _view(
         call.services.access.book, ProjectName.parse(request.name, field="name").project_id
     )
@@ -133,7 +132,6 @@ def _done(prefix: str, view: Any) -> Message:
 
 
 async def get_policy(call: Call, request: Any) -> Message:
-    """Return who has which role in a project."""
     name = ProjectName.parse(request.resource, field="resource").project_id
     return policy_view(call.services.access.book.policy.of_project(name))
 
@@ -299,7 +297,6 @@ METHODS: Final[HandMethods] = {
 
 
 def _creation(book: AccessBook, name: str) -> dict[str, Any]:
-    """Return the operation that made a project, which is done."""
     return {
         "name": f"operations/{CREATING}{project_number(name)}",
         "done": True,
@@ -343,7 +340,6 @@ def visible(principal: Principal, services: Services) -> Sequence[str]:
 
 
 def policy_view(grants: Iterable[Grant]) -> Message:
-    """Return the public Policy."""
     listed = frozenset(grants)
     return pool.message(
         "google.iam.v1.Policy",

@@ -89,7 +89,6 @@ async def list_(call: HandCall) -> dict[str, Any]:
 
 
 async def get(call: HandCall) -> dict[str, Any]:
-    """Return an account. Raises NotFound."""
     return _view(_account(call))
 
 
@@ -153,14 +152,12 @@ async def create_key(call: HandCall) -> dict[str, Any]:
 
 
 async def list_keys(call: HandCall) -> dict[str, Any]:
-    """List an account's keys. Raises NotFound."""
     email = _account(call).email
     keys = [key for key in call.services.access.book.keys.values() if key.email == email]
     return {"keys": [_key_view(call, key) for key in sorted(keys, key=lambda key: key.created)]}
 
 
 async def get_key(call: HandCall) -> dict[str, Any]:
-    """Return a key, without its private half. Raises NotFound."""
     return _key_view(call, _key(call))
 
 

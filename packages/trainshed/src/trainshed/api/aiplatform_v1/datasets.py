@@ -235,7 +235,6 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
 
 
 def _read_tables(dataset: Section, metadata: Any) -> tuple[DataFiles, ...]:
-    """Return the files of a table, from its metadata."""
     config = _mapping(_mapping(metadata).get("inputConfig"))
     if "bigquerySource" in config:
         dataset.fault("metadata.inputConfig.bigquerySource", NO_TABLES)

@@ -44,7 +44,6 @@ def check_custom_job(
 def check_tuning_job(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[TuningSpec]:
-    """Return what `check_custom_job` does, for a tuning job."""
     services = call.services
     most = services.settings.max_study_trials
     parse = partial(parse_tuning_job, runtimes=services.runtimes, max_trials=most)
@@ -77,7 +76,6 @@ async def asked_for_custom_job(call: Call, request: Any) -> JobDraft[JobSpec]:
 
 
 async def asked_for_tuning_job(call: Call, request: Any) -> JobDraft[TuningSpec]:
-    """Return what `check_tuning_job` returns, after the checks that need the store as well."""
     missing = await _not_there(call, request, "hyperparameter_tuning_job")
     return check_tuning_job(call, request, missing)
 

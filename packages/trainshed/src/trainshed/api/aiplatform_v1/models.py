@@ -321,7 +321,6 @@ def _aliases_at_first(number: int) -> tuple[str, ...]:
 
 
 def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
-    """Return the version with the fields that an update's mask names."""
     public = json.loads(record.public_json)
     for path in paths:
         match path:

@@ -73,13 +73,11 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def cancel(call: Call, request: Any) -> Message:
-    """Cancel an operation. One that is done stays as it is, without an error; an unknown one is an error."""
     await cancel_operation(call.services, request.name)
     return pool.message("google.protobuf.Empty")
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """Delete an operation that is done; what it was about stays."""
     await call.services.studies.delete_operation(request.name)
     return pool.message("google.protobuf.Empty")
 
@@ -105,7 +103,6 @@ def finished(record: Operation) -> Message:
 
 
 async def operation_view(services: Services, record: Operation) -> Message:
-    """Return the message of any operation, done or not, with its trials as they are now."""
     is_done = record.state is OperationState.SUCCEEDED
     match record.kind:
         case OperationKind.SUGGEST:

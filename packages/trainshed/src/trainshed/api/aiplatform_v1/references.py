@@ -38,7 +38,6 @@ Spec = Mapping[str, Any]
 async def unknown_references(
     services: Services, parent: str, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Check everything that the job of a location (`parent`) names."""
     return (
         *await unknown_secrets(services, parent, spec, path),
         *await _unknown_contexts(services, known_location(parent).project_id, spec, path),

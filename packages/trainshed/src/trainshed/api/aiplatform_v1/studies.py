@@ -227,7 +227,6 @@ async def stored(services: Services, study: Study, number: int) -> StoredTrial:
 
 
 async def is_full(services: Services, study: Study) -> bool:
-    """Whether the study has as many trials as it may have."""
     most = services.settings.max_study_trials
     if most == 0 or not await services.studies.trials(study.uid, most - 1, 1):
         # Numbers are never reused: unless a trial has the number `most` or a higher one, the study is not
@@ -237,7 +236,6 @@ async def is_full(services: Services, study: Study) -> bool:
 
 
 def full(services: Services, study: Study) -> FailedPrecondition:
-    """Return the error for a study that has had all its trials."""
     return FailedPrecondition(
         f"{study.name} has had the {services.settings.max_study_trials} trials that a study may have; create "
         "another study."

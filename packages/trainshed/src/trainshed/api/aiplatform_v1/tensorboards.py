@@ -170,7 +170,6 @@ async def _list(level: Level, call: Call, request: Any) -> Message:
 
 
 def _listed(verb: str, level: Level, views: Iterable[Message], token: str = "") -> Message:
-    """Return the answer of a method with several resources."""
     kind = _KINDS[level]
     answer = message(f"{verb}{kind.messages}Response", **{snake_case(kind.messages): views})
     if token:
@@ -225,7 +224,6 @@ def _view(services: Services, record: BoardResource) -> Message:
 
 
 def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
-    """Return the record that a create request asks for. Raises InvalidRequest."""
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
     own_id = getattr(request, f"{_KINDS[level].field}_id")
@@ -271,7 +269,6 @@ def view(record: BoardResource, bucket: str = "") -> Message:
 
 
 def value_number(value_type: ValueType | None) -> int:
-    """Return the number of a value type in messages."""
     return 0 if value_type is None else 1 + list(ValueType).index(value_type)
 
 

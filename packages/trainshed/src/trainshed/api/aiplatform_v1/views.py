@@ -50,7 +50,6 @@ _NAMES: Final = {state: name for name, state in STATES.items() if state is not N
 
 
 def custom_job(job: Job) -> wire_json.Resource:
-    """Return the CustomJob of a stored job."""
     return wire_json.Resource(json.loads(job.public_json), custom_job_outputs(job))
 
 
@@ -99,7 +98,6 @@ NOTHING_TRIED: Final = Evidence((), {})
 
 
 def tuning_job(record: TuningJob, evidence: Evidence) -> Message:
-    """Return the HyperparameterTuningJob message of a stored job."""
     view = wire_json.from_public(f"{V1}.HyperparameterTuningJob", json.loads(record.public_json))
     set_tuning_outputs(view, record, evidence)
     return view
@@ -116,7 +114,6 @@ def set_tuning_outputs(view: Any, record: TuningJob, evidence: Evidence) -> None
 
 
 def training_pipeline(record: Pipeline) -> Message:
-    """Return the TrainingPipeline message of a stored pipeline."""
     view: Any = wire_json.from_public(f"{V1}.TrainingPipeline", json.loads(record.public_json))
     view.state = f"PIPELINE_STATE_{record.state}"
     _set_common_outputs(view, record)
@@ -153,7 +150,6 @@ def _backing_jobs(record: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def study(record: Study) -> Message:
-    """Return the Study message of a stored study."""
     view: Any = wire_json.from_public(f"{V1}.Study", json.loads(record.public_json))
     view.name = str(record.name)
     view.state = record.state.value
@@ -189,7 +185,6 @@ def set_trial(
 
 
 def _set_value(view: Any, value: Value) -> None:
-    """Set a google.protobuf.Value to a parameter's value: numbers as numbers."""
     if isinstance(value, str):
         view.string_value = value
     else:
@@ -197,7 +192,6 @@ def _set_value(view: Any, value: Value) -> None:
 
 
 def _set_measurement(view: Any, measurement: Measurement) -> None:
-    """Set all fields of an empty Measurement."""
     view.SetInParent()
     view.step_count = measurement.step
     if measurement.elapsed:

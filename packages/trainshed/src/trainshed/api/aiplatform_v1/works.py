@@ -49,7 +49,6 @@ class Kind(Struct, Generic[W], frozen=True):
 
 
 def handlers(kind: Kind[W], create: Handler) -> Handlers:
-    """Return the five handlers of a collection."""
     collection, noun = kind.collection, RESOURCES[kind.collection]
 
     async def get(call: Call, request: Any) -> Message | Resource:

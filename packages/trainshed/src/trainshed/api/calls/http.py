@@ -36,7 +36,6 @@ def most_of(method: str) -> int:
 
 
 def json_answer(body: bytes) -> Response:
-    """Return an answer in JSON."""
     return sized(body, JSON)
 
 

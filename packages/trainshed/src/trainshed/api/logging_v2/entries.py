@@ -280,7 +280,6 @@ AT_MOST: Final = 20_000
 
 
 def entry_of(row: AuditRow) -> AuditEntry:
-    """Return the entry of a stored record."""
     record = row.record
     by = {"principalEmail": record.acting_as or record.who}
     payload: dict[str, Any] = {

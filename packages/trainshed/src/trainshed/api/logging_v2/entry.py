@@ -199,7 +199,6 @@ def _severity(event: TimelineEntry) -> Severity:
 
 
 def message(entry: AnyEntry) -> Message:
-    """Return the LogEntry message."""
     view = pool.message(
         "google.logging.v2.LogEntry",
         log_name=entry.log_name,

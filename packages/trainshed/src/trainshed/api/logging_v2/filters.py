@@ -159,7 +159,6 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
 
 
 def _inside(payload: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at `path`; None if the payload has none."""
     value = payload
     for name in path:
         value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None

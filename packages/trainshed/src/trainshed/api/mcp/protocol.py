@@ -50,7 +50,6 @@ class McpSurface:
         self._submitting = asyncio.Lock()
 
     def begin(self, request: Request) -> Request:
-        """Return the request itself."""
         return request
 
     async def answer(self, call: Request) -> Response:

@@ -149,7 +149,6 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def get_config(call: Call, request: Any) -> Message:
-    """Return who runs a project's jobs."""
     project = ProjectName.parse(request.name, field="name")
     account = call.services.settings.service_account
     response: Any = pool.message(

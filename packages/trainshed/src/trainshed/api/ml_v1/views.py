@@ -49,7 +49,6 @@ def job(record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING
 def set_outputs(
     view: Any, record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED
 ) -> None:
-    """Set the output fields and the current labels of a Job that has its input fields."""
     view.job_position = position
     view.state = record.state.value
     view.etag = base64.b64decode(etag)

@@ -251,7 +251,6 @@ OPEN: Final = "trainshed.v1.Jobs.Shell"
 
 
 def add_to_job(call: Call, job: Job, uris: Any) -> None:
-    """Add the links of a job that was made with web access to the map of its view."""
     uris.update(_of_job(call.services, call.principal, job))
 
 

@@ -49,7 +49,6 @@ async def add_children(call: Call, request: Any) -> Message:
 
 
 async def add_events(call: Call, request: Any) -> Message:
-    """Record what an execution has read and written."""
     execution = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
     at = call.services.now()
     edges: list[Edge] = []
@@ -70,7 +69,6 @@ async def add_events(call: Call, request: Any) -> Message:
 
 
 async def of_context(call: Call, request: Any) -> Message:
-    """Return what is in a context and in the contexts below it."""
     name = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     return _subgraph(await call.services.metadata.lineage(name))
 
@@ -91,7 +89,6 @@ HANDLERS: Final[Handlers] = {
 
 
 def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
-    """Parse names of nodes. Raises InvalidRequest with all that are invalid."""
     names: list[NodeName] = []
     faults = Faults()
     for number, text in enumerate(texts):

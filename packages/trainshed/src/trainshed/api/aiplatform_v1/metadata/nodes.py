@@ -95,7 +95,6 @@ async def list_stores(call: Call, request: Any) -> Message:
 
 
 async def delete_store(call: Call, request: Any) -> Message:
-    """Delete a store with everything in it."""
     name = StoreName.parse(request.name)
     done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
     await call.services.metadata.delete_store(name, done)
@@ -187,12 +186,10 @@ def _new(sent: Node) -> Node:
 
 
 def message_name(kind: NodeKind) -> str:
-    """Return the name of a kind's message: `Context`, `Artifact`, `Execution`."""
     return kind.singular.capitalize()
 
 
 def view(node: Node) -> Message:
-    """Return a node as a Context, Artifact or Execution."""
     shown = message(
         message_name(node.name.kind),
         name=str(node.name),
