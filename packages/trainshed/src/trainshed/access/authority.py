@@ -31,16 +31,10 @@ class Authority:
     def new(cls, now: float, seconds: float) -> "Authority":
         """Make an authority with a random key, valid for `seconds` from `now` (seconds since the epoch)."""
         # Each gets another name: a client that meets two authorities of one name may try the wrong one.
-        name = f"Trainshed authority {secrets.token_hex(4)}"
-        return cls._of(ec.generate_private_key(ec.SECP256R1()), name, now, now + seconds)
-
-    @classmethod
-    def _of(
-        cls, key: ec.EllipticCurvePrivateKey, name: str, begins: float, ends: float
-    ) -> "Authority":
-        subject = _named(name)
+        subject = _named(f"Trainshed authority {secrets.token_hex(4)}")
+        key = ec.generate_private_key(ec.SECP256R1())
         builder = (
-            _builder(subject, subject, key.public_key(), begins, ends)
+            _builder(subject, subject, key.public_key(), now, now + seconds)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
         )

@@ -45,7 +45,7 @@ class InsideCaller:
         try:
             return await self._ours.ask(principal, verb, path, query or {}, body or {})
         except Exception as error:
-            raise _refused(error, "trainshed_v1") from error
+            raise _refused(error) from error
 
     async def lines(
         self, principal: Principal, path: str, query: Query | None = None
@@ -54,7 +54,7 @@ class InsideCaller:
         try:
             return await self._ours.lines(principal, path, query or {})
         except Exception as error:
-            raise _refused(error, "trainshed_v1") from error
+            raise _refused(error) from error
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
         """Call a method of the public APIs, and return the answer's parsed JSON. `path`: encoded, with the
@@ -62,17 +62,17 @@ class InsideCaller:
         try:
             return decode_text(await self._public.ask(principal, verb, path, body))
         except Exception as error:
-            raise _refused(error, "trainshed_v1") from error
+            raise _refused(error) from error
 
 
 async def _nobody(header: str | None) -> Principal:
     raise Unauthenticated("Who calls from within is known already.")
 
 
-def _refused(error: Exception, api: str) -> Exception:
+def _refused(error: Exception) -> Exception:
     if isinstance(error, Refused):
         return error
-    public = refusal(error, api)
+    public = refusal(error, "trainshed_v1")
     if public is None:
         hidden = internal_refusal()
         return Refused(hidden.code, hidden.message)

@@ -85,7 +85,6 @@ async def list_(call: Call, request: Any) -> Message:
                 call.services,
                 job,
                 Span(wanted.start, _end(job, wanted, now), wanted.tasks, after, descending),
-                alone=len(jobs) == 1,
             )
             for job in jobs
         ]

@@ -24,8 +24,8 @@ SETTLED: Final = 10**9
 """Nanoseconds after which a written line is certain to be in its file."""
 _CHUNK: Final = 1_000
 """Lines read at once."""
-_CHUNK_OF_MANY: Final = 50
-"""Lines read first of each of several jobs, since most of them have nothing in the page that is answered."""
+_FIRST: Final = 50
+"""Lines read first of each job, since most of several have nothing in the page that is answered."""
 
 
 class Span(Struct, frozen=True):
@@ -63,12 +63,9 @@ class Span(Struct, frozen=True):
         return entry.position < self.after if self.descending else entry.position > self.after
 
 
-async def job_entries(
-    services: Services, job: Work, span: Span, *, alone: bool
-) -> AsyncIterator[Entry]:
+async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
     """Yield everything that a job logged in `span`: its replicas' lines, or those of a tuning job's trials,
-    merged with the service's own lines. `alone`: no other job is read with it, so that long stretches can be
-    read at once."""
+    merged with the service's own lines."""
     sources: list[AsyncIterator[Entry]] = []
     match job:
         case Job():
@@ -76,7 +73,6 @@ async def job_entries(
         case TuningJob():
             children = await services.reader.children(job.uid)
             programs = tuple(c for c in children if isinstance(c, Job) and span.meets(c))
-            alone = alone and len(programs) == 1
         case Pipeline():
             programs = ()
         case _:
@@ -84,7 +80,7 @@ async def job_entries(
     for program in programs:
         replicas = _replicas(program, span.tasks)
         if replicas is None or replicas:
-            sources.append(_lines(services, program, job.name, span, replicas, alone=alone))
+            sources.append(_lines(services, program, job.name, span, replicas))
     if span.tasks is None or SERVICE_TASK in span.tasks:
         sources.append(_service(services, job, span))
     async for entry in merged(sources, descending=span.descending):
@@ -116,11 +112,9 @@ async def _lines(
     shown_as: JobName,
     span: Span,
     replicas: frozenset[ReplicaId] | None,
-    *,
-    alone: bool,
 ) -> AsyncIterator[Entry]:
     start, end = span.narrowed()
-    cursor, limit = None, _CHUNK if alone else _CHUNK_OF_MANY
+    cursor, limit = None, _FIRST
     while True:
         page = await services.logs.page(
             job.uid,
