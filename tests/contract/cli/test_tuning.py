@@ -126,9 +126,10 @@ def test_a_pipeline_tells_of_its_trials_and_its_model(service: FakeService) -> N
 
 
 def test_logs_name_the_trial(service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/7", search())
+    service.on("GET", f"{JOBS}/7", search(trial(3)))
     lines = [line("workerpool0-0", "one") | {"trial": 3}]
-    service.on("GET", f"{JOBS}/7/logs", Stream(lines))
+    service.on("GET", f"{JOBS}/{trial(3)['job']}/logs", Stream(lines))
     result = service.cli("jobs", "logs", "7", "--trial", "3")
     assert result.stdout == "trial  3  one\n"
-    assert service.sent[-1].query == {"trial": "3"}
+    refused = service.cli("jobs", "logs", "7", "--trial", "4").stderr
+    assert "has begun no trial 4; begun are: 3." in refused

@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Final, assert_never
@@ -59,42 +58,18 @@ Replicas = frozenset[ReplicaId] | None
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET
-    /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
+    /trainshed/v1/jobs/{job}/logs[?follow=true][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
     stream the lines of the log, a `LogLine` each.
 
-    With `follow` the stream goes on until the job is over and everything was sent. `trial`: only the lines of
-    this trial, which has begun. `after`: for a client that reconnects, the last line that it has seen of each
-    writer, TRIAL/REPLICA/ATTEMPT/N.
+    With `follow` the stream goes on until the job is over and everything was sent. `after`: for a client
+    that reconnects, the last line that it has seen of each writer, TRIAL/REPLICA/ATTEMPT/N.
     """
     work, _ = await find_work(call.services.reader, call.target)
-    wanted = await _wanted(call, work)
-    programs = _Programs(call.services, wanted)
+    programs = _Programs(call.services, work)
     await programs.look()
-    replicas = chosen_replicas(wanted, await _spec(call.services, wanted), call.texts("replica"))
+    replicas = chosen_replicas(work, await _spec(call.services, work), call.texts("replica"))
     await _start(call, programs.sources, replicas)
     return _lines(call, programs, replicas, follow=call.flag("follow"))
-
-
-async def _wanted(call: JsonCall, work: Work) -> Work:
-    """Return the work itself, or the job of the requested trial. Raises InvalidRequest if there is no such
-    trial."""
-    number = call.number("trial")
-    if not number:
-        return work
-    reader = call.services.reader
-    tuning = work
-    if isinstance(work, Pipeline):
-        tuning, _ = await reader.job_by_uid(work.job)
-    if not isinstance(tuning, TuningJob):
-        text = f"{work.name} has no trials; leave it out."
-        raise InvalidRequest((Violation("trial", text),))
-    with suppress(NotFound):
-        trial = (await call.services.studies.trial(tuning.study, number)).trial
-        child, _ = await reader.job_by_uid(trial.job)
-        return child
-    begun = f"{tuning.spec.first_trial} to {tuning.next_trial - 1}" if tuning.begun else "none yet"
-    text = f"{work.name} has begun no trial {number}; begun are: {begun}."
-    raise InvalidRequest((Violation("trial", text),))
 
 
 async def _spec(services: Services, work: Work) -> JobSpec | None:

@@ -195,10 +195,11 @@ def logs(
     if view.log_deleted:
         click.echo(view.log_deleted, err=True)
     since = moment(options["since"], session.now(), "--since")
-    which = {name: options[name] for name in ("trial", "replica", "tail")}
+    which = {name: options[name] for name in ("replica", "tail")}
     which["since"] = rfc3339(since) if since else None
     texts = LineTexts(view, timestamps=options["timestamps"])
-    path = job_path(view.uid, "/logs")
+    trial = options["trial"]
+    path = job_path(_job_of_trial(view, trial) if trial else view.uid, "/logs")
     try:
         if follows:
             patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.job_id}")
@@ -214,6 +215,16 @@ def logs(
         raise SystemExit(130) from None
     if view.error and form == "text":
         click.echo(view.error_text, err=True)
+
+
+def _job_of_trial(view: JobView, number: int) -> str:
+    """Return the name of the job that evaluates a trial. Raises click.ClickException."""
+    trials = (view.child or view).trials or ()
+    for trial in trials:
+        if trial.number == number:
+            return trial.job
+    begun = ", ".join(str(trial.number) for trial in trials) or "none"
+    raise click.ClickException(f"{view.name} has begun no trial {number}; begun are: {begun}.")
 
 
 def _print_lines(lines: Sequence[LogLine], form: str, texts: LineTexts) -> None:
