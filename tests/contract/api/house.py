@@ -22,7 +22,7 @@ from trainshed.access.job_tokens import JobTokens
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import Links, Tickets
-from trainshed.api.calls.services import ApiSettings, ContentDigest, Services, Shells
+from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
@@ -36,6 +36,7 @@ from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Request, Response, sized
+from trainshed.serve.engine_adapters import EngineShells
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
@@ -185,7 +186,7 @@ class House:
             capacity=self.capacity,
             links=Links(b"key of the house", ADDRESS, self.now),
             tickets=Tickets(self.now),
-            shells=Shells(NoTerminals(), allowed=False),
+            shells=EngineShells(NoTerminals(), allowed=False),
             viewers=self.viewers,
             program_logs=cast(Any, self),
             settings=ApiSettings(version="0.0.1"),

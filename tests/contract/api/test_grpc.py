@@ -161,15 +161,3 @@ def _cancelled() -> tuple[Any, ...]:
     from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 
     return (CancelRequested(CancelCause.USER, 0),)
-
-
-# --- health
-
-
-async def test_health_needs_no_token(house: GrpcHouse) -> None:
-    check = house.channel.unary_unary("/grpc.health.v1.Health/Check")
-    for service in (b"", b"\x0a%c%b" % (len(JOBS), JOBS.encode())):
-        assert await check(service) == b"\x08\x01", "HealthCheckResponse(status=SERVING)"
-    with pytest.raises(grpc.aio.AioRpcError) as unknown:
-        await check(b"\x0a\x04none")
-    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND

@@ -15,14 +15,13 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from msgspec import Struct
 
 from trainshed.access.account_tokens import is_access_token
@@ -93,8 +92,6 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the handler of one call. Every path has one, if only to say what is wrong."""
-        if (other := await continuation(details)) is not None:
-            return other
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         method = self._methods.get(aliased(path))
@@ -158,15 +155,12 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
-    def served(self) -> tuple[str, ...]:
-        return tuple(sorted({method.rpartition(".")[0] for method in self._handlers}))
-
     async def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
         """Return the refusal for a path without a handler. For a method of the public APIs it is the same as
         over REST."""
         known = routes.by_name(_name(aliased(path))) or routes.by_name(_name(path))
         if known is None:
-            services = ", ".join(self.served())
+            services = ", ".join(sorted({name.rpartition(".")[0] for name in self._handlers}))
             text = f"There is no method {path} in the APIs that are served here: {services}."
             return Refusal(StatusCode.UNIMPLEMENTED, text)
         try:
@@ -354,7 +348,6 @@ class GrpcServer:
         self._transport = GrpcTransport(services, authenticate)
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
         self._server: Any = aio.server(interceptors=(self._transport,), options=options)
-        self._server.add_generic_rpc_handlers((_health(("", *self._transport.served())),))
 
     def listen(self, address: str, identity: Identity | None = None) -> None:
         """Listen at `unix:PATH` or `HOST:PORT`, with TLS if there is an identity. Raises RuntimeError if it
@@ -373,19 +366,3 @@ class GrpcServer:
         get as long once more."""
         await self._server.stop(grace)
         await self._transport.finish(grace)
-
-
-def _health(served: Collection[str]) -> Any:
-    """Return the handler of `grpc.health.v1.Health.Check`: the named services, and the server as a whole
-    (""), are healthy as long as they answer."""
-
-    async def check(request: bytes, context: Any) -> bytes:
-        # The messages of that service have the form of wrappers: field 1 is the name, and 1 in the answer is
-        # SERVING.
-        name = StringValue.FromString(request).value
-        if name not in served:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {name} here.")
-        return Int32Value(value=1).SerializeToString()
-
-    methods = {"Check": grpc.unary_unary_rpc_method_handler(check)}
-    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from trainshed.api.calls.links import Links, Tickets
-from trainshed.api.calls.services import ApiSettings, Services, Shells
+from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.controller.board_curves import BoardStores
@@ -54,6 +54,7 @@ from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketAdapter, BucketSummaries, find_shown
 from trainshed.serve.engine_adapters import (
     EngineLogs,
+    EngineShells,
     Vault,
     build_terms,
     link_key,
@@ -292,7 +293,7 @@ class App:
             buckets=self._adapter,
             links=self._links(),
             tickets=Tickets(clock.now),
-            shells=Shells(
+            shells=EngineShells(
                 engine if isinstance(engine, Terminals) else NoTerminals(),
                 allowed=self._settings.shell == "on",
             ),

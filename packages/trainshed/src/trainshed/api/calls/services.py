@@ -1,8 +1,7 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -14,7 +13,6 @@ from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
-from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
@@ -24,10 +22,9 @@ from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
-from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.access_keeper import AccessKeeper
@@ -147,14 +144,12 @@ class CapacityView(Protocol):
         ...
 
 
-class Shells:
-    """Opens shells in replicas, and gives access to what failed replicas left, through the engine. Methods
-    that raise, raise FailedPrecondition (the message says why not) or Unavailable. `allowed`: whether the
-    operator allows shells."""
+class Shells(Protocol):
+    """Opens shells in replicas, and gives access to what failed replicas left. Methods that raise, raise
+    FailedPrecondition (the message says why not) or Unavailable."""
 
-    def __init__(self, engine: Terminals, *, allowed: bool) -> None:
-        self.allowed = allowed
-        self._engine = engine
+    #: Whether the operator allows shells.
+    allowed: bool
 
     async def open(
         self,
@@ -163,39 +158,19 @@ class Shells:
         replica: ReplicaId,
         incarnation: int,
         wish: TerminalRequest,
-    ) -> Terminal:
-        what = (
-            f"{replica} is not reached at {wish.port}"
-            if wish.port
-            else f"There is no shell in {replica}"
-        )
-        with _explained(what):
-            return await self._engine.open_terminal(job_uid, attempt, replica, incarnation, wish)
+    ) -> Terminal: ...
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         """Return what is kept of a job's failed replicas. Never blocks."""
-        return self._engine.autopsies(job_uid)
+        ...
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
-    ) -> Terminal:
-        with _explained(f"There is no shell in what {replica} left"):
-            return await self._engine.open_autopsy(job_uid, attempt, replica, wish)
+    ) -> Terminal: ...
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         """Delete what a failed replica left. Returns whether there was anything."""
-        with _explained(f"What {replica} left cannot be deleted"):
-            return await self._engine.delete_autopsy(job_uid, attempt, replica)
-
-
-@contextlib.contextmanager
-def _explained(what: str) -> Generator[None]:
-    try:
-        yield
-    except TerminalRefused as refused:
-        raise FailedPrecondition(f"{what}: {refused}.") from None
-    except EngineUnavailable as failure:
-        raise Unavailable(f"{what} now: {failure}; try again.") from None
+        ...
 
 
 class Viewers(Protocol):
@@ -248,8 +223,6 @@ class ApiSettings(Struct, frozen=True):
 
     #: The service's version.
     version: str = ""
-    #: The account that stands for the service where an answer names one.
-    service_account: str = "trainshed@localhost"
     #: Default of clients that were told nothing else, as is `region`; "" = none.
     project: str = ""
     region: str = ""

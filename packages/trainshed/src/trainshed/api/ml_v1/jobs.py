@@ -46,14 +46,14 @@ from trainshed.store.port import JobQuery
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.JobService"
+_ACCOUNT: Final = "trainshed@localhost"
+"""It stands for the service."""
 _DEFAULT_PAGE: Final = 20
 _LARGEST_PAGE: Final = 100
 _RESUME: Final = "hyperparameters.resume_previous_job_id"
 
 
-def check_create(
-    call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> ParsedMlJob:
+def check_create(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> ParsedMlJob:
     """Return the job to create. Raises InvalidRequest with all faults, including those in `further`."""
     services = call.services
     public = sent(call, request, "job")
@@ -150,13 +150,12 @@ async def update(call: Call, request: Any) -> Message:
 
 async def get_config(call: Call, request: Any) -> Message:
     project = ProjectName.parse(request.name, field="name")
-    account = call.services.settings.service_account
     response: Any = pool.message(
         "google.cloud.ml.v1.GetConfigResponse",
-        service_account=account,
+        service_account=_ACCOUNT,
         service_account_project=project_number(project.project_id),
     )
-    response.config.tpu_service_account = account
+    response.config.tpu_service_account = _ACCOUNT
     return response
 
 

@@ -1,6 +1,7 @@
 """Links between nodes: contexts and their contents, executions and the artifacts that they read and wrote."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -68,14 +69,9 @@ async def add_events(call: Call, request: Any) -> Message:
     return message("AddExecutionEventsResponse")
 
 
-async def of_context(call: Call, request: Any) -> Message:
-    name = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
-    return _subgraph(await call.services.metadata.lineage(name))
-
-
-async def of_execution(call: Call, request: Any) -> Message:
-    """Return an execution, and the artifacts that it read and wrote."""
-    name = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
+async def _subgraph_of(kind: NodeKind, call: Call, request: Any) -> Message:
+    """Return what is in a context and in the contexts below it, or what an execution has read and written."""
+    name = NodeName.parse(getattr(request, kind.singular), kind, of=kind.singular)
     return _subgraph(await call.services.metadata.lineage(name))
 
 
@@ -83,8 +79,8 @@ HANDLERS: Final[Handlers] = {
     f"{SERVICE}.AddContextArtifactsAndExecutions": add_members,
     f"{SERVICE}.AddContextChildren": add_children,
     f"{SERVICE}.AddExecutionEvents": add_events,
-    f"{SERVICE}.QueryContextLineageSubgraph": of_context,
-    f"{SERVICE}.QueryExecutionInputsAndOutputs": of_execution,
+    f"{SERVICE}.QueryContextLineageSubgraph": partial(_subgraph_of, NodeKind.CONTEXT),
+    f"{SERVICE}.QueryExecutionInputsAndOutputs": partial(_subgraph_of, NodeKind.EXECUTION),
 }
 
 
