@@ -84,7 +84,6 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     name = await created(house)
     assert await house.result("GET", CURVES) == {
         "job": name,
-        "logDirectory": "gs://bucket/out/logs",
         "curves": [],
         "more": False,
     }

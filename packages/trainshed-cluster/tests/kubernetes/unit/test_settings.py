@@ -53,7 +53,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        ({"accelerators": {"nvidia-l4": {}}}, "did you mean NVIDIA_L4?"),
+        ({"accelerators": {"nvidia-l4": {}}}, "Did you mean NVIDIA_L4?"),
         (
             {"accelerators": {"NVIDIA_L4": {}, "NVIDIA_TESLA_T4": {}}},
             "nvidia.com/gpu on the same nodes stands for NVIDIA_L4 already",

@@ -29,7 +29,7 @@ def test_arguments_that_the_engine_gives_itself(extra: str, text: str) -> None:
 
 
 def test_accelerators_are_public_types_each_with_its_own_gres() -> None:
-    with pytest.raises(ValueError, match="did you mean NVIDIA_TESLA_T4"):
+    with pytest.raises(ValueError, match="Did you mean NVIDIA_TESLA_T4"):
         parse({"accelerators": {"nvidia-tesla-t4": "t4"}})
     with pytest.raises(ValueError, match="'t4' stands for more than one"):
         parse({"accelerators": {"NVIDIA_TESLA_T4": "t4", "NVIDIA_L4": "t4"}})
@@ -115,7 +115,7 @@ def test_the_docs_list_the_settings_as_they_are() -> None:
         ({"users": "ada"}, "users: 'ada' is no table; write NAME = VALUE"),
         ({"users": {"vision": "9"}}, "users.vision: '9' does not go there; write the name of a"),
         ({"machines": [{"qos": 1}]}, "machines[0].qos: 1 is no text"),
-        ({"accelerators": {"T4": "t4"}}, "'T4'; did you mean NVIDIA_TESLA_T4?"),
+        ({"accelerators": {"T4": "t4"}}, "'T4'. Did you mean NVIDIA_TESLA_T4?"),
     ],
 )
 def test_a_value_that_does_not_go_is_told_with_what_does(table: dict[str, Any], text: str) -> None:

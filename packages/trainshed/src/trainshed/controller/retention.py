@@ -118,7 +118,6 @@ class RetentionTimer:
                 await self._delete_log(due)
                 await self.sleep(_BREATH)
             self.report.kept = sum(kept_log.bytes for kept_log in self._logs.values())
-        self.report.last_pass = self.now()
         if (jobs, logs) != (self.report.jobs, self.report.logs):
             log.info(
                 "retention: %d jobs and %d further logs deleted, %.1f MB",

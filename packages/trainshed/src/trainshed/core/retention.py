@@ -60,8 +60,6 @@ class RetentionReport(Struct):
     """What was deleted since the service started."""
 
     retention: Retention
-    #: When the last pass ended, in nanoseconds since the epoch; 0 = there was none yet.
-    last_pass: int = 0
     #: Jobs that were deleted.
     jobs: int = 0
     #: Deleted logs of jobs that stay.

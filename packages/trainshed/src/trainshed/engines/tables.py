@@ -145,16 +145,11 @@ def _accelerators() -> set[str]:
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     """Yield a message for each name that is not a public accelerator type."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
     known = sorted(_accelerators())
     for public in names:
         if public not in known:
-            wanted = re.sub("-", "_", public.upper())
-            near = [name for name in known if wanted in name.split("_")]
-            near = near or difflib.get_close_matches(wanted, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            yield f"there is no accelerator type {public!r}; {hint}"
+            hint = closest(public.replace("-", "_"), known) or f" There are {', '.join(known)}."
+            yield f"there is no accelerator type {public!r}.{hint}"
 
 
 def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:

@@ -13,7 +13,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
 from trainshed.core.catalog.regions import regions
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import InvalidRequest, Violation, closest
 from trainshed.core.names import Api
 from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
@@ -23,23 +23,6 @@ R = TypeVar("R", bound=Struct)
 
 LAST_MOMENT: Final = 2**63 - 1
 """The last one that the store can compare with."""
-_NAMED = 3
-"""Most suggestions for a misspelled name."""
-
-
-def near(word: str, known: Sequence[str]) -> str:
-    """Return ` Did you mean …?` with names that begin with the word or are spelled alike, in either case; ""
-    if there are none."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-    names = {name.lower(): name for name in known}
-    typed = word.lower()
-    longer = [name for name in names if typed and name.startswith(typed)]
-    close = difflib.get_close_matches(typed, list(names), n=_NAMED)
-    suggestions = list(dict.fromkeys([*longer, *close]))[:_NAMED]
-    return (
-        f" Did you mean {' or '.join(names[name] for name in suggestions)}?" if suggestions else ""
-    )
 
 
 class JsonCall(Struct, frozen=True):
@@ -107,7 +90,7 @@ def read(sent: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tupl
     known, faults = tuple(names), Faults()
     for name in [name for name in sent if name not in known]:
         text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
-        faults.add(name, text + near(name, known))
+        faults.add(name, text + closest(name, known))
     try:
         made = msgspec.convert({n: v for n, v in sent.items() if v is not None}, record)
     except msgspec.ValidationError as wrong:
@@ -155,7 +138,7 @@ def read_place(
     if not region:
         faults.add("region", f"Which region's {what}? Give its name, such as us-central1.")
     elif region not in known:
-        advice = near(region, known) or f" The regions are: {', '.join(known)}."
+        advice = closest(region, known) or f" The regions are: {', '.join(known)}."
         faults.add("region", f"{region!r} is not a region in which jobs run.{advice}")
     return project, region
 

@@ -15,7 +15,6 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import (
     JsonCall,
-    near,
     queried_place,
     read_place,
     read_project,
@@ -23,7 +22,7 @@ from trainshed.api.trainshed_v1.call import (
 from trainshed.api.trainshed_v1.usage import usage_of
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
-from trainshed.core.errors import NotFound, Unavailable
+from trainshed.core.errors import NotFound, Unavailable, closest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
 from trainshed.core.requests import Faults
@@ -134,7 +133,7 @@ def _known(capacity: CapacityView, name: str) -> None:
     names = [node.name for node in capacity.nodes()]
     if name not in names:
         there = f"the nodes are: {', '.join(names)}" if names else "there is no node now"
-        raise NotFound(f"There is no node {name!r}; {there}.{near(name, names)}")
+        raise NotFound(f"There is no node {name!r}; {there}.{closest(name, names)}")
 
 
 def _node_of(capacity: CapacityView, name: str) -> records.Node:
@@ -227,7 +226,7 @@ def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey
     project, region = read_place(call, wanted.project, wanted.region, "quotas", faults)
     metric, user, known = wanted.metric, wanted.user, catalog.metrics()
     if metric not in known:
-        advice = near(metric, known) or " Those that have a limit: trainshed quotas list --all"
+        advice = closest(metric, known) or " Those that have a limit: trainshed quotas list --all"
         faults.add("metric", f"{metric!r} is not a metric that jobs use.{advice}")
     if user and user != EACH and (fault := member_fault(member_of(user))):
         faults.add("user", f"{fault} Or {EACH!r}: whoever has no limit of their own.")

@@ -17,7 +17,7 @@ from trainshed.core.errors import FailedPrecondition, InvalidRequest, Unavailabl
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import StudyName, log_task_name
 from trainshed.core.printed_measures import Measures, rank, split_name
-from trainshed.core.tensorboards import CurveSeries, Point, last_point, log_directory, thinned
+from trainshed.core.tensorboards import CurveSeries, Point, last_point, thinned
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.store.points import EVERYTHING, Part
@@ -91,12 +91,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
                     known = await services.trends.look(services.logs, work, replica)
                     task = log_task_name(work.name.api, replica.id)
                     views += filter(passes, _printed(work, known.taker, most, task))
-    return records.JobCurves(
-        job=str(work.name),
-        log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
-        curves=tuple(views),
-        more=more,
-    )
+    return records.JobCurves(job=str(work.name), curves=tuple(views), more=more)
 
 
 async def outlook(call: JsonCall) -> Outlook:

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
-from trainshed.api.trainshed_v1.call import JsonCall, near
-from trainshed.core.errors import FailedPrecondition
+from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.core.errors import FailedPrecondition, closest
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
@@ -43,7 +43,7 @@ def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job)
     """Return the drill of the job that is ordered. Raises InvalidRequest with all faults."""
     kinds = tuple(DrillKind)
     if order.kind not in kinds:
-        text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{near(order.kind, kinds)}"
+        text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{closest(order.kind, kinds)}"
         faults.add("kind", text)
     replica = read_replica(order.replica, job, faults)
     try:

@@ -13,11 +13,11 @@ from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.resources.jobs import actor_of, of_kind
 from trainshed.api.resources.submission import check_labels, new_job
-from trainshed.api.trainshed_v1.call import JsonCall, near
+from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
 from trainshed.core.copies import is_pipeline, is_search
-from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation, closest
 from trainshed.core.job import JobDraft, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
@@ -47,7 +47,7 @@ async def explain(call: JsonCall) -> records.Explanation:
     project = request.project or settings.project
     location = request.location or settings.region
     if api not in tuple(Api):
-        faults.add("api", f"{api!r} is not one of: {', '.join(Api)}.{near(api, tuple(Api))}")
+        faults.add("api", f"{api!r} is not one of: {', '.join(Api)}.{closest(api, tuple(Api))}")
     if not body:
         faults.add("job", "It must be given: an object.")
     if not project:

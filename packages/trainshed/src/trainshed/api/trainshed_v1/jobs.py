@@ -114,7 +114,6 @@ def _retention(report: RetentionReport | None) -> records.Retention | UnsetType:
     return records.Retention(
         jobs=report.retention.jobs,
         size=report.retention.size,
-        last_time=text_micros(report.last_pass),
         log_bytes=report.kept,
     )
 

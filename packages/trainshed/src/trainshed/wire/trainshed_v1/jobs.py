@@ -36,8 +36,6 @@ class Retention(Record, frozen=True):
     jobs: str = ""
     #: What the logs of all jobs that are over may take together; "" = any size.
     size: str = ""
-    #: When the last pass ended; "" = there was none yet.
-    last_time: str = ""
     #: Size of the logs of all jobs that are over; 0 = not measured.
     log_bytes: int = 0
 

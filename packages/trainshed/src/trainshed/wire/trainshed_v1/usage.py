@@ -112,8 +112,6 @@ class JobCurves(Record, frozen=True):
 
     #: The job that was asked for.
     job: str = ""
-    #: Where its event files are looked for; "" = nowhere.
-    log_directory: str = ""
     curves: tuple[JobCurve, ...] = ()
     #: Whether there are more than the answer has; ask for a `run` or a `tag`.
     more: bool = False
