@@ -52,7 +52,7 @@ class ScriptedEngine:
         self.always: dict[str, Exception] = {}
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(False, False, False, True, "loopback", True)
+        return Capabilities(process_namespace=False, stable_hostname=True)
 
     @property
     def streams(self) -> JournalStreams:
