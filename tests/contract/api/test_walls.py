@@ -3,8 +3,7 @@ there. Ana owns `vision` and knows every name, id and uid of `speech`."""
 
 import re
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -12,8 +11,9 @@ import pytest
 
 from tests.contract.api import test_datasets
 from tests.contract.api.house import Answer, House
-from tests.contract.api.studying import OWN, SPEC, house_over
+from tests.contract.api.studying import OWN, SPEC
 from tests.contract.api.test_matrix import MISSING, served
+from tests.contract.api.test_matrix import house as house  # noqa: PLC0414  a fixture
 from tests.people import known
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
@@ -72,12 +72,6 @@ async def furnish(house: House) -> dict[str, str]:
     assert (await house.call("POST", f"{PREFIX}secrets", secret)).status == 200
     there["secrets"] = "ears"
     return there
-
-
-@pytest.fixture(params=["REST", "gRPC"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    async with house_over(request.param, tmp_path) as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)
