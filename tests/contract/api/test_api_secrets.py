@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.api import refusals
 from tests.contract.api.house import LOCATION, SECOND, House
+from tests.contract.api.test_curves import request
 from tests.unit.specs_requests import container, custom_job, package
-from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.secrets import MAX_VALUE_BYTES
 
 SECRETS = "/trainshed/v1/secrets"
@@ -143,31 +143,15 @@ async def test_an_unknown_secret_refuses_the_job_with_the_variable_that_names_it
     assert await house.result("GET", f"{LOCATION}/customJobs") == {}, "nothing is stored"
 
 
-@pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline", "explain", "explain tuning"])
+@pytest.mark.parametrize(
+    "kind", ["custom", "tuning", "pipeline", "explain custom", "explain tuning"]
+)
 async def test_every_way_to_create_a_job_asks_for_its_secrets(house: House, kind: str) -> None:
     spec = custom_job(container(env=naming("$(secret:nobody)")))["jobSpec"]
-    place = {"api": "vertex", "project": "p1", "location": "us-central1"}
-    task = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
-    wanted: dict[str, tuple[str, dict[str, Any], str]] = {
-        "custom": (f"{LOCATION}/customJobs", {"displayName": "j", "jobSpec": spec}, "job_spec"),
-        "tuning": (
-            f"{LOCATION}/hyperparameterTuningJobs",
-            tuning_job(trialJobSpec=spec),
-            "trial_job_spec",
-        ),
-        "pipeline": (
-            f"{LOCATION}/trainingPipelines",
-            {"displayName": "p", "trainingTaskDefinition": task, "trainingTaskInputs": spec},
-            "training_task_inputs",
-        ),
-        "explain": (EXPLAIN, {**place, "job": {"displayName": "j", "jobSpec": spec}}, "job_spec"),
-        "explain tuning": (
-            EXPLAIN,
-            {**place, "job": tuning_job(trialJobSpec=spec)},
-            "trial_job_spec",
-        ),
-    }
-    path, body, field = wanted[kind]
+    path, body, field = request(kind.removeprefix("explain "), spec)
+    if kind.startswith("explain"):
+        place = {"api": "vertex", "project": "p1", "location": "us-central1"}
+        path, body = EXPLAIN, {**place, "job": body}
     where = f"{field}.worker_pool_specs[0].container_spec.env[0].value"
     assert "has none yet" in violations(await house.call("POST", path, body))[where]
     await house.call("POST", SECRETS, asked(name="nobody"))

@@ -175,26 +175,24 @@ async def test_a_job_names_a_tensorboard_of_its_location_that_is_there(
         (board.replace("us-central1", "us-east1"), "lies elsewhere"),
         (board.replace("p1", "p2"), "lies elsewhere"),
     ):
-        path, body, field = request(kind, name)
-        answer = await house.call("POST", f"{LOCATION}/{path}", body)
+        spec = custom_job(baseOutputDirectory=OUTPUT, tensorboard=name)["jobSpec"]
+        path, body, field = request(kind, spec)
+        answer = await house.call("POST", path, body)
         if not says:
             assert answer.status == 200, answer.json
             continue
-        assert (answer.status, fields(answer)) == (400, {field})
+        assert (answer.status, fields(answer)) == (400, {f"{field}.tensorboard"})
         assert says in str(answer.json)
 
 
-def request(kind: str, board: str) -> tuple[str, dict[str, Any], str]:
-    """Collection, body and the field's path of a job that names the board."""
-    spec = custom_job(baseOutputDirectory=OUTPUT, tensorboard=board)["jobSpec"]
+def request(kind: str, spec: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """Path and body of a job that runs by this spec, and what the spec is called in refusals."""
     match kind:
         case "custom":
-            body: dict[str, Any] = {"displayName": "j", "jobSpec": spec}
-            return "customJobs", body, "job_spec.tensorboard"
+            return f"{LOCATION}/customJobs", {"displayName": "j", "jobSpec": spec}, "job_spec"
         case "tuning":
             body = tuning_job(trialJobSpec=spec)
-            return "hyperparameterTuningJobs", body, "trial_job_spec.tensorboard"
+            return f"{LOCATION}/hyperparameterTuningJobs", body, "trial_job_spec"
         case _:
             body = pipeline(trainingTaskInputs=spec)
-            field = "training_task_inputs.tensorboard"
-            return "trainingPipelines", body, field
+            return f"{LOCATION}/trainingPipelines", body, "training_task_inputs"
