@@ -8,6 +8,7 @@ import pytest
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import pool
+from tests.unit.test_specs_pipeline import pipeline
 from trainshed.core.lifecycle.records import Job
 
 DATASETS = f"{LOCATION}/datasets"
@@ -168,24 +169,15 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
     assert record.files == ()
 
 
-def pipeline(dataset: str, **config: Any) -> dict[str, Any]:
-    return {
-        "displayName": "p",
-        "inputDataConfig": {
-            "datasetId": dataset,
-            "gcsDestination": {"outputUriPrefix": "gs://bucket/out"},
-            **config,
-        },
-        "trainingTaskDefinition": (
-            "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
-        ),
-        "trainingTaskInputs": {"workerPoolSpecs": [pool()]},
-    }
+def reading(dataset: str) -> dict[str, Any]:
+    """A pipeline with that dataset."""
+    data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/out"}}
+    return pipeline(inputDataConfig=data, trainingTaskInputs={"workerPoolSpecs": [pool()]})
 
 
 async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> None:
     dataset = (await made(house)).rpartition("/")[2]
-    await house.result("POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
+    await house.result("POST", f"{LOCATION}/trainingPipelines", reading(dataset))
     (live,) = [
         live.job for live in await house.store.ledger.load_live() if isinstance(live.job, Job)
     ]
@@ -200,12 +192,9 @@ async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:
     elsewhere = path.replace("us-central1", "europe-west4")
     table = (await made(house)).rpartition("/")[2]
     images = (await made(house, "image")).rpartition("/")[2]
-    for place, request, field in (
-        (path, pipeline("404"), "dataset_id"),
-        (elsewhere, pipeline(table), "dataset_id"),
-        (path, pipeline(images), "dataset_id"),
-    ):
-        assert f"input_data_config.{field}" in fields(await house.call("POST", place, request))
+    for place, id_ in ((path, "404"), (elsewhere, table), (path, images)):
+        answer = await house.call("POST", place, reading(id_))
+        assert "input_data_config.dataset_id" in fields(answer)
 
 
 def gone(uri: str) -> bool:
@@ -217,5 +206,5 @@ async def test_a_pipeline_whose_files_have_gone_is_refused(
 ) -> None:
     dataset = (await made(house)).rpartition("/")[2]
     monkeypatch.setattr(house.buckets, "has_object", gone)
-    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
+    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", reading(dataset))
     assert fields(answer) == {"input_data_config.dataset_id"}
