@@ -18,10 +18,6 @@ SHOWN = "2026-11-20 05:55:42"
 HOSTILE = "\x1b]0;gone\x07rm\nnext"
 
 
-def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
-    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0} | more
-
-
 def dataset(dataset_id: str, **more: Any) -> dict[str, Any]:
     schema = "gs://google-cloud-aiplatform/schema/dataset/metadata/time_series_1.0.0.yaml"
     by_name = {"name": f"{PLACE}/datasets/{dataset_id}", "displayName": f"data {dataset_id}"}
@@ -98,7 +94,7 @@ SECRET: dict[str, Any] = {
         (
             "quotas",
             f"{OWN}/quotas",
-            quota(),
+            {"metric": "cpus_n1_e2", "limit": 20, "used": 12.5, "waiting": 0},
             "METRIC USED LIMIT WAITING",
             "cpus_n1_e2  12.5  20  0",
         ),

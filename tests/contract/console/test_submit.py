@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.api.house import Answer
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.unit.test_specs_pipeline import pipeline
 from trainshed.console.pages.submit import draft_of
 
 FORM = {
@@ -93,12 +94,7 @@ SEARCH: dict[str, Any] = {
     **(draft_of({**FORM, **SWEEP, "name": "search", "trials": "4"}).body or {}),
     "trialJobSpec": SPEC,
 }
-PIPELINE: dict[str, Any] = {
-    "displayName": "pipe",
-    "trainingTaskDefinition": "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
-    "custom_task_1.0.0.yaml",
-    "trainingTaskInputs": SPEC,
-}
+PIPELINE = pipeline(trainingTaskInputs=SPEC)
 OF_ML: dict[str, Any] = {
     "jobId": "first",
     "labels": {"a_b": "c_d"},

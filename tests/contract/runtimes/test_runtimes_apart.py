@@ -97,16 +97,12 @@ def _confinement(place: Path, level: str, **terms: Any) -> Confinement:
     made = Confinement(
         workspace=str(place / "room"),
         writable=(str(place / "site"),),
-        shown=(str(place / "shown"), *_interpreters()),
+        shown=(str(place / "shown"), *dict.fromkeys((sys.prefix, sys.base_prefix))),
         terms=InstallationTerms(level, hidden=(str(place / "data"),), **terms),
         name=f"trainshed-build-test-{uuid.uuid4().hex}",
     )
     made.prepare()
     return made
-
-
-def _interpreters() -> tuple[str, ...]:
-    return tuple(dict.fromkeys((sys.prefix, sys.base_prefix)))
 
 
 def _run(confinement: Confinement, *command: str) -> Done:

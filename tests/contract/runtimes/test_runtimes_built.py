@@ -8,10 +8,6 @@ from tests.contract.runtimes.conftest import Replica, Workshop
 from trainshed.runtimes.service import LocalRuntimes
 
 
-def _environment(workshop: Workshop) -> Path:
-    return Path(workshop.base.template).parent
-
-
 def test_many_callers_build_once(workshop: Workshop) -> None:
     assert sum("Building the runtime" in line for line in workshop.built) == 1
     assert sum("is built in" in line for line in workshop.built) == 1
@@ -27,7 +23,7 @@ def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Wo
 
 
 def test_the_environment_is_read_only(workshop: Workshop) -> None:
-    environment = _environment(workshop)
+    environment = Path(workshop.base.template).parent
     for directory, names, files in os.walk(environment):
         if Path(directory) == environment:
             names.remove("template")

@@ -2,8 +2,6 @@
 work's story without changing it."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -41,10 +39,6 @@ async def loaded(store: Store, uid: int) -> LiveJob[Job]:
 async def finished(store: Store, job: Job, state: JobState = JobState.SUCCEEDED) -> None:
     epoch = await store.ledger.acquire("test")
     await store.ledger.commit(epoch, step(await loaded(store, job.uid), state, "ended"))
-
-
-async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
-    return await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: Store) -> None:
@@ -192,12 +186,13 @@ async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:
 async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> None:
     """spec/invariants#guarded-writes: a failed guard rolls back itself alone."""
     await created(store, make_job(1))
-    results = await outcomes(
+    results = await asyncio.gather(
         *(store.intake.create_job(make_job(uid), [entry("created")]) for uid in range(2, 40)),
         store.intake.create_job(make_job(99, "job1"), []),
         store.intake.create_job(make_job(1, "other"), []),
         store.intake.delete_job(make_job(1).name, operation(1)),
         store.intake.create_job(make_job(40), [entry("created")]),
+        return_exceptions=True,
     )
     assert [type(result) for result in results[38:]] == [
         AlreadyExists,
