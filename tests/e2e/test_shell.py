@@ -200,7 +200,7 @@ def test_what_a_failed_job_left(service: Service, tmp_path: Path) -> None:
     done = run(service, "autopsy", job, "-c", f"{look}; {same}")
     assert done.returncode == 6, done.stderr
     prefix = service.lines(job)[-1]
-    assert done.stdout.decode().splitlines() == ["loss is nan", "3 (redacted)", prefix, "0"]
+    assert done.stdout.decode().splitlines() == ["loss is nan", "3 (redacted)", prefix, "1"]
     copied = run(service, "autopsy", job, "--copy", str(tmp_path / "copy"))
     assert copied.returncode == 0, copied.stderr
     assert (tmp_path / "copy" / "notes.txt").read_text() == "loss is nan"
