@@ -76,14 +76,7 @@ class Keeper:
             self._seal()
             return 1
         theirs.close()
-        held = memory_limit.MemoryLimit(
-            groups=self._groups,
-            limit=self._terms.memory_bytes,
-            shim=os.getpid(),
-            events=self._loop,
-            main=lambda: self._first,
-            has_ended=lambda: self._status >= 0,
-        )
+        held = memory_limit.MemoryLimit(self._groups, self._terms.memory_bytes, self._loop, self)
         self._loop.add(children, lambda: self._reap(children))
         self._loop.add(ours.fileno(), lambda: self._hear(ours))
         self._loop.add(self._line.fileno(), self._line_ended)
@@ -100,6 +93,12 @@ class Keeper:
         self._seal()
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
+
+    def main_process(self) -> int:
+        return self._first
+
+    def has_ended(self) -> bool:
+        return self._status >= 0
 
     def _begin(self, ours: socket.socket, theirs: socket.socket) -> None:
         """Start the first process of the installation. Raises OSError if that is not possible at this level,

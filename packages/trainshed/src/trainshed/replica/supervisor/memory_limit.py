@@ -20,7 +20,15 @@ from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, loop, processes
 
 if TYPE_CHECKING:
-    from trainshed.replica.supervisor.shim import Shim
+    from typing import Protocol
+
+    class Supervisor(Protocol):
+        """A replica's shim, or the keeper of an installation."""
+
+        def main_process(self) -> int: ...
+
+        def has_ended(self) -> bool: ...
+
 
 _PATIENCE = 2.0
 """Seconds for a killed process to release its memory before another one is killed."""
@@ -42,7 +50,7 @@ class MemoryLimit:
     """The memory limit of one incarnation. `limit`: bytes, 0 = none. `shim`: supervises it."""
 
     def __init__(
-        self, groups: cgroups.ControlGroups, limit: int, events: loop.Loop, shim: "Shim"
+        self, groups: cgroups.ControlGroups, limit: int, events: loop.Loop, shim: "Supervisor"
     ) -> None:
         self._groups = groups
         self._limit = limit
