@@ -78,7 +78,7 @@ async def test_one_at_work_is_not_idle() -> None:
     async with pool.viewer("7", starts) as viewer:
         await asyncio.sleep(3600)
         assert viewer.is_alive
-        with pytest.raises(Unavailable, match="setting tensorboards"):
+        with pytest.raises(Unavailable, match="no more may run at once"):
             await use(pool, "8", starts)
     await pool.close()
 
