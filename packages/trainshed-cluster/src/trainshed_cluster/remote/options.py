@@ -3,6 +3,7 @@ checks where agents reach the service."""
 
 import ipaddress
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -85,6 +86,22 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     library: Library | None = None
     #: How registries are reached, if the cluster pulls jobs' container images; None = it does not.
     registry_access: RegistryAccess | None = None
+
+
+_BEGIN = """\
+import sys
+sys.path[:0] = sys.argv[1:]
+from trainshed_cluster.remote.start import main
+main()
+"""
+
+
+def module_command() -> AgentCommand:
+    """Return how agents are started on nodes that see this Python and this package at the same paths: with
+    this process's module search path, whatever another user's Python would find, and nothing of that user's
+    own."""
+    paths = [path for path in sys.path if Path(path).is_dir()]
+    return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))
 
 
 def doors(context: EngineContext) -> dict[str, Path]:

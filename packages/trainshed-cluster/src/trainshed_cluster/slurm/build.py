@@ -1,6 +1,5 @@
 """Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from trainshed_cluster.remote.options import (
     RemoteOptions,
     doors,
     engine_here,
+    module_command,
     told_to_agents,
 )
 from trainshed_cluster.slurm import commands
@@ -120,7 +120,9 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
 
     def command(node: str) -> AgentCommand:
         if settings.shared:
-            return AgentCommand((settings.python or sys.executable, "-m", AGENT))
+            if settings.python:
+                return AgentCommand((settings.python, "-m", AGENT))
+            return module_command()
         # Without shared files all jobs run as the service's own user.
         python, directory = settings.python or "python3", node_directory(settings, None)
         made = Bootstrap(AgentCode.collect(), python, directory)
