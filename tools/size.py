@@ -37,22 +37,22 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 674,
-    "modules that one machine needs": 579,
-    "lines": 127_630,
-    "lines that one machine needs": 109_380,
-    "lines of code": 90_080,
-    "lines of code on the way of a start": 10_170,
-    "lines of tests": 97_420,
-    "settings of the service": 50,
+    "modules": 673,
+    "modules that one machine needs": 578,
+    "lines": 123_460,
+    "lines that one machine needs": 105_660,
+    "lines of code": 87_200,
+    "lines of code on the way of a start": 9_280,
+    "lines of tests": 95_000,
+    "settings of the service": 49,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
-    "commands": 41,
+    "commands": 39,
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_070,
-    "words of documents": 81_500,
+    "words of decision records": 13_990,
+    "words of documents": 81_050,
 }
 
 
