@@ -6,9 +6,9 @@ makes it an object.
 """
 
 import base64
+import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -172,13 +172,11 @@ def _copy_in_kernel(source: int, target: int, size: int) -> int:
     """Returns the number of bytes that the kernel copied, 0 where it cannot. It may share the blocks on
     disk."""
     done = 0
-    if sys.platform == "linux":
-        try:
-            while done < size:
-                count = os.copy_file_range(source, target, size - done, offset_src=done)
-                if count == 0:
-                    break
-                done += count
-        except OSError:
-            return done  # the plain loop goes on from here, and meets a real fault itself
+    # After a fault the plain loop goes on from there, and meets a real one itself.
+    with contextlib.suppress(OSError):
+        while done < size:
+            count = os.copy_file_range(source, target, size - done, offset_src=done)
+            if count == 0:
+                break
+            done += count
     return done

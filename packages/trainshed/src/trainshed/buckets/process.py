@@ -153,8 +153,7 @@ async def _leave_when_idle(server: LingeringServer, linger: float) -> None:
 
 
 async def _watch_parent(server: LingeringServer, parent: int) -> None:
-    """Stop the server when the parent is gone, where the kernel does not do so (macOS, a parent that was not
-    named)."""
+    """Stop the server when the parent is gone."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
         await asyncio.sleep(_ORPHAN_CHECK_S)
     server.should_exit = True

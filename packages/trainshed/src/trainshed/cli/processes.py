@@ -29,56 +29,28 @@ _TAIL_LINES = 15
 
 
 class Process:
-    """A running process, by a descriptor (on Linux), so that signals cannot reach another process that got
-    its id later. Use it in a `with`."""
+    """A running process, by a descriptor, so that signals cannot reach another process that got its id later.
+    Use it in a `with`."""
 
     def __init__(self, pid: int) -> None:
         """Raises ProcessLookupError if there is no such process."""
-        self._pid = pid
-        self._descriptor = os.pidfd_open(pid) if sys.platform == "linux" else -1
-        if self._descriptor < 0:
-            os.kill(pid, 0)
+        self._descriptor = os.pidfd_open(pid)
 
     def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        os.close(self._descriptor)
 
     def terminate(self) -> None:
         """Send SIGTERM. Does nothing if the process has ended."""
-        try:
-            if sys.platform == "linux":
-                signal.pidfd_send_signal(self._descriptor, signal.SIGTERM)
-            else:
-                os.kill(self._pid, signal.SIGTERM)
-        except ProcessLookupError:
-            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGTERM)
 
     def wait(self, seconds: float | None) -> bool:
         """Wait at most so many seconds, None = for ever, for the process to end; whether it has ended."""
-        if sys.platform == "linux":
-            readable, _, _ = select.select([self._descriptor], [], [], seconds)
-            return bool(readable)
-        return self._wait_kqueue(seconds)
-
-    def _wait_kqueue(self, seconds: float | None) -> bool:
-        if sys.platform == "linux" or sys.platform == "win32":
-            raise AssertionError("only BSDs and macOS have kqueue")
-        events = select.kqueue()
-        try:
-            ending = select.kevent(
-                self._pid,
-                filter=select.KQ_FILTER_PROC,
-                flags=select.KQ_EV_ADD | select.KQ_EV_ONESHOT,
-                fflags=select.KQ_NOTE_EXIT,
-            )
-            return bool(events.control([ending], 1, seconds))
-        except ProcessLookupError:
-            return True
-        finally:
-            events.close()
+        readable, _, _ = select.select([self._descriptor], [], [], seconds)
+        return bool(readable)
 
 
 class StartedService:

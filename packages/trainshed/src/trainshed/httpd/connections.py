@@ -5,7 +5,6 @@ It reads no bytes. It is used on one event loop, and has no timer while nobody k
 """
 
 import asyncio
-import contextlib
 import resource
 from enum import Enum
 from typing import Protocol
@@ -44,8 +43,7 @@ def raise_open_files() -> None:
     unlimited = resource.RLIM_INFINITY
     wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
     if soft != unlimited and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def of_this_process() -> Limits:

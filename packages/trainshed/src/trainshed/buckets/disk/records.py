@@ -18,7 +18,6 @@ import hashlib
 import logging
 import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,7 +64,7 @@ class RecordStore:
 
     def __init__(self, state: Path, *, attributes: bool = True) -> None:
         self._sidecars = state / "records"
-        self._attributes = attributes and sys.platform == "linux"
+        self._attributes = attributes
         self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str) -> ObjectRecord:
@@ -138,7 +137,7 @@ class RecordStore:
             return None
 
     def _from_attribute(self, fd: int) -> ObjectRecord | None:
-        if sys.platform == "linux" and self._attributes:
+        if self._attributes:
             try:
                 return _decode(os.getxattr(fd, _ATTRIBUTE))
             except OSError as error:
@@ -147,7 +146,7 @@ class RecordStore:
         return None
 
     def _to_attribute(self, fd: int, encoded: bytes) -> bool:
-        if sys.platform == "linux" and self._attributes:
+        if self._attributes:
             try:
                 os.setxattr(fd, _ATTRIBUTE, encoded)
             except OSError as error:
@@ -158,7 +157,7 @@ class RecordStore:
         return False
 
     def _drop_attribute(self, fd: int) -> None:
-        if sys.platform == "linux" and self._attributes:
+        if self._attributes:
             try:
                 os.removexattr(fd, _ATTRIBUTE)
             except OSError as error:

@@ -39,8 +39,7 @@ def raise_file_limit() -> None:
     unlimited = resource.RLIM_INFINITY
     enough = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
     if soft != unlimited and soft < enough:
-        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it reports.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"

@@ -37,9 +37,6 @@ def open_writer(database: Path) -> sqlite3.Connection:
     connection = _open(database)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    # macOS needs this to write to the disk itself; elsewhere it does nothing.
-    connection.execute("PRAGMA fullfsync = ON")
-    connection.execute("PRAGMA checkpoint_fullfsync = ON")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
     return connection
 
