@@ -127,7 +127,7 @@ class TestUnshared:
             assert line["m"] == f"it came {lab.environment.root}"
             delays = [event.delay for event in stage.events if isinstance(event, StartWaits)]
             assert delays[0] and delays[0].cause is WaitReason.CONTENT
-            assert "being sent to node" in delays[0].message
+            assert "being sent to alder" in delays[0].message
             assert delays[-1] is None
 
         staged(body)(self, lab)

@@ -69,13 +69,13 @@ class Unavailable(RequestError):
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean X?"` for the known name nearest to `name`, in either case, or "" when none is
-    near. A name that has all its words comes first; then words count before numbers, and n1-standard-3 is
-    nearer to n1-standard-4 than to n1-standard-32."""
+    near. If it has a number, a name that has all its words comes first; then words count before numbers, and
+    n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     known, meant = tuple(known), set(name.lower().split("_"))
     whole = [candidate for candidate in known if meant <= set(candidate.lower().split("_"))]
-    if whole:
+    if whole and _NUMBER.search(name):
         return f" Did you mean {whole[0]}?"
     by_words: dict[str, list[str]] = {}
     for candidate in known:
