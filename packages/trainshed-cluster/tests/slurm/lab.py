@@ -66,14 +66,17 @@ USERS = {"lab-ada": 61001, "lab-bob": 61002}
 
 
 class SlurmLab(Machines):
-    """Nodes node1, node2 and node3, each with `CPUS`, `MEMORY_MB` and `GPUS`, as declared.
+    """Nodes node1, node2 and node3, each with `size` and `GPUS`, as declared.
     Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone), spot
     (jobs of the others take its nodes)."""
 
-    def __init__(self, directory: Path, shown: Sequence[Path]) -> None:
+    def __init__(
+        self, directory: Path, shown: Sequence[Path], size: tuple[int, int] = (CPUS, MEMORY_MB)
+    ) -> None:
         """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
-        shared file system."""
+        shared file system. `size`: CPUs and MB of memory of each node."""
         super().__init__(directory, ["node1", "node2", "node3"], shown)
+        self._cpus, self._memory = size
         #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.
         self.commands = directory / "commands"
         self._controller: subprocess.Popen[bytes] | None = None
@@ -294,7 +297,7 @@ class SlurmLab(Machines):
         for name in self.nodes:
             feature = "old" if name == "node1" else "new"
             lines.append(
-                f"NodeName={name} NodeAddr={self.address(name)} CPUs={CPUS} RealMemory={MEMORY_MB} "
+                f"NodeName={name} NodeAddr={self.address(name)} CPUs={self._cpus} RealMemory={self._memory} "
                 f"Gres=gpu:t4:{GPUS} Feature={feature} State=UNKNOWN"
             )
         every = ",".join(self.nodes)
