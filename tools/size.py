@@ -42,7 +42,7 @@ CEILINGS: Final = {
     "lines": 123_460,
     "lines that one machine needs": 105_660,
     "lines of code": 87_200,
-    "lines of code on the way of a start": 9_280,
+    "lines of code on the way of a start": 9_295,
     "lines of tests": 95_000,
     "settings of the service": 49,
     "settings of Slurm": 18,

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import call_filter, users
+from trainshed.replica.sandbox import call_filter, levels, users
 from trainshed.replica.supervisor import main_process, program, shells, start
 from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
 
@@ -124,7 +124,13 @@ class Zygote:
         """Fork a shim that waits for its order, and return the connection to it. `is_expected`: the order is
         there, so that the shim says what keeps it from being carried out. Raises OSError."""
         ours, theirs = socket.socketpair()
-        if os.fork() == 0:
+        try:
+            child = levels.fork(level)
+        except OSError:
+            if not is_expected:
+                raise
+            child = os.fork()
+        if child == 0:
             try:
                 self._leave_zygote(theirs.fileno())
                 start.await_order(theirs, level, is_expected=is_expected)

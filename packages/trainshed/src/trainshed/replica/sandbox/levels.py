@@ -29,6 +29,24 @@ def detach(level: str) -> None:
         kernel.unshare(kernel.CLONE_NEWPID)
 
 
+def fork(level: str) -> int:
+    """Fork as `os.fork` does. The child is process 1 of a process namespace of its own, if that takes no
+    other rights than this process has; at other levels it has to call `detach` and to fork again. Raises
+    OSError."""
+    if level not in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
+        return os.fork()
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    child = -1
+    kernel.unshare(kernel.CLONE_NEWPID)
+    try:
+        child = os.fork()
+    finally:
+        if child:
+            kernel.enter_namespace(own, kernel.CLONE_NEWPID)
+        os.close(own)
+    return child
+
+
 def drop(level: str, owner: int | None, in_image: bool) -> None:
     """Give up, inside the view, the rights that making it took. `owner`: handle of the namespace of the
     program's own users, which is closed; None = it has none. Programs of an image are root in their user

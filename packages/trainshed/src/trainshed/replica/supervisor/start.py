@@ -50,7 +50,7 @@ def enclose(
     try:
         if level == protocol.LEVEL_SESSION:
             warden = _leave_warden()
-        else:
+        elif os.getpid() != 1:
             levels.detach(level)
             if os.fork():
                 os._exit(0)
