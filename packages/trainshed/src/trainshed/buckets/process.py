@@ -28,6 +28,7 @@ from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, server_config
 from trainshed.httpd.secure import Acceptor, Certificate, SecureServer, TlsListener
 from trainshed.replica.system import durable
+from trainshed.replica.system.listening import raise_open_files
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -47,7 +48,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     `parent` is the process to die with: naming it catches a parent that was killed before this process
     looked. Raises TimeoutError if another process keeps the store.
     """
-    connections.raise_open_files()
+    raise_open_files()
     root = Path(setup.root)
     lock = _take_store(root)
     store = ObjectStore(root, rules=setup.rules)

@@ -12,8 +12,6 @@ from typing import Protocol
 from msgspec import Struct
 
 _MOST_CONNECTIONS = 4096
-_ENOUGH = 1 << 16
-"""File descriptors that suffice; a higher limit is not asked for."""
 
 
 class Limits(Struct, frozen=True):
@@ -35,15 +33,6 @@ class Limits(Struct, frozen=True):
     half_closed_seconds: float = 10.0
     #: Requests of one connection that may wait for the answers to those before them.
     pipelined: int = 32
-
-
-def raise_open_files() -> None:
-    """Raise this process's limit of open files as far as the system allows, up to `_ENOUGH`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
-    if soft != unlimited and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def of_this_process() -> Limits:

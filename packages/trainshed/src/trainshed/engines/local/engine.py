@@ -16,7 +16,7 @@ from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, hosts_text, launch_document, revealed
 from trainshed.engines.launch.where import BuildPlace, Where, intercepted
-from trainshed.engines.local import machine, spawner
+from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import Autopsies, Keeping
 from trainshed.engines.local.findings import probe_latest
 from trainshed.engines.local.gangs import Gang, Gangs
@@ -41,6 +41,7 @@ from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew, in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
+from trainshed.replica.system.listening import raise_open_files
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class LocalEngine:
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
-        spawner.raise_file_limit()
+        raise_open_files()
         await self._probe.explore(self._spawner, self._layout.probe)
         for key, slots in await asyncio.to_thread(lambda: list(self._layout.gangs())):
             if not slots:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -28,19 +27,6 @@ from trainshed.replica import protocol
 from trainshed.replica.system import trees, unix_sockets
 
 log = logging.getLogger(__name__)
-
-_ENOUGH = 1 << 16
-"""Open files that a service can make use of."""
-
-
-def raise_file_limit() -> None:
-    """Raise this process's limit of open files, and that of its programs, as far as is allowed and useful."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    enough = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
-    if soft != unlimited and soft < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
 

@@ -1,13 +1,25 @@
-"""Opens listening sockets: Unix ones at paths of any length, and TCP."""
+"""Opens listening sockets: Unix ones at paths of any length, and TCP; and the room for their connections."""
 
 import contextlib
 import os
+import resource
 import socket
 from pathlib import Path
 
 from trainshed.replica.system import unix_sockets
 
 _BACKLOG = 1024
+_ENOUGH = 1 << 16
+"""Open files that suffice; a higher limit is not asked for."""
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files of this process, and of its programs, as far as is allowed and useful."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    enough = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
+    if soft != unlimited and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 def listen_unix(path: Path) -> socket.socket:
