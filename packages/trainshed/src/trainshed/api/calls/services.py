@@ -199,8 +199,7 @@ class Viewers(Protocol):
         more: list[tuple[bytes, bytes]],
     ) -> Response:
         """Return TensorBoard's answer to a request, whose path is TensorBoard's own, with `more` as further
-        headers. Starts it again if it was
-        ended. Also raises BodyTooLarge."""
+        headers. Starts it again if it was ended. Also raises BodyTooLarge."""
         ...
 
     def end(self, wanted: Callable[[str], bool]) -> None:

@@ -41,7 +41,7 @@ let isBusy = false;
 let isOver = false;
 let isStreaming = false;
 // Pages that were asked for: an answer to an older question is dropped.
-let asked = 0;
+let requests = 0;
 // Failures of the service one after the other; -1: it refused, and is not asked again.
 let failures = 0;
 // The last line of each replica that was shown, [attempt, number].
@@ -125,7 +125,7 @@ const filters = () => {
  * @returns {Promise<LogPage | null>}
  */
 const fetchPage = async (more) => {
-  const mine = ++asked;
+  const mine = ++requests;
   const query = filters();
   for (const [name, value] of Object.entries({ limit: PAGE_LINES, ...more }))
     query.set(name, String(value));
@@ -136,12 +136,12 @@ const fetchPage = async (more) => {
     answer = await fetch(`${tools.dataset.job}/lines?${query}`, { headers });
     page = await answer.json();
   } catch {
-    if (mine === asked) say("The service does not answer; trying again.");
+    if (mine === requests) say("The service does not answer; trying again.");
     return null;
   } finally {
     isBusy = false;
   }
-  if (mine !== asked) return null;
+  if (mine !== requests) return null;
   if (!answer.ok) {
     if (answer.status < 500) failures = -1;
     say(page.error.message);

@@ -135,9 +135,8 @@ class Reconciler:
                 silent = f"its shim did not answer for {self._lease:g} s"
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
-                return (
-                    findings.Changing()
-                )  # A process that waits for a device cannot die yet, for example.
+                # A process that waits for a device cannot die yet, for example.
+                return findings.Changing()
         return findings.probe_slot(slot, incarnation)
 
     async def _ask(self, slot_handle: SlotHandle, incarnation: int) -> None:

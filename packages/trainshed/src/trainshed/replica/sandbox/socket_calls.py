@@ -164,9 +164,8 @@ class SocketCalls:
             return errno.EADDRINUSE
         if self._port and 0 <= port - self._port < PORTS and _is_wildcard(address):
             address = _as_given(address, (self._own, port))
-        if (
-            0 < port < _first_free_port()
-        ):  # The shim may bind it, and nobody gets it by the shim's rights.
+        # The shim may bind it, and nobody gets it by the shim's rights.
+        if 0 < port < _first_free_port():
             return errno.EACCES
         made = call.do(call_filter.BIND, address)
         return hidden if made is None else made
