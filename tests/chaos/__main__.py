@@ -55,14 +55,14 @@ def main() -> int:
         default=None,
         help="tuning jobs among the others; 2, but 0 with drains",
     )
-    given = vars(parser.parse_args())
-    is_drained = given["nodes"] > 1
-    if given["faults"] is None:
-        given["faults"] = () if is_drained else FAULTS
-    if given["tunings"] is None:
+    values = vars(parser.parse_args())
+    is_drained = values["nodes"] > 1
+    if values["faults"] is None:
+        values["faults"] = () if is_drained else FAULTS
+    if values["tunings"] is None:
         # A drain starts programs of trials anew, and then none can be told from one that ran twice.
-        given["tunings"] = 0 if is_drained else 2
-    options = Options(pace=Pace(*given.pop("life")), **given)
+        values["tunings"] = 0 if is_drained else 2
+    options = Options(pace=Pace(*values.pop("life")), **values)
     signal.signal(signal.SIGTERM, _end_early)
     print(f"chaos: {options.jobs} jobs, {options.kills} kills, seed {options.seed}", flush=True)
     return run(options)

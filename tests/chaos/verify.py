@@ -140,10 +140,10 @@ def outcome(job: Over, whole: Course) -> Iterator[str]:
         return
     right = expected(plan, whole.outcome, History(cancel, _ended(plan, whole, view, job.seen)))
     error = view.get("error", {"code": 0, "message": ""})
-    told = Outcome(view["state"], error["code"], error["message"])
-    if not any(_is(told, wanted) for wanted in right):
+    shown = Outcome(view["state"], error["code"], error["message"])
+    if not any(_is(shown, wanted) for wanted in right):
         yield (
-            f"it ended {told.state}, code {told.code}: {told.message.partition(chr(10))[0]!r}; right is "
+            f"it ended {shown.state}, code {shown.code}: {shown.message.partition(chr(10))[0]!r}; right is "
             f"{' or '.join(map(str, right))}"
         )
     state = view["state"] if plan.is_ml else f"JOB_STATE_{view['state']}"

@@ -228,8 +228,8 @@ class Victim:
         while True:
             try:
                 if is_repeated and not public:
-                    named = urllib.parse.quote(f'display_name="{body["displayName"]}"')
-                    listed = self.call("GET", f"{path}?filter={named}")
+                    query = urllib.parse.quote(f'display_name="{body["displayName"]}"')
+                    listed = self.call("GET", f"{path}?filter={query}")
                     for job in listed.get(path.rpartition("/")[2], ()):
                         return f"/v1/{job['name']}"
                 made = self.call("POST", path, body)

@@ -56,7 +56,7 @@ class World:
         self.size, self.moments, self.free = 0, 1, 500 * GB
         self.total = 1000 * GB
         self.trees: list[Tree] = []
-        self.told: list[tuple[str, str, str]] = []
+        self.notes: list[tuple[str, str, str]] = []
         self.clock = Clock()
         monkeypatch.setattr(trees, "TreeSize", self._tree)
         self.disk = Disk(
@@ -75,14 +75,14 @@ class World:
         return self.trees[-1]
 
     def _note(self, name: str, severity: str, text: str) -> None:
-        self.told.append((name, severity, text))
+        self.notes.append((name, severity, text))
 
     def look(self, size: int = 0, *, free: int = 500 * GB) -> list[str]:
         """Names of what is told at the next look."""
         self.size, self.free = size, free
-        self.told.clear()
+        self.notes.clear()
         self.clock.next()
-        return [name for name, _, _ in self.told]
+        return [name for name, _, _ in self.notes]
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_nine_tenths_of_a_disk_are_told_once(world: World) -> None:
     assert world.look(89 * GB) == []
     assert world.look(int(90.5 * GB)) == [NEARLY_FULL]
-    ((_, severity, text),) = world.told
+    ((_, severity, text),) = world.notes
     assert severity == "WARNING"
     assert text.startswith("its files take 90.5 GB of the 100 GB of its disk: ")
     assert "on the public service writes fail once it is full" in text
@@ -104,12 +104,12 @@ def test_nine_tenths_of_a_disk_are_told_once(world: World) -> None:
 def test_little_room_is_told_as_long_as_it_lasts(world: World) -> None:
     assert world.look(free=60 * GB) == []
     assert world.look(free=49 * GB) == [NO_ROOM]
-    assert "49 GB free of 1000 GB" in world.told[0][2]
-    assert 'fail with "No space left on device"' in world.told[0][2]
+    assert "49 GB free of 1000 GB" in world.notes[0][2]
+    assert 'fail with "No space left on device"' in world.notes[0][2]
     # To and fro at the border is not news.
     assert [world.look(free=free * GB) for free in (55, 20, 51)] == [[], [], []]
     assert world.look(free=100 * GB) == [ROOM_AGAIN]
-    assert world.told[0][1] == "INFO"
+    assert world.notes[0][1] == "INFO"
     assert world.look(free=2 * GB) == [NO_ROOM]
 
 
@@ -141,7 +141,7 @@ def test_the_end_of_a_program_is_looked_at_as_well(world: World) -> None:
     """What filled its disk and failed at once is told before its end."""
     world.size, world.free = 105 * GB, 0
     world.disk.end()
-    assert [name for name, _, _ in world.told] == [NO_ROOM, NEARLY_FULL]
+    assert [name for name, _, _ in world.notes] == [NO_ROOM, NEARLY_FULL]
     assert world.disk.used == 105 * GB
     world.clock.next()
     assert world.clock.asked == [], "nobody looks any more"

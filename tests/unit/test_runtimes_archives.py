@@ -114,9 +114,9 @@ def test_more_members_than_the_limit_are_refused(
         look_at(zipped)
 
 
-def zip_of_many(many: int, told: int | None = None) -> bytes:
-    """A zip whose directory names one empty file so often. `told`: what its end says; None = the truth."""
-    told = many if told is None else told
+def zip_of_many(many: int, declared: int | None = None) -> bytes:
+    """A zip whose directory names one empty file so often. `declared`: by its end; None = the truth."""
+    declared = many if declared is None else declared
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("a", b"")
@@ -124,7 +124,7 @@ def zip_of_many(many: int, told: int | None = None) -> bytes:
     begin, end = content.index(b"PK\1\2"), content.index(b"PK\5\6")
     entries = content[begin:end] * many
     record = struct.pack(
-        "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, told, told, len(entries), begin
+        "<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, declared, declared, len(entries), begin
     )
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, begin + len(entries), 1)
     last = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
@@ -142,7 +142,7 @@ def _refusal_with(memory: int, archive: Path) -> str:
 
 
 def test_members_that_are_not_told_are_refused_for_want_of_memory(tmp_path: Path) -> None:
-    (tmp_path / "p.zip").write_bytes(zip_of_many(110_000, told=1))
+    (tmp_path / "p.zip").write_bytes(zip_of_many(110_000, declared=1))
     refusal = _refusal_with(32 << 20, tmp_path / "p.zip")
     assert "memory for opening it" in refusal
 

@@ -312,12 +312,12 @@ def _of_user(user: int, cache: Path) -> dict[str, Any]:
 
 
 def _start(level: str, user: int, program: Sequence[str], data: Path, cache: Path) -> Service:
-    said = data.parent / "service.log"
+    log = data.parent / "service.log"
     words = ("up", "--config", str(data.parent / "trainshed.toml"), "--data", str(data))
     argv = [*program, *words, "--isolation", level]
-    process, reader = launch(argv, said, **_of_user(user, cache))
+    process, reader = launch(argv, log, **_of_user(user, cache))
     try:
-        return ready(data, process, reader, said)
+        return ready(data, process, reader, log)
     except NotStarted as failure:
         text = str(failure)
         if "does not work on this machine" in text:
