@@ -165,9 +165,15 @@ class ApiApplication:
     def _mounted(self, scope: Scope) -> Application:
         first = _first(scope["path"])
         # Browsers ask for a page; at `/` other clients get the service's health.
-        if not first and not any(n == b"accept" and b"text/html" in v for n, v in scope["headers"]):
-            return self._front
-        return self._mounts.get(first, self._front)
+        is_browser = any(n == b"accept" and b"text/html" in v for n, v in scope["headers"])
+        if is_browser and first not in self._mounts and not self._is_served(scope):
+            first = ""  # The console's page of what is not there leads on.
+        return self._mounts.get(first, self._front) if first or is_browser else self._front
+
+    def _is_served(self, scope: Scope) -> bool:
+        verb, path = scope["method"], scope["raw_path"].decode("latin-1")
+        served = _first(path) in self._surfaces or self._router.match(verb, path) is not None
+        return served or self._rest.knows(verb, path)
 
     def begin(self, request: Request) -> Request:
         """Return the request itself: it is all that handlers need."""
@@ -281,15 +287,14 @@ class RestSurface:
             principal, route, variables, parameters, body, version=_version(path)
         )
 
+    def knows(self, verb: str, path: str) -> bool:
+        """Whether the public APIs have a method at this path, served here or not."""
+        return routes.match(verb, _plain(path)) is not None or _known(verb, path) is not None
+
     async def refuse(self, request: Request) -> Response:
         """Refuse a request without a route: as not found, or with NotServed if the public APIs have the
         method."""
-        verb, path = request.method, request.raw_path
-        known = routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
-        if known is None and path.startswith("/compute/"):
-            # gcloud takes "not found" for a region that does not exist.
-            known = routes.KnownMethod("Compute Engine", path)
-        if known is None:
+        if (known := _known(request.method, request.raw_path)) is None:
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         await self._authenticate(request.headers.get("authorization"))
         raise not_served(known, self._handlers)
@@ -353,6 +358,14 @@ class RestSurface:
         if check is not None and len(body) >= LARGE:
             check(call, bound.message)
         return bound
+
+
+def _known(verb: str, path: str) -> routes.KnownMethod | None:
+    """Return the method of the public APIs at this path."""
+    if path.startswith("/compute/"):
+        # gcloud takes "not found" for a region that does not exist.
+        return routes.KnownMethod("Compute Engine", path)
+    return routes.by_request(verb, _plain(path)) or routes.by_request(verb, path)
 
 
 def _override(request: Request) -> bool:
