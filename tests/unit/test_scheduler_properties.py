@@ -380,7 +380,7 @@ def test_a_stream_of_small_jobs_never_starves_a_big_one(
     """spec/queue#order: however small, short-lived and well-entitled the others are, and whatever its person
     used before."""
     world = World([node("a", 4), node("b", 4)], policy)
-    used = MachineTime("p", "ana", (), "", "", machine_hours=8 * past, cpu_hours=8 * past)
+    used = MachineTime("p", "ana", (), "", "", "", machine_hours=8 * past, cpu_hours=8 * past)
     world.snapshot.past.add(used, NOW - past * HOUR, NOW)
     world.snapshot.past.set_time(NOW)
     ends: dict[int, int] = {}
@@ -442,7 +442,7 @@ def test_who_used_least_of_what_they_are_due_goes_first(
 
     for account, length, ago in ran:  # four CPUs for some hours, some hours ago
         ended = NOW - ago * HOUR
-        used = MachineTime(account[0], account[1] or "", (), "", "", cpu_hours=4 * length)
+        used = MachineTime(account[0], account[1] or "", (), "", "", "", cpu_hours=4 * length)
         world.snapshot.past.add(used, ended - length * HOUR, ended)
         use(account, 4 * (1 - 2 ** (-length / 10)) * 2 ** (-ago / 10))
     world.snapshot.past.set_time(NOW)

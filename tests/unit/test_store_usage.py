@@ -66,21 +66,23 @@ def test_before_the_driver_answered_nothing_is_said_of_gpus(tmp_path: Path) -> N
     assert [point.gpus for point in life.points()] == [(), (None,), (0.5,)]
 
 
-def test_of_what_a_pool_held_that_counts_which_its_replicas_recorded(tmp_path: Path) -> None:
+def test_of_what_replicas_held_that_counts_which_they_recorded(tmp_path: Path) -> None:
     """A restart counts as well, and the time before a program began as idle."""
-    use = Use("p", "", (), "job", 0, 100 * SECOND, "n1", "L4", 2, 8.0, 0, 2)
+    own = (ReplicaId(0, 0), ReplicaId(0, 1))
+    use = Use("p", "", (), "job", "a", own, 0, 100 * SECOND, "n1", "L4", 2, 8.0, 0, 2)
     gpu: list[float | None] = [20.0, 7, 16, 8]
     silent: list[float | None] = [None, 7, 16, 8]
     write(
         tmp_path, start(10), look(30, 40.0, 1, gpu, last=True), start(40, 2), look(90, 60.0, 1, gpu)
     )
     write(tmp_path, start(10), look(90, 9.0, 1, silent), replica=ReplicaId(1, 0))
-    used = measured(use, 0, read(tmp_path))
+    used = measured(use, read(tmp_path))
     assert (used.busy_cpus, used.busy_gpus) == (1.0, 0.4)
-    assert measured(replace(use, vcpus=0.5), 0, read(tmp_path)).busy_cpus == 0.5
-    blind = measured(use, 1, read(tmp_path))
+    assert measured(replace(use, vcpus=0.5), read(tmp_path)).busy_cpus == 0.5
+    blind = measured(replace(use, replicas=(ReplicaId(1, 0),)), read(tmp_path))
     assert (blind.busy_cpus, blind.busy_gpus) == (0.09, None)
-    assert measured(use, 2, read(tmp_path)) == use
+    elsewhere = replace(use, replicas=(ReplicaId(2, 0),))
+    assert measured(elsewhere, read(tmp_path)) == elsewhere
 
 
 def test_a_clock_that_is_set_back_makes_no_point(tmp_path: Path) -> None:

@@ -35,11 +35,23 @@ def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
     (holds,) = uses(life.job, life.now)
     assert (holds.person, holds.labels, holds.machines) == (ANA, (("team", "vision"),), 1)
     running = life.job
+    assert holds.node == running.replicas[0].node
     life.exits().up()
     assert (life.job.placed, life.job.state.is_final) == (0, True)
     (use,) = released(running, life.job)
     assert (use.began, use.ended, use.machine) == (placed, life.job.updated, "n1-standard-4")
     assert released(life.job, life.job) == uses(life.job, life.now) == ()
+
+
+def test_what_a_pool_holds_is_told_by_node() -> None:
+    life = Life(job(3)).up()
+    moved = replace(life.job.replicas[2], node=life.job.replicas[0].node)
+    holds = uses(replace(life.job, replicas=(*life.job.replicas[:2], moved)), life.now)
+    assert [(use.node, use.machines, len(use.replicas)) for use in holds] == [
+        (life.job.replicas[0].node, 2, 2),
+        (life.job.replicas[1].node, 1, 1),
+    ]
+    assert sum(use.vcpus for use in holds) == 3 * life.job.spec.pools[0].machine.vcpus
 
 
 # --- limits of a person ---
@@ -116,7 +128,20 @@ class Month:
 
 def hour_of(person: str, began: int, hours: int = 1) -> Use:
     return Use(
-        "demo", person, (), "job", began, began + hours * HOUR, "n1-standard-4", "", 1, 4, 0, 0
+        "demo",
+        person,
+        (),
+        "job",
+        "",
+        (),
+        began,
+        began + hours * HOUR,
+        "n1-standard-4",
+        "",
+        1,
+        4,
+        0,
+        0,
     )
 
 

@@ -15,8 +15,8 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
-from trainshed.core.lifecycle.records import Actor
-from trainshed.core.names import JobUid, project_number
+from trainshed.core.lifecycle.records import Actor, Replica
+from trainshed.core.names import JobUid, ReplicaId, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NodeDrain
 
@@ -259,13 +259,14 @@ async def used(house: House) -> None:
     live = await house.store.ledger.load(made.uid)
     assert live is not None
     use = Use(
-        "p1", ANA, (("team", "x"),), str(made.name), house.clock - 2 * hour, house.clock - hour,
-        "n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2, 3.0, 0.5,
+        "p1", ANA, (("team", "x"),), str(made.name), "node-1", (), house.clock - 2 * hour,
+        house.clock - hour, "n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2, 3.0, 0.5,
     )  # fmt: skip
     await house.store.ledger.commit(epoch, Commit(made, live.generation, uses=(use,)))
     running = replace(
-        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour // 2, attempt=1
-    )
+        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour // 2, attempt=1,
+        replicas=(Replica(ReplicaId(0, 0), node="node-2"),),
+    )  # fmt: skip
     house.capacity.held = (running, replace(running, name=replace(running.name, project_id="p2")))
 
 
@@ -289,7 +290,11 @@ async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
 
 @pytest.mark.parametrize(
     ("by", "names"),
-    [("machine", ["n1-standard-4 + NVIDIA_L4", "n1-standard-4"]), ("labels.team", ["x", ""])],
+    [
+        ("machine", ["n1-standard-4 + NVIDIA_L4", "n1-standard-4"]),
+        ("node", ["node-1", "node-2"]),
+        ("labels.team", ["x", ""]),
+    ],
 )
 async def test_usage_is_summed_up_as_asked(house: House, by: str, names: list[str]) -> None:
     await used(house)

@@ -73,6 +73,21 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB, 61 °C" in page
 
 
+async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of what was never held, nothing is drawn."""
+    job, _ = await house.store.reader.job(JobName.parse(await started(house, "trains")))
+    assert isinstance(job, Job)
+    (replica,) = job.replicas
+    house.capacity.held = (replace(job, replicas=(replace(replica, node="node-1"),)),)
+    house.clock += 3600 * SECOND
+    page = (await browser.get("/nodes")).body.decode()
+    assert page.count("<figure") == 1
+    # Two GPUs for an hour, where there is one for 24.
+    assert ": 8 % held" in page
+
+
 async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
     for number in range(2):
         full = await started(house, f"<b>broken-{number}")

@@ -63,7 +63,9 @@ _takes_place = takes_place("things")
 )
 @click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
-@click.option("--by", metavar="WHAT", help="Sum usage up by user, project, machine or labels.KEY.")
+@click.option(
+    "--by", metavar="WHAT", help="Sum usage up by user, project, node, machine or labels.KEY."
+)
 @click.option(
     "--since",
     metavar="WHEN",

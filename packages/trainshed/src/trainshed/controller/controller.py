@@ -58,7 +58,7 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import begin, in_turns, joined, keep, outliving
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
-from trainshed.store.logs.usage import worked
+from trainshed.store.logs.usage import measured
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.records import RecordSetAside
@@ -518,7 +518,7 @@ class Controller:
         except OSError as failure:
             log.warning("what job %s used is not known: %s", job.uid, failure)
             return uses
-        return worked(job, uses, usages)
+        return tuple(measured(use, usages) for use in uses)
 
     def _wake_made(self, uid: JobUid) -> None:
         """Have those works looked at that programs of a job have made, which is over: most end with it."""

@@ -13,7 +13,9 @@ from msgspec import Struct
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
+from trainshed.core.job import WorkerPool
 from trainshed.core.lifecycle.records import Job, person_of
+from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 HOUR: Final = 3600 * 10**9
@@ -21,12 +23,14 @@ HOUR: Final = 3600 * 10**9
 
 
 class MachineTime(Struct, frozen=True):
-    """What jobs that are alike have used of one machine type, in hours."""
+    """What jobs that are alike have used of one machine type on a node, in hours."""
 
     project_id: str
     #: The address of whoever is responsible for the jobs; "" = it is not known.
     person: str
     labels: tuple[tuple[str, str], ...]
+    #: "" = none was found for it, or all nodes together.
+    node: str
     #: The public machine type, and the type of its accelerators ("" = it has none).
     machine: str
     accelerator: str
@@ -42,13 +46,16 @@ class MachineTime(Struct, frozen=True):
 
 
 class Use(Struct, frozen=True):
-    """Machines of one type that an attempt held."""
+    """Machines of one type that an attempt held on a node."""
 
     project_id: str
     person: str
     labels: tuple[tuple[str, str], ...]
     #: The job's full name.
     job: str
+    #: "" = none was found for the replicas.
+    node: str
+    replicas: tuple[ReplicaId, ...]
     #: Nanoseconds since the epoch.
     began: Nanos
     ended: Nanos
@@ -70,6 +77,7 @@ class Use(Struct, frozen=True):
             self.project_id,
             self.person,
             self.labels,
+            self.node,
             self.machine,
             self.accelerator,
             hours * self.machines,
@@ -98,24 +106,37 @@ def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
     """Return what the job has held since it was placed; () if it holds nothing."""
     if not job.placed:
         return ()
+    nodes = {replica.id: replica.node for replica in job.replicas}
+    held: dict[tuple[int, str], list[ReplicaId]] = {}
+    for pool in job.spec.pools:
+        for replica in pool.replicas():
+            held.setdefault((pool.position, nodes.get(replica, "")), []).append(replica)
+    pools = {pool.position: pool for pool in job.spec.pools}
     return tuple(
-        Use(
-            job.name.project_id,
-            person_of(job.creator),
-            job.labels,
-            str(job.name),
-            job.placed,
-            max(until, job.placed),
-            pool.machine.type,
-            pool.machine.accelerators.type if pool.machine.accelerators else "",
-            pool.replica_count,
-            pool.machine.vcpus * pool.replica_count,
-            pool.machine.memory_bytes * pool.replica_count,
-            pool.machine.accelerators.count * pool.replica_count
-            if pool.machine.accelerators
-            else 0,
-        )
-        for pool in job.spec.pools
+        _use(job, until, pools[position], node, tuple(replicas))
+        for (position, node), replicas in held.items()
+    )
+
+
+def _use(
+    job: Job, until: Nanos, pool: WorkerPool, node: str, replicas: tuple[ReplicaId, ...]
+) -> Use:
+    accelerators = pool.machine.accelerators
+    return Use(
+        job.name.project_id,
+        person_of(job.creator),
+        job.labels,
+        str(job.name),
+        node,
+        replicas,
+        job.placed,
+        max(until, job.placed),
+        pool.machine.type,
+        accelerators.type if accelerators else "",
+        len(replicas),
+        pool.machine.vcpus * len(replicas),
+        pool.machine.memory_bytes * len(replicas),
+        accelerators.count * len(replicas) if accelerators else 0,
     )
 
 

@@ -29,7 +29,7 @@ from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.store import audit
-from trainshed.store.logs.usage import worked
+from trainshed.store.logs.usage import measured
 from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -149,6 +149,7 @@ _LABEL: Final = "labels."
 _BY: Final[dict[str, Callable[[MachineTime], str]]] = {
     "user": lambda used: used.person,
     "project": lambda used: used.project_id,
+    "node": lambda used: used.node,
     "machine": lambda used: " + ".join(filter(None, (used.machine, used.accelerator))),
 }
 UNLIMITED: Final = "unlimited"
@@ -243,7 +244,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
     between two moments, by default from the beginning of this month (UTC) until now; the most expensive
     first, then those with the most GPU-hours and CPU-hours.
 
-    `by`: `user` (the default), `project`, `machine` or `labels.KEY`. `project=-`: in all projects.
+    `by`: `user` (the default), `project`, `node`, `machine` or `labels.KEY`. `project=-`: in all projects.
     """
     faults, chosen = Faults(), call.parameter("project")
     project = None if chosen == _ALL_PROJECTS else read_project(call, chosen, "usage", faults)
@@ -292,7 +293,8 @@ async def _used(
     for number, job in enumerate(chosen):
         held = uses(job, until)
         if number < _MOST_MEASURED:
-            held = worked(job, held, await call.services.logs.usage(job.uid, job.attempt))
+            usages = await call.services.logs.usage(job.uid, job.attempt)
+            held = tuple(measured(use, usages) for use in held)
         running += (use.within(since, until) for use in held)
     return (*ended, *running)
 

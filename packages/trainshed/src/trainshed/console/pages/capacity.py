@@ -1,5 +1,8 @@
 """The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
 
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlencode
 
@@ -7,7 +10,13 @@ from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit, of_job, redirect
 from trainshed.core.catalog.quotas import metrics
 from trainshed.httpd.messages import Response
-from trainshed.wire.trainshed_v1.capacity import Node, NodeList, QuotaList
+from trainshed.wire.trainshed_v1.capacity import (
+    Node,
+    NodeList,
+    QuotaList,
+    UsageReport,
+    UsageRow,
+)
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
 
 _WAITING: Final = 50
@@ -18,6 +27,9 @@ HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
 """States of jobs that hold resources of nodes."""
 _NAMED: Final = 500
 """Newest jobs that nodes show by name; older ones are shown by id."""
+_DAYS: Final = 7
+Week = Sequence[tuple[str, Sequence[UsageRow]]]
+"""What was held on each of the last days, oldest first: (such as `Mon 23`, rows)."""
 
 
 async def queue(visit: Visit) -> View:
@@ -86,14 +98,19 @@ async def _quotas(visit: Visit) -> QuotaList:
 
 
 async def nodes(visit: Visit) -> View:
-    """`/nodes`: each node's resources, what is used of them, and by which jobs."""
+    """`/nodes`: each node's resources, what is used of them, by which jobs, and what was held in the last
+    days."""
     node_list = await visit.get(NodeList, "nodes", usage="true")
     running = await visit.get(
         JobList, "jobs", project=visit.project, state=HOLDING, limit=str(_NAMED)
     )
-    names = {job.name: job.display_name or job.job_id for job in running.jobs}
+    week = await usage_of_week(visit, "node")
+    shared = {"names": {job.name: job.display_name or job.job_id for job in running.jobs}}
     parts = {
-        f"node-{place}": Part("_node.html", {"node": node, "names": names, "used": _used(node)})
+        f"node-{place}": Part(
+            "_node.html",
+            {**shared, "node": node, "used": _used(node), "history": history(node, week)},
+        )
         for place, node in enumerate(node_list.nodes)
     }
     return View(
@@ -106,6 +123,45 @@ async def nodes(visit: Visit) -> View:
         lives=True,
         place="nodes",
     )
+
+
+async def usage_of_week(visit: Visit, by: str) -> Week:
+    """Return what was used on each of the last days; () if the visitor may not see usage."""
+    today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
+    begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
+    reports = await asyncio.gather(
+        *(
+            visit.get_if_allowed(
+                UsageReport,
+                "usage",
+                project=visit.project,
+                by=by,
+                since=begin.isoformat(),
+                until=(begin + timedelta(days=1)).isoformat(),
+            )
+            for begin in begins
+        )
+    )
+    return [
+        (f"{begin:%a %d}", report.rows)
+        for begin, report in zip(begins, reports, strict=True)
+        if report is not None
+    ]
+
+
+def history(node: Node, week: Week) -> list[tuple[str, float]]:
+    """Return (date, part of the node that was held on it) of each of the last days, by its accelerators if it
+    has some, else by its processors; [] if nothing was held."""
+    count = sum(device.count for device in node.accelerators or ())
+    most = 24 * (count or node.vcpus or 0)
+    held = [
+        (
+            day,
+            sum(row.gpu_hours if count else row.cpu_hours for row in rows if row.name == node.name),
+        )
+        for day, rows in week
+    ]
+    return [(day, hours / most) for day, hours in held] if most and any(h for _, h in held) else []
 
 
 def _used(node: Node) -> tuple[float, int] | None:

@@ -9,18 +9,17 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.console.pages.capacity import HOLDING, waiting_jobs
+from trainshed.console.pages.capacity import HOLDING, usage_of_week, waiting_jobs
 from trainshed.console.pages.jobs import first_line, row
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit
-from trainshed.wire.trainshed_v1.capacity import NodeList, UsageReport
+from trainshed.wire.trainshed_v1.capacity import NodeList
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
 from trainshed.wire.trainshed_v1.secrets import SecretList
 
 _SHOWN: Final = 8
 _MOST: Final = 500
 """Most jobs that are added up."""
-_DAYS: Final = 7
 
 
 class Cause(Struct, frozen=True):
@@ -101,30 +100,15 @@ def _accelerators(nodes: NodeList) -> Mapping[str, tuple[int, int]]:
 async def _days(visit: Visit) -> list[tuple[str, float, float, float, float]]:
     """Return (date, GPU-hours, CPU-hours, how many of each were at work) of each of the last days, oldest
     first; [] if the visitor may not see usage."""
-    today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
-    begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
-    reports = await asyncio.gather(
-        *(
-            visit.get_if_allowed(
-                UsageReport,
-                "usage",
-                project=visit.project,
-                since=begin.isoformat(),
-                until=(begin + timedelta(days=1)).isoformat(),
-            )
-            for begin in begins
-        )
-    )
     return [
         (
-            f"{begin:%a %d}",
-            sum(entry.gpu_hours for entry in report.rows),
-            sum(entry.cpu_hours for entry in report.rows),
-            sum(entry.gpu_hours * (entry.gpu_share or 0) for entry in report.rows),
-            sum(entry.cpu_hours * (entry.cpu_share or 0) for entry in report.rows),
+            day,
+            sum(entry.gpu_hours for entry in rows),
+            sum(entry.cpu_hours for entry in rows),
+            sum(entry.gpu_hours * (entry.gpu_share or 0) for entry in rows),
+            sum(entry.cpu_hours * (entry.cpu_share or 0) for entry in rows),
         )
-        for begin, report in zip(begins, reports, strict=True)
-        if report is not None
+        for day, rows in await usage_of_week(visit, "user")
     ]
 
 

@@ -4,14 +4,13 @@
 seconds, memory in bytes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.units import Bytes, Nanos
@@ -132,18 +131,17 @@ class ReplicaUsage(Struct, frozen=True):
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
 
 
-def worked(job: Job, held: Sequence[Use], usages: Sequence[ReplicaUsage]) -> tuple[Use, ...]:
-    """Return what an attempt has held in its pools with how much of it was at work."""
-    pools = zip(held, job.spec.pools, strict=True)
-    return tuple(measured(use, pool.position, usages) for use, pool in pools)
-
-
-def measured(use: Use, pool: int, usages: Iterable[ReplicaUsage]) -> Use:
-    """Return what a pool of an attempt has held with how much of it was at work, as far as its replicas left
+def measured(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
+    """Return what an attempt has held with how much of it was at work, as far as its replicas left
     records."""
     seconds = (use.ended - use.began) / 1e9
-    of_pool = [usage for usage in usages if usage.replica.pool == pool]
-    looks = [life.looks[-1] for usage in of_pool for life in usage.lives if life.looks]
+    looks = [
+        life.looks[-1]
+        for usage in usages
+        if usage.replica in use.replicas
+        for life in usage.lives
+        if life.looks
+    ]
     if not looks or seconds <= 0:
         return use
     gpus = [gpu.busy for look in looks for gpu in look.gpus]

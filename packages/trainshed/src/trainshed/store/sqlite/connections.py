@@ -4,9 +4,9 @@ brings a database to the newest schema with the numbered scripts in `migrations/
 A `.sql` file consists of blocks, each under a line `-- name: something`; other comment lines belong to their
 block.
 
-Schema 1 is that of release 0.2.0. A released script is never edited: a change gets a new number, and the
-release before it has left a dump (`tests/contract/store/dumps`). `PRAGMA user_version` holds the number of
-the last script applied, written in the same transaction as the script's own statements.
+Schema 1 is that of release 0.2.0, the first one. A released script is never edited: a change gets a new
+number, and the release before it has left a dump (`tests/contract/store/dumps`). `PRAGMA user_version` holds
+the number of the last script applied, written in the same transaction as the script's own statements.
 """
 
 import contextlib
@@ -183,8 +183,9 @@ def load_statements(file: str) -> Mapping[str, str]:
 
 
 _SCRIPT = re.compile(r"(\d{4})_\w+\.sql")
-MARK: Final = 0x54534844
-"""The `PRAGMA application_id` of every database of the service. Those before release 0.2.0 had none."""
+MARK: Final = 0x54534845
+"""The `PRAGMA application_id` of every database of the service. Those before release 0.2.0 had another or
+none."""
 
 
 def scripts() -> tuple[tuple[int, str], ...]:

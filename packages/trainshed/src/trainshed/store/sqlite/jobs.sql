@@ -85,9 +85,9 @@ DELETE FROM quotas
 WHERE project_id = :project_id AND region = :region AND metric = :metric AND person = :person;
 
 -- name: put_use
-INSERT INTO uses (project_id, person, labels, job, began, ended, machine, accelerator,
+INSERT INTO uses (project_id, person, labels, job, node, began, ended, machine, accelerator,
                   machines, vcpus, memory_bytes, accelerators, busy_cpus, busy_gpus)
-VALUES (:project_id, :person, :labels, :job, :began, :ended, :machine, :accelerator,
+VALUES (:project_id, :person, :labels, :job, :node, :began, :ended, :machine, :accelerator,
         :machines, :vcpus, :memory_bytes, :accelerators, :busy_cpus, :busy_gpus);
 
 -- name: forget_use

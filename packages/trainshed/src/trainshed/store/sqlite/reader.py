@@ -178,7 +178,7 @@ class Reader:
             ).fetchall()
         )
         return tuple(
-            (MachineTime(project_id, person, (), machine, accelerator, *used), number * stretch)
+            (MachineTime(project_id, person, (), "", machine, accelerator, *used), number * stretch)
             for project_id, person, machine, accelerator, number, *used in rows
         )
 

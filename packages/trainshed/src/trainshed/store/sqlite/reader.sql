@@ -72,14 +72,14 @@ FROM (SELECT *, (ended - began) / 3.6e12 AS hours FROM uses WHERE ended > :since
 GROUP BY project_id, person, machine, accelerator, ended / :stretch;
 
 -- name: machine_time
-SELECT project_id, person, labels, machine, accelerator,
+SELECT project_id, person, labels, node, machine, accelerator,
        sum(hours * machines), sum(hours * vcpus), sum(hours * memory_bytes) / 1e9,
        sum(hours * accelerators),
        total(hours * vcpus * (busy_cpus IS NOT NULL)), total(hours * busy_cpus),
        total(hours * accelerators * (busy_gpus IS NOT NULL)), total(hours * busy_gpus)
 FROM (SELECT *, (min(ended, :until) - max(began, :since)) / 3.6e12 AS hours FROM uses
       WHERE ended > :since AND began < :until AND (:project_id IS NULL OR project_id = :project_id))
-GROUP BY project_id, person, labels, machine, accelerator;
+GROUP BY project_id, person, labels, node, machine, accelerator;
 
 -- name: job_of_output
 SELECT job_uid FROM job_outputs WHERE project_id = :project_id AND uri = :uri ORDER BY job_uid DESC LIMIT 1;

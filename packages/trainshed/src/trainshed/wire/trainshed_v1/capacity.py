@@ -125,7 +125,8 @@ class QuotaLimit(Record, frozen=True):
 class UsageRow(Record, frozen=True):
     """What somebody or something has used."""
 
-    #: Of whom or what: an address, a project, a machine type, or the value of a label; "" = it has none.
+    #: Of whom or what: an address, a project, a node, a machine type, or the value of a label; "" = it has
+    #: none.
     name: str = ""
     gpu_hours: float = 0
     cpu_hours: float = 0

@@ -59,6 +59,9 @@ CREATE INDEX works_by_display_name ON works (display_name);
 -- A uid begins with the millisecond in which it was made (41 bits). Only works of another time need an index.
 CREATE INDEX works_of_another_time ON works (created) WHERE abs((uid >> 22) - created / 1000000) > 1000;
 
+-- For the numbers of jobs by state that a list shows.
+CREATE INDEX works_of_clients_by_state ON works (state, project_id) WHERE parent_uid = 0;
+
 -- Labels of works, one by one.
 CREATE TABLE work_labels (
     uid   INTEGER NOT NULL,
@@ -105,13 +108,46 @@ CREATE TABLE drained_nodes (
     reason TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Quotas that an operator set; all others have their default.
+-- Quotas that an operator set; all others have their default. The limits of all persons together have the person ''.
 CREATE TABLE quotas (
     project_id TEXT NOT NULL,
     region     TEXT NOT NULL,
     metric     TEXT NOT NULL,
+    person     TEXT NOT NULL,
     ceiling    REAL NOT NULL,
-    PRIMARY KEY (project_id, region, metric)
+    PRIMARY KEY (project_id, region, metric, person)
+) STRICT, WITHOUT ROWID;
+
+-- Machines that attempts of jobs have held on a node, written as they are given back (`core.usage.Use`). Rows outlive
+-- their jobs. `labels`: a JSON object. `busy_cpus`, `busy_gpus`: how many of its processors and GPUs were at work on
+-- average; NULL = no replica left a record of it.
+CREATE TABLE uses (
+    project_id   TEXT NOT NULL,
+    person       TEXT NOT NULL,
+    labels       TEXT NOT NULL,
+    job          TEXT NOT NULL,
+    node         TEXT NOT NULL,
+    began        INTEGER NOT NULL,
+    ended        INTEGER NOT NULL,
+    machine      TEXT NOT NULL,
+    accelerator  TEXT NOT NULL,
+    machines     INTEGER NOT NULL,
+    vcpus        REAL NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    accelerators INTEGER NOT NULL,
+    busy_cpus    REAL,
+    busy_gpus    REAL
+) STRICT;
+
+CREATE INDEX uses_by_end ON uses (ended);
+
+-- Who has heard of what budget, so that nobody hears twice: (month, what is heard, by whom). The month is that of
+-- the budget, as its first nanosecond.
+CREATE TABLE budget_notices (
+    month   INTEGER NOT NULL,
+    subject TEXT NOT NULL,
+    target  TEXT NOT NULL,
+    PRIMARY KEY (month, subject, target)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE studies (
@@ -181,11 +217,6 @@ CREATE TABLE model_aliases (
     alias      TEXT NOT NULL,
     version    INTEGER NOT NULL,
     PRIMARY KEY (project_id, location, model_id, alias)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE persistent_resources (
-    name   TEXT PRIMARY KEY,
-    record BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Operations run, and come to a result. `study_uid`: of the study that an operation belongs to, 0 = to none.
@@ -349,3 +380,30 @@ CREATE TABLE notifications (
 
 CREATE INDEX notifications_by_due ON notifications (due);
 CREATE INDEX notifications_by_job ON notifications (job_uid);
+
+-- Who is known here: tokens, grants, projects, service accounts and their keys, each as a JSON document
+-- (`access.book`). It is read whole at the start.
+CREATE TABLE access (
+    kind    TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (kind, key)
+) STRICT, WITHOUT ROWID;
+
+-- When a token was last shown (ns), which is written seldom and not awaited.
+CREATE TABLE token_uses (
+    digest TEXT PRIMARY KEY,
+    used   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What people changed, in the transaction of the change. Rows are only added, and removed from the oldest end.
+-- `hash`: SHA-256 of the row before and of this one's other columns. `project_id`: '' = the whole service.
+CREATE TABLE audit (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    project_id TEXT NOT NULL,
+    content    BLOB NOT NULL,
+    hash       BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX audit_of_project ON audit (project_id, seq);
