@@ -15,8 +15,8 @@ _NAME: Final = "trainshed"
 _CONNECTION: Final = ("--url", "--token", "--ca", "--data")
 """Options of every command that asks a service; told once."""
 _WHERE_TAKEN_FROM: Final = ("jobs", "list")
-_COMMAND: Final = re.compile(r"(?<=: )(?:eval |trainshed )[^;]+?(?=\.?(?:;|$))")
-"""A command at the end of a sentence, as help texts show them."""
+_COMMAND: Final = re.compile(r"(?<=: )(?:eval |trainshed )[^;]+?(?=\.?(?:;|$)|[.,] )")
+"""A command behind a colon, as help texts show them."""
 
 
 def page(introduction: str) -> str:
