@@ -72,8 +72,8 @@ def iam(
     role: str,
     remove: bool,
 ) -> None:
-    """Give MEMBER (user:EMAIL or serviceAccount:EMAIL) the role ROLE, such as roles/aiplatform.user, in a
-    project. Who has which: trainshed list grants.
+    """Give MEMBER (user:EMAIL, serviceAccount:EMAIL or group:NAME) the role ROLE, such as
+    roles/aiplatform.user, in a project. Who has which: trainshed list grants.
 
     The same as gcloud projects add-iam-policy-binding, and --remove as remove-iam-policy-binding.
     """
