@@ -1,6 +1,6 @@
-"""Writes docs/failure-table.md, the diagrams of docs/lifecycle.md for the site, and tables within
-others: of frameworks in docs/reduction-server.md, of what programs may do in docs/clients-in-jobs.md, of
-versions in docs/coming-from-vertex.md.
+"""Writes docs/failure-table.md, and tables within other pages: of what programs may do in
+docs/clients-in-jobs.md, of versions in docs/coming-from-vertex.md. Makes the diagrams of docs/lifecycle.md
+for the site.
 
 Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """
