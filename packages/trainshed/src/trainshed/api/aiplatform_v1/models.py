@@ -1,6 +1,6 @@
 """`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, listed, updated,
 copied and deleted (facts/resources#pipelines); evaluations of their versions are
-imported (facts/models#evaluations). `model_exports` has the rest; models are not served for predictions."""
+imported (facts/models#evaluations). Models are not served for predictions."""
 
 import asyncio
 import json
