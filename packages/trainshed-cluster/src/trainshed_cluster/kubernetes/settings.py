@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trainshed.engines.port import RegistryAccess
-from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
+from trainshed.engines.tables import wrong_fields
 from trainshed_cluster.remote.lease import SHORTEST_LEASE
+from trainshed_cluster.remote.options import unknown_accelerators, wrong_machines
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _Namespace = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$")]

@@ -1,16 +1,21 @@
-"""Declares the options of an engine of other machines, and derives them from the service's context;
-checks where agents reach the service."""
+"""Declares the options of an engine of other machines, and derives them from the service's context; checks
+what its configuration says of machines, and where agents reach the service."""
 
 import ipaddress
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from trainshed.core.capacity import MachineWanted, Route
+from trainshed.core.catalog.machines import accelerator_types, machine_types
+from trainshed.core.errors import closest
+from trainshed.core.names import Api
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import RegistryAccess, SecretSource
@@ -164,3 +169,55 @@ def examine_address(engine: str, callers: str, address: str) -> Finding:
         cause = "It is what the setting says, or how this machine's own name is resolved here."
         return bad(about, text, cause=cause, remedy=remedy)
     return good(about, f"{name} ({numbers}), as it is resolved here.")
+
+
+class ForMachines(Protocol):
+    """An entry of an engine's `machines` table, which chooses machines."""
+
+    @property
+    def types(self) -> list[str]: ...
+
+    @property
+    def accelerators(self) -> list[str]: ...
+
+
+def _accelerators() -> set[str]:
+    """Return the public accelerator types of all APIs."""
+    return {name for api in Api for name in accelerator_types(api)}
+
+
+def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
+    """Yield a message for each name that is not a public accelerator type."""
+    known = sorted(_accelerators())
+    for public in names:
+        if public not in known:
+            hint = closest(public.replace("-", "_"), known) or f" There are {', '.join(known)}."
+            yield f"there is no accelerator type {public!r}.{hint}"
+
+
+def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
+    """Return what is wrong with the patterns of an engine's `machines` tables, of which the first match
+    counts. `engine`: its name in the configuration."""
+    wrong: list[str] = []
+    types, devices = machine_types(), _accelerators()
+    left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
+    for number, table in enumerate(tables):
+        at = f"machines[{number}]"
+        unknown = list(unknown_accelerators(table.accelerators))
+        wrong += [f"{at}.accelerators: {line}" for line in unknown]
+        strange = [name for name in table.types if not any(fnmatchcase(t, name) for t in types)]
+        for name in strange:
+            hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
+            wrong.append(f"{at}.types: no machine type is called {name!r}.{hint}")
+        mine = {m for m in left if Route(tuple(table.types), tuple(table.accelerators)).is_for(m)}
+        if not mine and not strange and not unknown:
+            wrong.append(
+                f"{at}: those before it are for all of its machines already; put it before them"
+            )
+        if not table.types and not table.accelerators:
+            wrong.append(
+                f"{at}: it names neither types nor accelerators; what is for all machines is said in "
+                f"[engines.{engine}] itself"
+            )
+        left -= mine
+    return wrong

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
+from trainshed.engines.tables import wrong_fields
 from trainshed_cluster.remote.lease import SHORTEST_LEASE
+from trainshed_cluster.remote.options import unknown_accelerators, wrong_machines
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
