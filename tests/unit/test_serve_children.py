@@ -91,3 +91,24 @@ async def test_a_keeper_that_waits_long_ends_at_once(
         with call(setup):
             await spawning.asked.wait()
         await keeper.close()
+
+
+async def test_a_process_answers_at_a_socket_whose_path_is_long(tmp_path: Path) -> None:
+    """By the name that such a socket has for the kernel nobody reaches it: a busy process was killed."""
+    directory = tmp_path / ("d" * 100)
+    directory.mkdir()
+    setup = setup_in(directory)
+    listeners = Listeners.opened(setup)
+    keeper = BucketKeeper(setup, listeners)
+
+    async def answer() -> None:
+        loop = asyncio.get_running_loop()
+        taken, _ = await loop.sock_accept(listeners.sockets()["gateway"])
+        with taken:
+            await loop.sock_recv(taken, 100)
+            taken.send(b"x")
+
+    answering = asyncio.create_task(answer())
+    assert await keeper._answers("gateway")  # pyright: ignore[reportPrivateUsage]
+    await answering
+    listeners.close()

@@ -14,12 +14,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import begin, keep
+from trainshed.replica.system import unix_sockets
 
 log = logging.getLogger(__name__)
 
@@ -126,12 +127,32 @@ class BucketKeeper:
         looks = 0
         while True:
             await asyncio.sleep(LOOK)
-            waited_at = _waited_at(self._listeners.sockets().values())
+            waited_at = _waited_at(self._listeners.sockets())
             looks = looks + 1 if waited_at else 0
-            if waited_at and looks >= _LOOKS and not await _answers(waited_at[0]):
+            if waited_at and looks >= _LOOKS and not await self._answers(waited_at[0]):
                 log.warning("bucket process: it takes no callers any more, killing it")
                 self._signal(signal.SIGKILL)
                 return
+
+    async def _answers(self, name: str) -> bool:
+        """Whether a new connection to the listener of that name gets any answer in time, even a refusal."""
+        paths = {"gateway": self._setup.gateway, "replicas": self._setup.replicas}
+        try:
+            async with asyncio.timeout(ANSWER):
+                if name in paths:
+                    # The socket itself does not know a path that is too long for the kernel.
+                    with unix_sockets.reachable(paths[name]) as short:
+                        reader, writer = await asyncio.open_unix_connection(short)
+                else:
+                    address = self._listeners.sockets()[name].getsockname()
+                    reader, writer = await asyncio.open_connection(*address[:2])
+                try:
+                    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                    return bool(await reader.read(1))
+                finally:
+                    writer.close()
+        except OSError:  # Includes TimeoutError; the listener's queue may be full.
+            return False
 
     def _kill(self) -> None:
         if self._pid:
@@ -147,32 +168,13 @@ class BucketKeeper:
             log.debug("bucket process: ended already")
 
 
-def _waited_at(listeners: Iterable[socket.socket]) -> list[socket.socket]:
-    """Return the listeners with connections that are not accepted yet."""
-    by_handle = {listener.fileno(): listener for listener in listeners}
+def _waited_at(listeners: Mapping[str, socket.socket]) -> list[str]:
+    """Return the names of the listeners with connections that are not accepted yet."""
     poll = select.poll()
-    for handle in by_handle:
-        poll.register(handle, select.POLLIN)
-    return [by_handle[handle] for handle, _ in poll.poll(0)]
-
-
-async def _answers(listener: socket.socket) -> bool:
-    """Whether a new connection to the listener gets any answer in time, even a refusal."""
-    address = listener.getsockname()
-    if isinstance(address, str):
-        connecting = asyncio.open_unix_connection(address)
-    else:
-        connecting = asyncio.open_connection(*address[:2])
-    try:
-        async with asyncio.timeout(ANSWER):
-            reader, writer = await connecting
-            try:
-                writer.write(b"GET / HTTP/1.0\r\n\r\n")
-                return bool(await reader.read(1))
-            finally:
-                writer.close()
-    except OSError:  # Includes TimeoutError; the listener's queue may be full.
-        return False
+    for listener in listeners.values():
+        poll.register(listener, select.POLLIN)
+    called = {handle for handle, _ in poll.poll(0)}
+    return [name for name, listener in listeners.items() if listener.fileno() in called]
 
 
 def _wait(pid: int) -> int:
