@@ -101,16 +101,18 @@ def test_leftovers_of_killed_builders_go_and_those_of_living_ones_stay(cache: Pa
 
 
 def test_packages_go_by_their_last_use(cache: Path) -> None:
-    for digest, days in (("aa", 40), ("bb", 2)):
-        package = cache / "packages" / digest / "trainer-0.1.tar.gz"
-        package.parent.mkdir(parents=True)
+    """The same content may have been uploaded under two names. Each counts for its own bytes."""
+    for digest, suffix, days in (("aa", "tar.gz", 40), ("aa", "tgz", 40), ("bb", "tgz", 2)):
+        package = cache / "packages" / digest / f"package.{suffix}"
+        package.parent.mkdir(parents=True, exist_ok=True)
         package.write_bytes(b"x")
         _age(package, days)
     half = cache / "packages" / ".0123456789abcdef"
     half.write_bytes(b"x")
     _age(half, 40)
     pieces = _pieces(cache)
-    assert [piece.kind for piece in pieces] == ["package", "half-fetched package"]
+    assert [piece.kind for piece in pieces] == ["package", "package", "half-fetched package"]
+    assert len({piece.bytes for piece in pieces}) == 1
     assert all(piece.remove() for piece in pieces)
     assert [path.name for path in (cache / "packages").iterdir()] == ["bb"]
 

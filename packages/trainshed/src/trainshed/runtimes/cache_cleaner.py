@@ -6,6 +6,7 @@ a live replica runs from is known by the locks that its shim holds (`shelf`).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.prefix import base_of
 from trainshed.runtimes.shelf import Shelf, ShelfEntry
-from trainshed.runtimes.trees import size_of
+from trainshed.runtimes.trees import BLOCK, size_of
 
 ENVIRONMENTS, LAYERS, IMAGES, REDUCTION = "environments", "layers", "images", "reduction"
 """Names of the cache's shelves."""
@@ -113,7 +114,8 @@ class CacheCleaner:
             if stat.st_mtime_ns < self._idle_before:
                 kind = "package" if path.parent != root else "half-fetched package"
                 remove = partial(_unlink, path, root)
-                yield Removal(kind, path.name, size_of(path.parent), stat.st_mtime_ns, remove)
+                size = Bytes(stat.st_blocks * BLOCK)
+                yield Removal(kind, path.name, size, Nanos(stat.st_mtime_ns), remove)
 
 
 def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
@@ -139,5 +141,6 @@ def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Re
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:
-        path.parent.rmdir()
+        with suppress(OSError):  # The same content has another name there as well.
+            path.parent.rmdir()
     return True

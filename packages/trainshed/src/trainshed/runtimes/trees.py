@@ -9,7 +9,7 @@ from pathlib import Path
 
 SMALL = 1 << 20
 """Most bytes of a file that is read whole."""
-_BLOCK = 512
+BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -100,7 +100,7 @@ def size_of(*roots: Path, alone: bool = False) -> int:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            size = status.st_blocks * _BLOCK
+            size = status.st_blocks * BLOCK
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
             elif status.st_nlink > 1:
