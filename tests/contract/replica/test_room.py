@@ -2,6 +2,8 @@
 in silence)."""
 
 import contextlib
+import errno
+import queue
 import socket
 import subprocess
 import sys
@@ -16,10 +18,11 @@ from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from tests.e2e.processes import processor_seconds
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
+from trainshed.replica import zygote as fork_server
 from trainshed.replica.observe import disk as replica_disk
 from trainshed.replica.supervisor import journal
 from trainshed.replica.supervisor.clients import connect
-from trainshed.replica.system import kernel
+from trainshed.replica.system import kernel, unix_sockets
 
 PRINTS_A_MEGABYTE = "for n in range(1000): print(n, 'x' * 1000)"
 SAYS_BYE_WHEN_STOPPED = """
@@ -150,3 +153,32 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
             while served.makefile("rb").read(6) != b"\nhello":
                 served, _ = server.accept()
                 served.settimeout(PATIENCE)
+
+
+def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of memory, or of processes, that passes: without them each start would wait for forks."""
+    forks: queue.Queue[socket.socket | None] = queue.Queue()
+
+    def forked(*_: object, **__: object) -> socket.socket:
+        if not ends:
+            ends.extend(end for _ in range(3) for end in socket.socketpair())
+            forks.put(None)
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        forks.put(ends.pop())
+        return ends.pop()
+
+    ends: list[socket.socket] = []
+    monkeypatch.setattr(fork_server.Zygote, "_forked", forked)
+    requests: list[tuple[protocol.Message, int]] = [
+        ({"pool": 2, "level": protocol.LEVEL_ROOT}, 1),
+        # One that the order needs, and two to wait.
+        ({"slot": "", "plan": {}}, 3),
+    ]
+    service, own = socket.socketpair()
+    with service, Path("/dev/null").open("rb") as handle:
+        threading.Thread(target=fork_server.Zygote(own).serve, daemon=True).start()
+        for request, count in requests:
+            unix_sockets.send(service, protocol.encode(request), handle.fileno())
+            for _ in range(count):
+                if (made := forks.get(timeout=PATIENCE)) is not None:
+                    made.close()

@@ -92,19 +92,14 @@ class Zygote:
                 os.close(handle)
 
     def _fill_pool(self, poll: select.poll) -> None:
-        """Bring the pool to its size, until a request can be read."""
-        while len(self._idle) < self._size:
-            if poll.poll(_QUIET_MS):
-                return
-            self._add_idle()
+        """Bring the pool to its size, until a request can be read. The main process of an idle shim is made
+        as well, so that they need only a plan."""
+        while len(self._idle) < self._size and not poll.poll(_QUIET_MS):
+            try:
+                self._idle.append(self._forked(self._level))
+            except OSError:
+                break  # No memory for processes that only wait; after the next request there may be.
         poll.poll()
-
-    def _add_idle(self) -> None:
-        """Fork an idle shim, whose main process is made as well, so that they need only a plan."""
-        try:
-            self._idle.append(self._forked(self._level))
-        except OSError:
-            self._size = 0  # No memory for processes that only wait.
 
     def _hand_on(self, line: bytes, handle: int) -> None:
         """Pass an order on to an idle shim, or else to one that is forked for it."""
