@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +22,7 @@ from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica import zygote as fork_server
 from trainshed.replica.observe import disk as replica_disk
-from trainshed.replica.supervisor import journal
+from trainshed.replica.supervisor import journal, shells
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import kernel, unix_sockets
 
@@ -182,3 +184,17 @@ def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.Monke
             for _ in range(count):
                 if (made := forks.get(timeout=PATIENCE)) is not None:
                     made.close()
+
+
+def test_a_shell_that_there_is_no_file_handle_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor for want of memory: it ended the replica."""
+    ours, theirs = socket.socketpair()
+    refusal = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(socket, "socketpair", Mock(side_effect=refusal))
+    subject: Any = object.__new__(shells.Shells)
+    subject._connections = {}
+    subject.open({"o": "port", "port": 8080}, theirs)
+    with ours:
+        assert b"Too many open files" in ours.recv(4096)

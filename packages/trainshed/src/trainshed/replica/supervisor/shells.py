@@ -72,12 +72,10 @@ class Shells:
             refuse(connection, TOO_MANY)
             connection.close()
             return
-        ours, theirs = socket.socketpair()
         try:
+            ours, theirs = socket.socketpair()
             child = os.fork()
         except OSError as error:
-            for closed in (ours, theirs):
-                closed.close()
             refuse(connection, NO_PROCESS % error)
             connection.close()
             return
