@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -137,9 +138,14 @@ def test_a_long_segment_is_continued_without_being_read_whole(
 def test_segments_are_named_by_their_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that cannot be opened, for want of a file handle, say, is done without: it ended the replica."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
     log = Segments(str(tmp_path))
-    for number in range(10):
+    refusal = OSError(errno.ENFILE, "Too many open files in system")
+    with monkeypatch.context() as without_handles:
+        without_handles.setattr(log, "_open", Mock(side_effect=refusal))
+        log.write("o", ["x" * 300])
+    for number in range(1, 10):
         log.write("o", [f"line {number} " + "x" * 40])
     log.seal()
     for path in tmp_path.iterdir():

@@ -156,10 +156,8 @@ class Segments:
         if self._size >= SEGMENT_BYTES and self.sync():
             try:
                 fresh = self._open()
-            except OSError as error:
-                if not growing_files.takes_nothing(error):
-                    raise
-                return  # There is no room for another file, so that this one grows on.
+            except OSError:
+                return  # There is no room for another file, or no handle: this one grows on.
             self._file.close()
             self._file = fresh
             self._size = 0
