@@ -67,12 +67,12 @@ class Appender:
 
 
 class DiskRetries:
-    """Repeats writes that a disk did not take, soon at first, then each second, until they succeed. `told`:
-    called with True when something begins to wait, and with False when nothing waits any more."""
+    """Repeats writes that a disk did not take, soon at first, then each second, until they succeed.
+    `changed`: called with True when something begins to wait, and with False when nothing waits any more."""
 
     def __init__(self, events: loop.Loop, changed: "Callable[[bool], None]") -> None:
         self._events = events
-        self._told = changed
+        self._changed = changed
         self._tries: "list[Callable[[], bool]]" = []
         self._pause = _FIRST_PAUSE
         self._is_asked_for = False
@@ -91,7 +91,7 @@ class DiskRetries:
             self._pause = _FIRST_PAUSE
         self._ask()
         if begins:
-            self._told(True)
+            self._changed(True)
 
     def resume(self) -> None:
         """Continue after the loop was cleared."""
@@ -118,4 +118,4 @@ class DiskRetries:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._ask()
         else:
-            self._told(False)
+            self._changed(False)

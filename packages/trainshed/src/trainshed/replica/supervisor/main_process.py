@@ -16,7 +16,7 @@ Main process to shim:
   "user": [user, group] if it is another's inside, else null, "home": of an image's program, else null}
 - of a program that was to begin in a fork `warm PID WHAT`, which is the main process from here on, or
   `cold WHY`
-- in place of the program `failed TEXT`, or `full TEXT` if the disk has no space
+- in place of the program `failed TEXT`
 """
 
 import os
