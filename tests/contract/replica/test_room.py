@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,7 +24,7 @@ from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica import zygote as fork_server
 from trainshed.replica.observe import disk as replica_disk
-from trainshed.replica.supervisor import journal, shells
+from trainshed.replica.supervisor import journal, shells, shim
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import kernel, unix_sockets
 
@@ -198,3 +200,20 @@ def test_a_shell_that_there_is_no_file_handle_for_is_refused(
     subject.open({"o": "port", "port": 8080}, theirs)
     with ours:
         assert b"Too many open files" in ours.recv(4096)
+
+
+def test_what_waited_in_a_pipe_for_a_full_disk_is_read_before_the_pipe_is_given_up() -> None:
+    """The disk may take data again just as the shim looks whether to give the pipes of a dead program up."""
+    subject: Any = object.__new__(shim.Shim)
+    looks: list[Callable[[], None]] = []
+
+    def after(_: float, look: Callable[[], None]) -> None:
+        looks.append(look)
+
+    subject._loop = SimpleNamespace(after=after)
+    drained: list[bool] = []
+    for waits in (True, False, False):
+        subject._transcript = SimpleNamespace(waits=waits)
+        (looks.pop() if looks else subject._drain)()
+        drained.append(subject._is_drained)
+    assert drained == [False, False, True]

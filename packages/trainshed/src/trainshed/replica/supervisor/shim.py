@@ -146,12 +146,14 @@ class Shim:
                 return
             self._loop.turn(None)
 
-    def _drain(self) -> None:
+    def _drain(self, has_waited: bool = False) -> None:
         """Give up the pipes: no process of the replica lives, so that one which is still open is held by a
-        process that escaped. They are kept until the disk takes their data."""
-        self._is_drained = not self._transcript.waits
+        process that escaped. They are kept until the disk takes their data, and for a while after that, since
+        they `has_waited` with the rest of it."""
+        waits = self._transcript.waits
+        self._is_drained = not (waits or has_waited)
         if not self._is_drained:
-            self._loop.after(_DRAIN_SECONDS, self._drain)
+            self._loop.after(_DRAIN_SECONDS, lambda: self._drain(waits))
 
     def _hear_main(self) -> None:
         """Take what the main process says until it is the program, or has ended."""
