@@ -1,6 +1,5 @@
 """A slot's journal: the fence and the attempt records in one file (spec/invariants#shims)."""
 
-import errno
 import os
 import threading
 from pathlib import Path
@@ -21,20 +20,25 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> None:
+def test_records_and_notes_stay_with_their_incarnations(slot: Path) -> None:
+    """spec/reduction#reports: who finds the slot later can tell what was noted."""
     for incarnation in (1, 2):
         claim = journal.claim(incarnation, SHIM)
         claim.describe([])
+        claim.note({"n": 1, "text": f"of {incarnation}"})
+        claim.note({"n": 2, "text": "more"})
         claim.sync()
         claim.finish(journal.lost_record(f"end {incarnation}"))
         claim.release()
     entries = journal.Entries(".")
-    assert entries.latest == 2
-    assert [entries.record(n) for n in (1, 2, 3)] == [
-        journal.lost_record("end 1"),
-        journal.lost_record("end 2"),
-        None,
-    ]
+    assert (entries.latest, entries.shim) == (2, (SHIM.process, SHIM.since))
+    for incarnation in (1, 2):
+        assert entries.record(incarnation) == journal.lost_record(f"end {incarnation}")
+        assert [note["text"] for note in entries.notes(incarnation)] == [
+            f"of {incarnation}",
+            "more",
+        ]
+    assert (entries.record(3), entries.notes(3)) == (None, [])
 
 
 def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
@@ -86,11 +90,6 @@ def test_a_claim_waits_for_a_predecessor_that_ends(slot: Path) -> None:
     ends.join()
 
 
-def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
-    journal.claim(1, SHIM).release()
-    assert journal.Entries(".").shim == (SHIM.process, SHIM.since)
-
-
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
     """spec/invariants#one-incarnation: a shim that wakes up late is refused."""
     assert journal.expel(str(slot), 2, "its node is gone")
@@ -104,31 +103,3 @@ def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: 
     claim.release()
     assert journal.expel(str(slot), 3, "late")
     assert journal.Entries(str(slot)).record(3) == journal.lost_record("by itself")
-
-
-def test_notes_stay_with_their_incarnation(slot: Path) -> None:
-    """spec/reduction#reports: who finds the slot later can tell what was noted; the attempt records are as
-    before."""
-    for incarnation in (1, 2):
-        claim = journal.claim(incarnation, SHIM)
-        claim.note({"n": 1, "text": f"of {incarnation}"})
-        claim.note({"n": 2, "text": "more"})
-        claim.finish(journal.lost_record(f"end {incarnation}"))
-        claim.release()
-    entries = journal.Entries(".")
-    assert [note["text"] for note in entries.notes(1)] == ["of 1", "more"]
-    assert [note["text"] for note in entries.notes(2)] == ["of 2", "more"]
-    assert entries.notes(3) == []
-    assert entries.record(2) == journal.lost_record("end 2")
-
-
-def test_a_claim_whose_sync_fails_is_none(slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(handle: int) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(os, "fsync", broken)
-    claim = journal.claim(1, SHIM)
-    claim.describe([])
-    with pytest.raises(OSError, match="broken"):
-        claim.sync()
-    claim.release()
