@@ -47,39 +47,24 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     assert cgroups.process_share(str(inner), str(kernel)) == 500
 
 
-def test_a_long_line_and_the_next_that_comes_with_its_last_piece_have_their_own_handles() -> None:
-    """As orders of programs with long arguments."""
+def test_lines_that_come_at_once_have_their_own_handles() -> None:
+    """Long ones, too, as orders of programs with long arguments: the next comes with their last piece."""
     ours, theirs = socket.socketpair()
-    for size in (30_000, 40_000, 60_000, 100_000):
-        lines = [b"x" * size, b"claimed"]
-        for line in lines:
-            unix_sockets.send(ours, line + b"\n", ours.fileno())
+    for size in (1, 30_000, 40_000, 60_000, 100_000):
+        lines, sent = [b"x" * size, b"claimed"], os.pipe()
+        for line, handle in zip(lines, sent, strict=True):
+            unix_sockets.send(ours, line + b"\n", handle)
         receiver = unix_sockets.Receiver(theirs)
         received = receiver.receive()
         while len(received) < 2:
             received += receiver.receive()
         assert [text for text, _ in received] == lines
-        for _, handle in received:
+        (_, read), (_, write) = received
+        os.write(write, b"!")
+        assert os.read(read, 10) == b"!"
+        for handle in (*sent, read, write):
             os.close(handle)
     ours.shutdown(socket.SHUT_WR)
     assert unix_sockets.Receiver(theirs).receive() == []
-    ours.close()
-    theirs.close()
-
-
-def test_two_lines_that_come_at_once_have_their_own_handles() -> None:
-    ours, theirs = socket.socketpair()
-    read, write = os.pipe()
-    unix_sockets.send(ours, b"one\n", read)
-    unix_sockets.send(ours, b"two\n", write)
-    receiver = unix_sockets.Receiver(theirs)
-    received = receiver.receive()
-    while len(received) < 2:
-        received += receiver.receive()
-    assert [text for text, _ in received] == [b"one", b"two"]
-    os.write(received[1][1], b"!")
-    assert os.read(received[0][1], 10) == b"!"
-    for handle in (read, write, *(handle for _, handle in received)):
-        os.close(handle)
     ours.close()
     theirs.close()
