@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from trainshed.buckets import listing
 from trainshed.buckets.content import Checksums
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.disk.records import direct_record
 from trainshed.buckets.errors import (
     BucketsError,
     Conflict,
@@ -30,8 +32,9 @@ from trainshed.buckets.errors import (
     NotModified,
     PreconditionFailed,
 )
-from trainshed.buckets.port import Conditions, Draft, ObjectRef, Query
+from trainshed.buckets.port import Conditions, Draft, FileIdentity, ObjectRef, Query
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
+from trainshed.buckets.rest.views import object_view
 
 ABSENT = Conditions(generation_match=0)
 
@@ -371,6 +374,29 @@ def test_a_file_that_can_be_no_object_leaves_the_bucket_listable(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"y")
     assert [name for name, _ in store.list(BUCKET, Query()).objects] == ["good"]
+
+
+@pytest.mark.parametrize("forged", [
+    {"fields": {"mediaLink": "http://elsewhere.example/"}}, {"md5": "x\r\nset-cookie: y"},
+    {"created_ns": 10**30}, {"generation": -1}, {"holds": ["kind"]}, {"deleted_ns": 1},
+], ids=str)  # fmt: skip
+def test_a_program_writes_nothing_into_a_record_that_clients_would_trust(
+    tmp_path: Path, forged: dict[str, object]
+) -> None:
+    """Whoever may write to a file may write to its attributes; clients send tokens to a `mediaLink`."""
+    store = ObjectStore(tmp_path / "store")
+    store.catalog.create(BUCKET)
+    record = put(store, "x")
+    (attribute,) = os.listxattr(visible(store, "x")) or pytest.skip("files have no attributes")
+    written = json.loads(os.getxattr(visible(store, "x"), attribute))
+    os.setxattr(visible(store, "x"), attribute, json.dumps({**written, **forged}).encode())
+    assert store.list(BUCKET, Query()).objects == [("x", record)]
+
+
+def test_a_file_of_any_time_is_shown() -> None:
+    for moment in (-(10**30), 10**30):
+        view = object_view("", BUCKET, "x", direct_record(FileIdentity(1, 1, moment)))
+        assert view["updated"] in ("1970-01-01T00:00:00.000Z", "2262-04-11T23:47:16.854Z")
 
 
 @ordinary

@@ -9,9 +9,9 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Final, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from trainshed.buckets.content import UNKNOWN, Checksums, Staged
 from trainshed.buckets.errors import InvalidRequest, NotModified, condition_failed
@@ -98,29 +98,43 @@ class FileIdentity(Struct, frozen=True):
         return FileIdentity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
+EDITABLE: Final = (
+    *("contentType", "contentEncoding", "contentDisposition", "contentLanguage"),
+    *("cacheControl", "storageClass", "customTime"),
+)
+"""The text properties of an object that a client may set."""
+LAST_NS: Final = 2**63 - 1
+"""The last moment (ns since the epoch) that an object can have been written at, in the year 2262."""
+# Checked where a record is decoded: a program may write one to the attributes of its file.
+_Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
+_Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
+_Property = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(EDITABLE)})\Z")]
+_Hold = Annotated[str, Meta(pattern=r"\A(?:temporary|eventBased)Hold\Z")]
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
     """Everything that is known about one generation of an object besides its bytes."""
 
     file: FileIdentity
-    generation: int
-    metageneration: int
+    generation: _Number
+    metageneration: _Number
     #: When it was created (ns since the epoch); `updated_ns` likewise.
-    created_ns: int
-    updated_ns: int
+    created_ns: _Number
+    updated_ns: _Number
     #: Base64; `crc32c` likewise; "" while unknown.
-    md5: str = ""
-    crc32c: str = ""
+    md5: _Base64 = ""
+    crc32c: _Base64 = ""
     #: The editable properties under their public names (contentType, cacheControl, ...).
-    fields: dict[str, str] = field(default_factory=dict[str, str])
+    fields: dict[_Property, str] = field(default_factory=dict[str, str])
     #: The client's custom metadata.
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: The number of components of a composed object; 0 = it is not one.
-    components: int = 0
+    components: _Number = 0
     #: The holds that it is under: names of the API's properties.
-    holds: tuple[str, ...] = ()
+    holds: tuple[_Hold, ...] = ()
     #: When it became noncurrent (ns since the epoch); 0 = it is live.
-    deleted_ns: int = 0
+    deleted_ns: _Number = 0
 
     @property
     def size(self) -> int:

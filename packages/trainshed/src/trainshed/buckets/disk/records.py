@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from trainshed.buckets.content import digest_file
-from trainshed.buckets.port import FileIdentity, ObjectRecord
+from trainshed.buckets.port import LAST_NS, FileIdentity, ObjectRecord
 from trainshed.replica.system import durable
 
 _ATTRIBUTE = "user.trainshed.object"
@@ -46,12 +46,13 @@ def direct_record(identity: FileIdentity) -> ObjectRecord:
     """
     seed = f"{identity.inode}:{identity.size}:{identity.mtime_ns}".encode()
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
+    written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may give its file any time.
     return ObjectRecord(
         file=identity,
         generation=_DIRECT_GENERATION_BASE + number % _DIRECT_GENERATIONS,
         metageneration=1,
-        created_ns=identity.mtime_ns,
-        updated_ns=identity.mtime_ns,
+        created_ns=written,
+        updated_ns=written,
         fields={"contentType": "application/octet-stream"},
     )
 
@@ -71,7 +72,7 @@ class RecordStore:
         """Returns the record of an open file, or the one derived from its identity if none is valid."""
         identity = FileIdentity.of(stat)
         attached = self._from_attribute(fd)
-        if attached is not None and attached.file == identity:
+        if attached is not None and attached.file == identity and not attached.deleted_ns:
             return attached
         beside = self._from_sidecar(identity)
         return beside or self._from_table(fd, identity, key) or direct_record(identity)
@@ -166,7 +167,7 @@ class RecordStore:
 
 
 def _decode(encoded: bytes) -> ObjectRecord | None:
-    # A job may scribble on the attribute of its own file: what does not decode is not a record.
+    # A job may scribble on the attribute of its own file: what the service cannot have written is no record.
     try:
         return msgspec.json.decode(encoded, type=ObjectRecord)
     except msgspec.MsgspecError:

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from trainshed.buckets.errors import InvalidRequest, NotSupported, no_such_object, require_object
 from trainshed.buckets.port import (
+    EDITABLE,
     MAX_RESULTS,
     Conditions,
     Draft,
@@ -19,13 +20,7 @@ from trainshed.buckets.port import (
 )
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
-from trainshed.buckets.rest.views import (
-    EDITABLE,
-    custom_metadata,
-    editable_fields,
-    etag_of,
-    object_view,
-)
+from trainshed.buckets.rest.views import custom_metadata, editable_fields, etag_of, object_view
 from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.buckets.transfers import compose, copy, move
 from trainshed.httpd.messages import Response

@@ -10,18 +10,13 @@ from urllib.parse import quote
 
 from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotSupported, require_object
-from trainshed.buckets.port import ObjectRecord
+from trainshed.buckets.port import EDITABLE, ObjectRecord
 from trainshed.buckets.settings import known_class, shown
 from trainshed.core.names import project_number
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """What no document of XML 1.0 may hold, not even as a reference."""
 _CLASS, _TIME = "storageClass", "customTime"
-EDITABLE = (
-    *("contentType", "contentEncoding", "contentDisposition", "contentLanguage"),
-    *("cacheControl", _CLASS, _TIME),
-)
-"""The text properties of an object that a client may set."""
 _MOST_BYTES = 8 << 10
 """Of an object's properties, and of its own metadata: a page of a list has those of a thousand objects."""
 
