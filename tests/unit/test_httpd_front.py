@@ -6,7 +6,15 @@ import re
 
 import pytest
 
-from trainshed.httpd.messages import BodyNotRead, BodyTooLarge, Message, Receive, Request, Scope
+from trainshed.httpd.messages import (
+    BodyNotRead,
+    BodyTooLarge,
+    Disconnected,
+    Message,
+    Receive,
+    Request,
+    Scope,
+)
 
 
 def scope(path: str = "/", query: str = "", **headers: str) -> Scope:
@@ -44,6 +52,13 @@ async def test_a_body_over_its_limit_is_refused(length: str, bodies: list[bytes]
     headers = {"content_length": length} if length else dict[str, str]()
     with pytest.raises(BodyTooLarge, match="exceeds the limit: 5 bytes"):
         await Request(scope(**headers), pieces(*bodies)).body(5)
+
+
+@pytest.mark.parametrize("bodies", [(), (b"{}",)])
+async def test_a_body_that_breaks_off_is_none(bodies: tuple[bytes, ...]) -> None:
+    """As an empty one it would ask for something else: to take every role away, say."""
+    with pytest.raises(Disconnected):
+        await Request(scope(), pieces(*bodies, gone=True)).body(99)
 
 
 async def test_a_body_that_was_packed_by_gzip_is_unpacked() -> None:

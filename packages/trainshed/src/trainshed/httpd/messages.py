@@ -118,24 +118,22 @@ class Request:
 
     async def body(self, most: int) -> bytes:
         """Returns the whole body as it was sent. Raises BodyTooLarge if it has more than `most` bytes;
-        nothing is read if its Content-Length says so."""
+        nothing is read if its Content-Length says so. Raises Disconnected if the client goes away before its
+        end."""
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > most):
             if "expect" not in self.headers:
                 await self._drain()
             raise BodyTooLarge(most)
-        message = await self._receive()
-        body: bytes = message.get("body", b"")
-        parts, size = [body], len(body)
-        while message.get("more_body") and size <= most:
-            message = await self._receive()
-            part: bytes = message.get("body", b"")
+        parts: list[bytes] = []
+        size = 0
+        async for part in self.blocks():
             parts.append(part)
             size += len(part)
-        if size > most:
-            parts.clear()
-            await self._drain()
-            raise BodyTooLarge(most)
+            if size > most:
+                parts.clear()
+                await self._drain()
+                raise BodyTooLarge(most)
         return b"".join(parts)
 
     async def decoded_body(self, most: int) -> bytes:
