@@ -190,6 +190,14 @@ def test_half_a_request_whose_caller_has_left_ends_at_once(served: Served) -> No
             assert told(connection) == b""
 
 
+def test_no_web_socket_begins_while_a_request_waits_for_its_answer(served: Served) -> None:
+    """Its messages would mix with the answer, and nobody would tell the application that its caller left."""
+    wish = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    with served.connected() as connection:
+        connection.sendall(asked("/0.1") + wish)
+        assert re.findall(rb"HTTP/1.1 \d+", told(connection)) == [b"HTTP/1.1 200", b"HTTP/1.1 400"]
+
+
 UPGRADING = (
     b"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
     b"http2-settings: AAEAAEAAAAIAAAAB\r\n"

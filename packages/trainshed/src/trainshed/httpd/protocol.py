@@ -157,7 +157,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._should_upgrade():
-                self.handle_websocket_upgrade()
+                if self.cycle and not self.cycle.response_complete:
+                    self.refuse(
+                        400, "A WebSocket begins when what was asked before it is answered."
+                    )
+                else:
+                    self.handle_websocket_upgrade()
                 return
             framing = self._framing()
             if framing:
