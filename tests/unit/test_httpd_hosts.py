@@ -64,6 +64,7 @@ def test_other_names_are_not(host: str) -> None:
         ("http://127.0.0.1:8081", "127.0.0.1:8080", False),
         ("http://evil.example", "127.0.0.1:8080", False),
         ("http://127.0.0.1:8080@evil.example", "127.0.0.1:8080", False),
+        ("http://[", "127.0.0.1:8080", False),
         ("null", "127.0.0.1:8080", False),
         ("", "", False),
     ],

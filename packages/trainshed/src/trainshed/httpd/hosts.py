@@ -9,7 +9,6 @@ has one. What comes by a Unix socket does not come from a browser.
 import ipaddress
 import re
 from functools import lru_cache
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -52,10 +51,9 @@ class Hosts(Struct, frozen=True):
 
     def lets(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may change something at the host that it called."""
-        page = urlsplit(origin)
-        if page.netloc and _bare(page.netloc) == _bare(host):
-            return True
-        return origin.lower().rstrip("/") in self.origins
+        page = origin.partition("://")[2]
+        is_its_own = page != "" and _bare(page) == _bare(host)
+        return is_its_own or origin.lower().rstrip("/") in self.origins
 
     def fault(self, scope: Scope) -> Fault | None:
         """Returns what is wrong with the host or origin of a request or WebSocket; None if nothing is."""
