@@ -99,6 +99,7 @@ def test_any_value_can_be_quoted(value: str) -> None:
         ("1970-01-02", 86_400),
         ("1970-01-01T00:00:01", 1),
         ("1969-12-31T23:59:59.25Z", -0.75),
+        ("0001-01-01T00:00:00+01:00", -62_135_600_400),
     ],
 )
 def test_moments(text: str, seconds: float) -> None:

@@ -198,7 +198,7 @@ def moment(text: str) -> int:
         parsed = datetime.fromisoformat(iso)
     except ValueError as error:
         raise FilterError(f"{text!r} is not a time: {error}") from None
-    whole = parsed.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    whole = parsed - datetime(1970, 1, 1, tzinfo=UTC)
     seconds = whole.days * 86_400 + whole.seconds
     return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
 
