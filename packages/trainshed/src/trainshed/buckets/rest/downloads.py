@@ -158,13 +158,18 @@ async def _content(call: Call, opened: Opened, start: int, end: int) -> AsyncIte
 
 
 async def _unpacked(call: Call, opened: Opened) -> AsyncIterator[bytes]:
+    """Yield unpacked content, also if it is several packed ones, one behind another."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     async for block in _content(call, opened, 0, opened.record.size):
         # Bounded steps: a small file can unpack to gigabytes.
         pending = block
         while pending:
+            if unpacker.eof:
+                if not pending.startswith(b"\x1f"):
+                    return  # Padding, which gzip ignores, too.
+                unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
             content = await call.run(unpacker.decompress, pending, BLOCK)
-            pending = unpacker.unconsumed_tail
+            pending = unpacker.unused_data or unpacker.unconsumed_tail
             if content:
                 yield content
     rest = unpacker.flush()
