@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -349,6 +350,16 @@ def test_copies(ask: Ask) -> None:
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/d?ifSourceGenerationMatch=1").status == 412
     assert ask("POST", ITEM + "x/moveTo/o/m").json["name"] == "m"
     assert ask("GET", ITEM + "x").status == 404
+
+
+def test_a_copy_for_which_there_is_no_room_leaves_its_source_closed(
+    ask: Ask, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(ask, "x", b"1")
+    monkeypatch.setattr(store, "stage", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    before = list(Path("/proc/self/fd").iterdir())
+    assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c").status == 503
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
 
 
 def test_buckets_over_the_api(ask: Ask) -> None:

@@ -5,6 +5,7 @@ noticed by its changed identity, and the transfer fails rather than mixes conten
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from msgspec.structs import replace
 
@@ -39,11 +40,8 @@ def compose(
     staged = store.stage()
     try:
         for source in sources:
-            opened = _open_source(store, source)
-            try:
+            with closing(_open_source(store, source)) as opened:
                 opened.copy_into(staged, None)
-            finally:
-                opened.close()
             components += max(1, opened.record.components)
         return store.at(target.bucket).commit(target, staged, draft, components=components)
     finally:
@@ -57,18 +55,16 @@ def copy(
     redraft: Callable[[ObjectRecord], Draft],
 ) -> ObjectRecord:
     """Copy an object; `redraft` makes the copy's properties from the source's."""
-    opened = _open_source(store, source)
-    staged = store.stage()
-    try:
-        record = opened.record
-        known = Checksums(record.md5, record.crc32c) if record.crc32c else None
-        opened.copy_into(staged, known)
-        return store.at(target.bucket).commit(
-            target, staged, redraft(record), components=record.components
-        )
-    finally:
-        staged.discard()
-        opened.close()
+    with closing(_open_source(store, source)) as opened:
+        record, staged = opened.record, store.stage()
+        try:
+            known = Checksums(record.md5, record.crc32c) if record.crc32c else None
+            opened.copy_into(staged, known)
+            return store.at(target.bucket).commit(
+                target, staged, redraft(record), components=record.components
+            )
+        finally:
+            staged.discard()
 
 
 def move(
