@@ -362,6 +362,13 @@ def test_a_copy_for_which_there_is_no_room_leaves_its_source_closed(
     assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
 
 
+def test_a_bucket_that_is_deleted_while_they_are_listed_is_left_out(
+    ask: Ask, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.catalog, "names", lambda _: ["bucket", "deleted"])
+    assert [item["name"] for item in ask("GET", "/storage/v1/b").json["items"]] == ["bucket"]
+
+
 def test_buckets_over_the_api(ask: Ask) -> None:
     made = ask("POST", "/storage/v1/b?project=p", {"name": "second", "location": "eu"})
     assert (made.json["location"], made.json["locationType"]) == ("EU", "multi-region")

@@ -1,9 +1,11 @@
 """The methods of the storage API on buckets: each takes a request and returns a resource."""
 
-import asyncio
 import base64
 import binascii
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from msgspec import Struct
 from trainshed.buckets.admission import admit_name, admit_policy, admit_project, held, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
-from trainshed.buckets.errors import InvalidRequest, NotSupported
+from trainshed.buckets.errors import InvalidRequest, NotFound, NotSupported
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
 from trainshed.httpd.messages import Response
@@ -117,34 +119,28 @@ async def _list(call: Call) -> Response:
         raise InvalidRequest(f"Invalid page token '{token}'. List again without it.") from error
     admit_project(call.caller, "storage.buckets.list", call.project)
     everything = call.caller.may_do_everything and not call.query.get("project")
-    names = await call.run(
-        _names,
-        call.store.catalog,
-        None if everything else call.project,
-        call.query.get("prefix", ""),
-    )
-    names = [name for name in names if name > after]
-    records: list[BucketRecord] = await asyncio.gather(
-        *(call.run(call.store.catalog.get, name) for name in names[:limit])
-    )
+    project = None if everything else call.project
+    buckets = _buckets(call.store.catalog, project, call.query.get("prefix", ""), after)
+    records = await call.run(list, islice(buckets, limit + 1))
     answer: dict[str, Any] = {"kind": "storage#buckets"}
     if records:
-        answer["items"] = [_view(call, record) for record in records]
-    if len(names) > limit:
-        last = names[limit - 1].encode()
+        answer["items"] = [_view(call, record) for record in records[:limit]]
+    if len(records) > limit:
+        last = records[limit - 1].name.encode()
         answer["nextPageToken"] = base64.urlsafe_b64encode(last).decode()
     return json_answer(answer)
 
 
-def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str]:
-    """Returns the buckets of a project and the shared ones, by name; those of all projects if it is None."""
-    names = catalog.names(prefix)
-    if project is None:
-        return names
-    held = ((name, catalog.holding(name)) for name in names)
-    return [
-        name for name, holding in held if holding and (holding.shared or holding.project == project)
-    ]
+def _buckets(
+    catalog: BucketCatalog, project: str | None, prefix: str, after: str
+) -> Iterator[BucketRecord]:
+    """Yields the buckets of a project and the shared ones, by name, behind the name `after`; those of all
+    projects if it is None."""
+    for name in catalog.names(prefix):
+        holding = catalog.holding(name) if name > after else None
+        if holding and (project is None or holding.shared or holding.project == project):
+            with suppress(NotFound):  # It may be deleted at any moment.
+                yield catalog.get(name)
 
 
 def _held(call: Call) -> list[str]:
