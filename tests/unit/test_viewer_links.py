@@ -41,7 +41,7 @@ def test_a_link_opens_its_own_view_by_its_own_key() -> None:
     assert not links().read(view_link("8"), key)
     assert not links().read(view_link("7-8"), key)
     assert not links(key=b"another").read(view_link("7"), key)
-    assert not links().read(view_link("7"), "\udcff")
+    assert not links().read(view_link("7"), "\ud800.\udcff")
 
 
 def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:

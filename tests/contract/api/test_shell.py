@@ -191,13 +191,19 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     async with shell(house, used) as socket:
         await socket.next()
     house.clock += TICKET_LIFETIME
-    for token in (used, late, "guessed", ""):
+    for token in (used, late, "guessed", "", "\ud800"):
         async with house.connected() as socket:
             socket.say(token=token)
             assert "ticket" in (await socket.next())["error"]
             assert await socket.next() is None
             assert socket.close_code == 1008
     assert len(house.shells.opened) == 1
+
+
+async def test_what_is_no_order_is_refused_in_words(house: Shelled) -> None:
+    async with house.connected() as socket:
+        socket.sent.put_nowait({"type": "websocket.receive", "text": "[" * 20_000})
+        assert "too deep" in (await socket.next())["error"]
 
 
 async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:

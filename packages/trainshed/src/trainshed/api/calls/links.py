@@ -85,7 +85,7 @@ class Links:
     def read(self, what: str, issued: str) -> Shown | None:
         """Return what they had shown for whom it was issued; None if it was not, or for something else."""
         holder, _, signature = issued.partition(".")
-        sent = signature.encode("utf-8", "surrogateescape")
+        sent = signature.encode("utf-8", "surrogatepass")
         if not hmac.compare_digest(self._sign(what, holder).encode(), sent):
             return None
         padding = "=" * (-len(holder) % 4)
@@ -161,7 +161,7 @@ class Links:
         return base64.b32encode(digest[:_WORD]).decode().lower()
 
     def _sign(self, what: str, holder: str) -> str:
-        text = f"{what} {holder}".encode("utf-8", "surrogateescape")
+        text = f"{what} {holder}".encode("utf-8", "surrogatepass")
         return _text(hmac.digest(self._key, text, hashlib.sha256))
 
 
@@ -244,4 +244,4 @@ class Tickets:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -214,12 +214,12 @@ class ShellSurface:
                 task.cancel()
 
     def _order(self, text: str) -> tuple[Ticket, TerminalRequest]:
-        """Return the ticket and the terminal that the first message asks for. Raises PermissionDenied,
-        FailedPrecondition."""
+        """Return the ticket and the terminal that the first message asks for. Raises WireError,
+        PermissionDenied, FailedPrecondition."""
+        order = decode_text(text.encode())
         try:
-            order: dict[str, Any] = json.loads(text)
             token = str(order["token"])
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, TypeError):
             raise FailedPrecondition("The first message must be JSON with a token.") from None
         shells_of(self._services)
         ticket = self._services.tickets.redeem(token)
