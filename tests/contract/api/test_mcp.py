@@ -168,6 +168,7 @@ async def test_an_agent_has_the_rights_of_its_token_and_is_in_the_audit(house: H
         (b"\xff\xfe", -32700),
         (b"[" * 100_000, -32700),
         (b'{"a":' * 100_000, -32700),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', -32700),
         (b"[]", -32600),
         (b'"text"', -32600),
         (b'{"jsonrpc": "1.0", "id": 1, "method": "tools/list"}', -32600),

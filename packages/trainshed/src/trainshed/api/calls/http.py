@@ -61,7 +61,7 @@ def no_such_method(request: Request, where: str = "") -> Refusal:
     return Refusal(StatusCode.NOT_FOUND, text)
 
 
-def _decoded(text: bytes) -> Any:
+def decode_body(text: bytes) -> Any:
     """Return the JSON of a body, each string of which can be stored and answered. Raises WireError."""
     value = decode_text(text)
     if b"\\ud" in text.lower():
@@ -77,7 +77,7 @@ async def sent_object(request: Request, most: int) -> dict[str, Any]:
     """Return the JSON object of a request of at most so many bytes; {} for an empty body. Raises WireError,
     BodyTooLarge, BodyNotRead."""
     text = await request.decoded_body(most)
-    value = await read_aside(len(text), lambda: _decoded(text))
+    value = await read_aside(len(text), lambda: decode_body(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))
