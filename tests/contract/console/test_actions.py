@@ -103,7 +103,8 @@ async def test_a_drill_is_ordered(
 
 async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Browser) -> None:
     path = f"/jobs/{await submit(house)}/drills"
-    for elsewhere in ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)"):
+    evil = ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)", "http://[")
+    for elsewhere in evil:
         answer = await browser.post(path, ("referer", elsewhere), kind="nonsense")
         assert answer.status == 400
         assert "evil" not in answer.body.decode()

@@ -433,7 +433,11 @@ class ConsoleApplication:
         """Whether a page of this address belongs to this console. Where TLS is used, a page over plain HTTP
         does not: somebody on the network may have written it. A page over https does even if the service
         uses no TLS, because a proxy may."""
-        theirs, ours = urlsplit(address), urlsplit(self._facts.address)
+        ours = urlsplit(self._facts.address)
+        try:
+            theirs = urlsplit(address)
+        except ValueError:
+            return False
         host, own = call.headers.get("host", "").lower(), ours.netloc.lower()
         spoken = ours.scheme if host == own else call.scope.get("scheme", "http")
         known = ((ours.scheme, own), (spoken, host), ("https", host))
