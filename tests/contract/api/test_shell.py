@@ -4,6 +4,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -24,6 +25,7 @@ from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Ticket
 from trainshed.api.resources.jobs import OPEN
 from trainshed.api.shell import surface
+from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid, Trial, TrialState
@@ -147,6 +149,17 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
         f"{opened} the page page of workerpool0-0.",
         f"{opened} port 6006 of workerpool0-0.",
     ]
+
+
+async def test_a_port_of_whose_use_nobody_can_be_told_is_closed(
+    house: Shelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running(house)
+    monkeypatch.setattr(surface, "tell_of_port", AsyncMock(side_effect=Unavailable("disk full")))
+    ticket = (await house.call("POST", f"{JOB}:shell", {"port": "6006"})).json
+    async with shell(house, ticket["token"]) as socket:
+        assert await socket.next() == {"error": "disk full"}
+    assert house.shells.terminals[-1].closed
 
 
 async def test_a_stolen_cookie_opens_its_page_alone_until_a_day_or_the_right_ends(

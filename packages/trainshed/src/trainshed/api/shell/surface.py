@@ -193,14 +193,17 @@ class ShellSurface:
         """Carry a connection to a port. Only the first of somebody to a port is told in the timeline. Raises
         as `open_port`."""
         terminal = await open_port(self._services, ticket)
-        use = (ticket.job_uid, ticket.replica, ticket.port, ticket.who)
-        if use not in self._noted:
-            while len(self._noted) >= _MOST_NOTED:
-                del self._noted[next(iter(self._noted))]
-            self._noted[use] = None
-            await tell_of_port(self._services, ticket)
-        await say(send, {"title": ticket.name})
-        await bridge(receive, send, terminal, 0.0, self._end(ticket))
+        try:
+            use = (ticket.job_uid, ticket.replica, ticket.port, ticket.who)
+            if use not in self._noted:
+                await tell_of_port(self._services, ticket)
+                while len(self._noted) >= _MOST_NOTED:
+                    del self._noted[next(iter(self._noted))]
+                self._noted[use] = None
+            await say(send, {"title": ticket.name})
+            await bridge(receive, send, terminal, 0.0, self._end(ticket))
+        finally:
+            terminal.close()
 
     async def _end(self, ticket: Ticket) -> str:
         """Return why a shell ends that nobody has left, when it does."""
