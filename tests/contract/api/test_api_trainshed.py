@@ -111,7 +111,8 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
     (by_name,) = (await house.result("GET", f"{path}&displayName=job"))["jobs"]
     assert by_name["jobId"] == "1000"
     assert (await house.result("GET", f"{path}&displayName=jo"))["jobs"] == []
-    for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-"):
+    many = "?project=p1" + "&label=a" * 9
+    for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-", many):
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
 
 

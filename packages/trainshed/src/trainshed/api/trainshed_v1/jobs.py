@@ -62,8 +62,8 @@ _READING: Final = 0.2
 """Seconds after which a list reads no further logs for trends; the next list goes on."""
 _SEARCHING: Final = 0.5
 """Seconds for which jobs are looked at for their metrics; then a short page tells where to go on."""
-_MOST_LABELS: Final = 8
-_MOST_BOUNDS: Final = 8
+_MOST_TIMES: Final = 8
+"""How often a parameter may be repeated."""
 
 
 async def status(call: JsonCall) -> records.Status:
@@ -141,7 +141,7 @@ async def list_(call: JsonCall) -> records.JobList:
     pipeline made: the jobs of its trials, or its job.
     """
     since = call.moment("since")
-    labels = [key.partition("=") for key in call.query.get("label", ())][:_MOST_LABELS]
+    labels = [key.partition("=") for key in _few(call, "label")]
     machine = call.parameter("machine").lower()
     states = frozenset(map(_state, call.texts("state")))
     words = call.parameter("search").lower().split()
@@ -208,10 +208,17 @@ async def list_(call: JsonCall) -> records.JobList:
     return records.JobList(jobs=tuple(shown), next_page_token=page.next_token, counts=counts)
 
 
+def _few(call: JsonCall, name: str) -> Sequence[str]:
+    """Return the values of a parameter that may be repeated. Raises InvalidRequest."""
+    values = call.query.get(name, ())
+    if len(values) > _MOST_TIMES:
+        raise InvalidRequest((Violation(name, f"It may be given {_MOST_TIMES} times at most."),))
+    return values
+
+
 def _bounds(call: JsonCall) -> tuple[Bound, ...]:
-    texts = call.query.get("metric", ())[:_MOST_BOUNDS]
     try:
-        return tuple([read_bound(text) for text in texts if text])
+        return tuple([read_bound(text) for text in _few(call, "metric") if text])
     except ValueError as wrong:
         raise InvalidRequest((Violation("metric", str(wrong)),)) from None
 
