@@ -258,6 +258,14 @@ def house_content(house: House, seq: int) -> bytes:
         return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
 
 
+async def test_a_number_does_not_tell_the_id_of_another_project(house: Shelled) -> None:
+    await house.call("POST", "/v3/projects", {"project_id": "vision"})
+    bo = (await token_of(house, "bo@corp.example", project="p2"))["token"]
+    path = f"{OURS}/quotas?project={project_number('vision')}"
+    refused = await house.call("GET", path, token=bo)
+    assert (refused.status, "vision" in refused.error["message"]) == (403, False)
+
+
 async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
     """What is refused by the store is not told as done."""
     body = {"project_id": "vision"}

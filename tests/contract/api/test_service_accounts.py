@@ -27,7 +27,7 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, project_number
 from trainshed.httpd.hosts import Hosts
 from trainshed.serve.bucket_adapters import BucketAdapter
 
@@ -98,7 +98,10 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_in_the_audit(hou
     assert file["private_key"] not in json.dumps(audit)
     [account] = (await house.result("GET", ACCOUNTS))["accounts"]
     assert account["displayName"] == "Trainer"
-    assert await house.result("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}") == account
+    await house.call("POST", "/v1/projects", {"projectId": "p1"})  # Else its number is not known.
+    for project in ("-", project_number("p1")):
+        path = f"/v1/projects/{project}/serviceAccounts/{EMAIL}"
+        assert await house.result("GET", path) == account
     [key] = (await house.result("GET", f"{ACCOUNT}/keys"))["keys"]
     assert key["name"].endswith(f"/keys/{file['private_key_id']}")
     assert "privateKeyData" not in key

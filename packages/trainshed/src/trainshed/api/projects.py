@@ -31,7 +31,7 @@ from trainshed.core.errors import (
     NotFound,
     Violation,
 )
-from trainshed.core.names import ids_by_number, project_number
+from trainshed.core.names import project_number
 from trainshed.wire import pool
 from trainshed.wire.routes import KnownMethod
 
@@ -195,9 +195,7 @@ HANDLERS: Final[Handlers] = {
 
 async def get_by_v1(call: HandCall) -> dict[str, Any]:
     """Return the public Project resource of v1. Raises PermissionDenied, InvalidRequest."""
-    name = _allowed(call, _GET)
-    known = (*call.principal.rights.projects, call.services.settings.project)
-    return _view_of_v1(call.services.access.book, ids_by_number(known).get(name, name))
+    return _view_of_v1(call.services.access.book, _allowed(call, _GET))
 
 
 async def list_by_v1(call: HandCall) -> dict[str, Any]:
@@ -227,8 +225,6 @@ def _labels(call: HandCall) -> dict[str, str]:
 async def update_by_v1(call: HandCall) -> dict[str, Any]:
     """Replace a project's display name and labels. Raises PermissionDenied, InvalidRequest."""
     name = _allowed(call, _UPDATE)
-    ids = ids_by_number((*call.principal.rights.projects, call.services.settings.project))
-    name = ids.get(name, name)
     texts = {"display_name": str(call.body.get("name") or ""), "labels": _labels(call)}
     await _update(call.services, name, texts)
     return _view_of_v1(call.services.access.book, name)
@@ -255,7 +251,7 @@ async def undelete_by_v1(call: HandCall) -> dict[str, Any]:
 
 
 def _allowed(call: HandCall, method: str) -> str:
-    """Return the id or number of the project that a request names, if the caller may do that there. Raises
+    """Return the id of the project that a request names, if the caller may do that there. Raises
     PermissionDenied, InvalidRequest."""
     project = call.names["project"]
     authorize(call.principal, method, (project,))

@@ -30,6 +30,7 @@ from trainshed.api.calls.call import (
     HandCall,
     HandHandler,
     audited,
+    id_of,
     permitted,
     tell_of_stranger,
 )
@@ -203,6 +204,8 @@ class ApiApplication:
         request.api = "resourcemanager_v3"
         request.scope[METHOD], handler = method
         principal = await self._authenticate(request.headers.get("authorization"))
+        if (number := names.get("project", "")).isdecimal():
+            names = {**names, "project": id_of(number, principal, self._services)}
         body, root = await sent_object(request, SMALL_BODY), _root_url(request)
         call = HandCall(principal, self._services, method[0], names, body, root)
         project = names.get("project", "").removeprefix("-")

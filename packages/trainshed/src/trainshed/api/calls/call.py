@@ -179,6 +179,13 @@ def name_by_id(request: Message, ids: Iterable[str]) -> None:
         _rename(request, numbers)
 
 
+def id_of(number: str, principal: Principal, services: Services) -> str:
+    """Return the id of the project with this number; the number, where somebody may not know that one."""
+    made = services.access.book.projects if principal.rights.everywhere else ()
+    known = (*principal.rights.projects, services.settings.project, *made)
+    return ids_by_number(known).get(number, number)
+
+
 @lru_cache(1024)
 def _digits(name: str) -> bytes:
     """Return the digits of `projects/NUMBER/`."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import audited, project_in
+from trainshed.api.calls.call import audited, id_of, project_in
 from trainshed.api.calls.http import (
     MAX_BODY,
     NDJSON,
@@ -46,7 +46,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
-from trainshed.core.names import JobUid, ids_by_number
+from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.store.audit import concerns
@@ -284,13 +284,7 @@ def _by_id(call: JsonCall) -> JsonCall:
     name = str((call.body.get("project") if _in_body(call) else call.parameter("project")) or "")
     if not name.isdecimal():
         return call
-    services = call.services
-    known = (
-        *call.principal.rights.projects,
-        services.settings.project,
-        *services.access.book.projects,
-    )
-    return _with_project(call, ids_by_number(known).get(name, name))
+    return _with_project(call, id_of(name, call.principal, call.services))
 
 
 async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
