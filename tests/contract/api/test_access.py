@@ -266,6 +266,12 @@ async def test_a_number_does_not_tell_the_id_of_another_project(house: Shelled) 
     assert (refused.status, "vision" in refused.error["message"]) == (403, False)
 
 
+async def test_what_is_said_of_a_project_is_short(house: Shelled) -> None:
+    """It is kept in memory, and read by each process that knows who may do what."""
+    for texts in ({"name": "n" * 200}, {"labels": {f"k{n}": "v" for n in range(100)}}):
+        assert (await house.call("PUT", "/v1/projects/p1", texts)).status == 400
+
+
 async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
     """What is refused by the store is not told as done."""
     body = {"project_id": "vision"}

@@ -32,6 +32,8 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.names import project_number
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.wire import pool
 from trainshed.wire.routes import KnownMethod
 
@@ -86,6 +88,8 @@ async def update_project(call: Call, request: Any) -> Message:
 
 
 async def _update(services: Services, name: str, texts: Mapping[str, Any]) -> None:
+    _check(texts.get("display_name", ""), texts.get("labels", {}))
+
     def change(book: AccessBook) -> AccessBook:
         known = book.projects.get(name) or Project(name, services.now())
         return book.with_project(replace(known, **texts))
@@ -308,6 +312,7 @@ async def create(
 ) -> str:
     """Make a project, and return its id. Raises InvalidRequest, AlreadyExists."""
     ProjectName.parse(f"projects/{name}", field="project_id")
+    _check(display_name, labels)
     project = Project(name, services.now(), display_name, labels)
 
     def add(book: AccessBook) -> AccessBook:
@@ -323,6 +328,15 @@ async def create(
 
     await services.access.change(add, name, f"projects/{name}")
     return name
+
+
+def _check(display_name: str, labels: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for texts of a project that are too long: every process keeps them all."""
+    faults = Faults()
+    read_labels(Section({"labels": labels}, "", faults))
+    if len(display_name) > MAX_DISPLAY_NAME:
+        faults.add("display_name", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
+    faults.refuse()
 
 
 def visible(principal: Principal, services: Services) -> Sequence[str]:
