@@ -2,6 +2,7 @@
 buckets that go away meanwhile (docs/adr/0059)."""
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
         call(service, "POST", f"/storage/v1/b?project={project}", {"name": f"of-{project}"})
     small = b'id,text\n1,"a\nb"\n2,c\n'
     put(service, "of-own", "in/small.csv", small)
+    put(service, "of-own", "in/packed.csv&contentEncoding=gzip", gzip.compress(small))
     put(service, "of-own", "in/bad.csv", small + b"3\n")
     put(service, "of-other", "in/small.csv", small)
     rows = b"".join(b"%d,a row of a table\n" % row for row in range(ROWS))
@@ -70,12 +72,13 @@ def steps() -> list[int]:
     return [pid for pid in children(os.getpid()) if "trainshed.datasets" in command_line(pid)]
 
 
-async def test_shards_are_written_with_the_rights_of_the_job(service: Service) -> None:
+@pytest.mark.parametrize("name", ["*mall", "packed"])
+async def test_shards_are_written_with_the_rights_of_the_job(service: Service, name: str) -> None:
     processes, heard = SplitProcesses(service.replicas), list[str]()
-    small_plan = plan("gs://of-own/in/*mall.csv", "gs://of-own/out/small")
+    small_plan = plan(f"gs://of-own/in/{name}.csv", f"gs://of-own/out/{name.strip('*')}")
     written = await processes.write(small_plan, OWN, heard.append)
     assert (written.training.rows, written.test.rows) == (2, 0)
-    shards = files(service, "gs://of-own/out/small")
+    shards = files(service, small_plan.directory)
     assert shards["training-00000.csv"] == b'id,text\n1,"a\nb"\n2,c\n'
     assert shards["test-00000.csv"] == b"id,text\n"
     assert await processes.write(small_plan, OWN, heard.append) == written

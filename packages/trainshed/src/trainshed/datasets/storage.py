@@ -79,14 +79,13 @@ class Storage:
     def blocks(self, source: Found) -> Iterator[bytes]:
         """Yields the content of that generation, read on a separate connection."""
         at, failed = 0, 0
-        while at < source.size:
+        while True:
             try:
                 for block in self._blocks_from(source, at):
                     at += len(block)
                     failed = 0
                     yield block
-                if at < source.size:
-                    raise _Passing("the connection was closed")
+                return
             except (_Passing, OSError, http.client.HTTPException) as failure:
                 self._pause(failed, failure)
                 failed += 1
@@ -101,8 +100,14 @@ class Storage:
             if response.status not in (200, 206):
                 body = response.read(BLOCK)
                 _require(_Answer(response.status, body, {}), source.uri)
+            # What is unpacked on its way has no parts: all of it comes again.
+            seen = at if response.status == 200 else 0
             while block := response.read(BLOCK):
-                yield block
+                if fresh := block[seen:]:
+                    yield fresh
+                seen = max(0, seen - len(block))
+            if response.length:
+                raise _Passing("the connection was closed")
         finally:
             connection.close()
 
