@@ -18,7 +18,7 @@ INPUT = "job.training_input"
 def refused(body: Any) -> tuple[str, str]:
     """The field of the one violation, and what is said of it."""
     with pytest.raises(WireError) as caught:
-        wire.parse(ML + "Job", body, path="job")
+        wire.parse(ML + "CreateJobRequest", {"job": body})
     (violation,) = caught.value.violations
     assert str(caught.value) == violation.description
     return violation.field, violation.description

@@ -1,6 +1,6 @@
 """Reads and writes strict JSON of the public messages.
 
-It owns the entry points: `parse` and `render` for bodies, `from_public` and `to_public` for the plain
+It owns the entry points: `parse` and `render` for messages, `from_public` and `to_public` for the plain
 dictionaries that the other packages keep. It refuses what the public services refuse, all violations at once,
 and accepts every spelling that their clients use (spec/clients#wire, spec/submit#refusals).
 """
@@ -169,19 +169,15 @@ def parse(
     message_type: MessageType,
     data: bytes | Mapping[str, Any],
     *,
-    path: str = "",
     keep_output_only: bool = False,
 ) -> Message:
-    """Read a body into a new message; raises WireError with every violation.
-
-    `path` is the body's place in the request (`job`, the route's body field), which the texts name.
-    Output-only fields are ignored unread unless they are to be kept. An empty body is an empty message.
-    """
+    """Read JSON into a new message; raises WireError with every violation. Output-only fields are ignored
+    unread unless they are to be kept. Without content it is an empty message."""
     kind = pool.message_class(message_type) if isinstance(message_type, str) else message_type
     raw = decode_text(data) if isinstance(data, bytes | bytearray) else data
     message = kind()
     walk = Walk(keep_output_only=keep_output_only)
-    walk.message(plans.plan_for(kind), raw, message, path)
+    walk.message(plans.plan_for(kind), raw, message, "")
     if walk.violations:
         raise WireError(tuple(walk.violations))
     return message
