@@ -3,7 +3,6 @@ answered."""
 
 import contextlib
 import http.client
-import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -80,24 +79,6 @@ def test_many_small_things_are_refused_while_others_are_answered(
     assert refusal.message.count("\n") < 110
     loop = service.call("GET", "/trainshed/v1/status")["eventLoop"]
     assert loop["computed"] < QUICK, loop
-
-
-@pytest.mark.parametrize("path", ["1:cancel", "1"])
-def test_what_makes_nothing_has_a_small_body(service: Service, path: str) -> None:
-    verb = "POST" if ":" in path else "DELETE"
-    refusal = service.ask(verb, f"{CUSTOM_JOBS}/{path}", b" " * 1_000_000)
-    assert refusal.status == 400
-    assert "65536" in refusal.message
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_ticket_is_asked_for_in_few_bytes(service: Service, chunked: bool) -> None:
-    """Who has no token sends nothing large, whatever he says of its size."""
-    body = b"[" * 5_000_000
-    sent = io.BytesIO(body) if chunked else body
-    refusal = service.ask("POST", "/shell/ticket", sent, token=None)
-    assert refusal.status == 400
-    assert "4096" in refusal.message
 
 
 def test_without_a_token_nothing_is_read(service: Service) -> None:

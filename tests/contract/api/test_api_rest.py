@@ -55,10 +55,21 @@ async def test_projects(house: House) -> None:
     assert (await house.call("GET", "/v1/projects/-")).status == 400
 
 
-async def test_a_body_that_is_too_large_is_refused(house: House) -> None:
-    answer = await house.call("POST", f"{LOCATION}/customJobs", b" " * (10 * 1024 * 1024 + 1))
+@pytest.mark.parametrize(
+    ("verb", "path", "most"),
+    [
+        ("POST", f"{LOCATION}/customJobs", 10 << 20),
+        ("POST", f"{LOCATION}/customJobs/1:cancel", 64 << 10),
+        ("DELETE", f"{LOCATION}/customJobs/1", 64 << 10),
+        ("POST", "/shell/ticket", 4 << 10),  # Of who has no token.
+    ],
+)
+async def test_a_body_that_is_too_large_is_refused(
+    house: House, verb: str, path: str, most: int
+) -> None:
+    answer = await house.call(verb, path, b" " * (most + 1))
     assert answer.status == 400
-    assert "size exceeds the limit" in answer.error["message"]
+    assert f"size exceeds the limit: {most} bytes" in answer.error["message"]
 
 
 @pytest.mark.parametrize("transport", ["REST", "gRPC"])
