@@ -168,6 +168,17 @@ def test_what_trials_came_to_is_stored_while_the_advisor_fails() -> None:
     assert [trial.number for trial in outcome.job.running] == [2]
 
 
+def test_a_trial_whose_job_cannot_be_read_ends_alone() -> None:
+    house = House(tuning(trials=2, parallel=1))
+    house.look()
+    spoil = f"UPDATE jobs SET record = x'00' WHERE uid = {house.trial(1).job}"
+    house.store.here(lambda connection: connection.execute(spoil))
+    outcome = house.look()
+    assert isinstance(outcome.job, TuningJob)
+    assert [trial.number for trial in outcome.job.running] == [2]
+    assert house.trial(1).state is TrialState.INFEASIBLE
+
+
 # --- summaries ---
 
 

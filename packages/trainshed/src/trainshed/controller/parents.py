@@ -72,8 +72,8 @@ class ParentStores(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
 
     async def work(self, uid: JobUid) -> Work | None:
-        """Return a work as it is stored; None if it was deleted."""
-        with contextlib.suppress(NotFound):
+        """Return a work as it is stored; None if it was deleted or set aside."""
+        with contextlib.suppress(NotFound, FailedPrecondition):
             work, _ = await self.reader.job_by_uid(uid)
             return work
         return None

@@ -151,11 +151,11 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
 def observed(
     pipeline: Pipeline, backing: Job | TuningJob | None, now: Nanos
 ) -> tuple[Pipeline, Told]:
-    """Apply what the backing job shows, except its success (`succeeded`). `backing` None: it was deleted."""
+    """Apply what the backing job shows, except its success (`succeeded`). `backing` None: it is gone."""
     if pipeline.state.is_final:
         return pipeline, ()
     if backing is None:
-        error = JobError(INVALID_ARGUMENT, "The backing job of the pipeline was deleted.")
+        error = JobError(INVALID_ARGUMENT, "The pipeline's job is gone or unreadable.")
         return _ends(pipeline, PipelineTrigger.JOB_FAILED, error, now)
     if backing.started and not pipeline.started:
         pipeline = replace(pipeline, started=backing.started)

@@ -42,7 +42,7 @@ docs/tuning.md)."""
 
 
 class Sight(Struct, frozen=True):
-    """What is seen of a running trial: its record; its job as it is stored (None: it was deleted); all that
+    """What is seen of a running trial: its record; its job as it is stored (None: it is gone); all that
     it measured, ascending by step, and what of that is stored already; every tag under which its program
     reported anything; and what it wrote as TensorFlow summaries (None: nobody looked)."""
 
@@ -144,7 +144,7 @@ def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
         transition.measure(running.number, measurement)
     job = sight.job
     if job is None:
-        _infeasible(transition, sight.trial, "its job was deleted.", None, counts=False)
+        _infeasible(transition, sight.trial, "its job is gone or unreadable.", None, counts=False)
         return
     _show_progress(transition, job)
     trial = transition.current(sight.trial)
