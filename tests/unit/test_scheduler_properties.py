@@ -440,6 +440,8 @@ def test_who_used_least_of_what_they_are_due_goes_first(
         had[project, None] += cpus / due.get((project, ""), 1)
         had[account] += cpus / (due.get(account, 1) if person else 1)
 
+    long_ago = MachineTime("p", "ana", (), "", "", "", cpu_hours=4)
+    world.snapshot.past.add(long_ago, NOW - 20_001 * HOUR, NOW - 20_000 * HOUR)
     for account, length, ago in ran:  # four CPUs for some hours, some hours ago
         ended = NOW - ago * HOUR
         used = MachineTime(account[0], account[1] or "", (), "", "", "", cpu_hours=4 * length)

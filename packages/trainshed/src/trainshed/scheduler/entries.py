@@ -102,7 +102,7 @@ class Past:
         #: By project and person, None = all of them together, as it would count at `_since`: what is new is
         #: made larger, and what lies back, which is a lot, stays as it is.
         self._used: dict[tuple[str, str | None], dict[str, float]] = {}
-        #: The first moment of which something is remembered (ns); 0 = there is none.
+        #: The moment as at which it counts (ns); 0 = nothing is remembered.
         self._since = 0
         #: What counts of `_used` now.
         self._fading = 1.0
@@ -117,6 +117,9 @@ class Past:
         if ended <= began:
             return
         self._since = self._since or ended
+        # What doubles a thousand times fits into no float.
+        if ended - self._since > 500 * self._half_life:
+            self._count_from(ended)
         grown = 2 ** ((ended - self._since) / self._half_life)
         weight = (1 - 2 ** -((ended - began) / self._half_life)) * grown * HOUR / (ended - began)
         for person in (None, used.person):
@@ -136,6 +139,14 @@ class Past:
         """Set the moment for which it is counted."""
         if self._since:
             self._fading = 2 ** -((now - self._since) / self._half_life)
+
+    def _count_from(self, moment: Nanos) -> None:
+        self.set_time(moment)
+        self._used = {
+            key: {what: value * self._fading for what, value in past.items()}
+            for key, past in self._used.items()
+        }
+        self._since, self._fading = moment, 1.0
 
     def beside(
         self, project_id: str, used: Mapping[str, float], person: str | None = None
