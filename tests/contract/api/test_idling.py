@@ -66,6 +66,7 @@ async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> N
     await watch.look()
     assert (await kinds(house)).count("idle") == 2
     used(house, 290, 80.2)
+    house.clock += 900 * SECOND  # in which nobody has looked at the GPUs
     await watch.look()
     live = await house.store.ledger.load(UID)
     assert live is not None and live.intents == ()

@@ -66,14 +66,15 @@ class IdleWatch:
                 await self._look_at(job)
 
     async def _look_at(self, job: Job) -> None:
-        usages = {used.replica: used for used in await self.usages.usage(job.uid, job.attempt)}
-        up = [replica.id for replica in job.replicas if replica.state is ReplicaState.RUNNING]
-        spans = [_spans(usages[id_].lives[-1]) if id_ in usages else () for id_ in up]
-        if verdict(self.policy, spans, (), self.now()) is None:
+        usages = await self.usages.usage(job.uid, job.attempt)
+        lives = {(used.replica, life.incarnation): life for used in usages for life in used.lives}
+        up = [(r.id, r.incarnation) for r in job.replicas if r.state is ReplicaState.RUNNING]
+        spans = [_spans(lives[which]) if which in lives else () for which in up]
+        if verdict(self.policy, spans, ()) is None:
             return
         timeline = await self.reader.timeline(job.uid)
         warned = [entry.at for entry in timeline if entry.kind == IDLE]
-        idle = verdict(self.policy, spans, warned, self.now())
+        idle = verdict(self.policy, spans, warned)
         if idle is None:
             return
         try:

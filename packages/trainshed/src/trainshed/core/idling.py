@@ -58,7 +58,7 @@ class Verdict(Struct, frozen=True):
 
 
 def verdict(
-    policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int], now: Nanos
+    policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int]
 ) -> Verdict | None:
     """Return what is done about a job; None = nothing. `replicas`: for each running one its spans, oldest
     first; while one has none, it was not measured yet, and nothing is done. `warned`: when the job was warned
@@ -75,7 +75,7 @@ def verdict(
     warnings = [at for at in warned if at > since]
     if not warnings:
         return Verdict(since, until, Action.WARN)
-    if policy.stop and now - min(warnings) >= policy.stop:
+    if policy.stop and until - min(warnings) >= policy.stop:
         return Verdict(since, until, Action.STOP)
     return None
 
