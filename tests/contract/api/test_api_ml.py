@@ -123,6 +123,7 @@ async def test_labels_can_be_replaced_once_per_etag(house: House) -> None:
     )
     assert changed["labels"] == {"b": "2"}
     assert changed["etag"] != etag
+    assert house.woken == 2 * house.woken[:1], "the controller goes by labels, too"
     stale = await house.call(
         "PATCH", f"{JOBS}/job_1?updateMask=labels", {"labels": {}, "etag": etag}
     )

@@ -144,6 +144,8 @@ async def update(call: Call, request: Any) -> Message:
     services = call.services
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
+    # The controller has a running job's labels in memory, and goes by them: who is notified, for instance.
+    services.wake(changed.uid)
     work, etag = await services.reader.job(name)
     return await _view(call, work, etag)
 
