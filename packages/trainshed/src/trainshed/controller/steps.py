@@ -4,7 +4,7 @@ Writes nothing.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.controller.carrier import preparation_message
@@ -176,14 +176,7 @@ def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:
 
 
 def _add(counter: "Counter[Labels]", before: Counters, after: Counters) -> None:
-    for rule, count in _grown(before, after):
-        counter[(rule,)] += count
-
-
-def _grown(before: Counters, after: Counters) -> Iterable[tuple[str, int]]:
-    if before == after:
-        return
     then = dict(before)
     for rule, count in after:
-        if count > then.get(rule, 0):
-            yield rule, count - then.get(rule, 0)
+        if (more := count - then.get(rule, 0)) > 0:
+            counter[(rule,)] += more
