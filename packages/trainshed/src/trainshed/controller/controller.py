@@ -158,7 +158,7 @@ class Controller:
             failures or FailurePolicy(),
             capacity=self._capacity,
             jobs_of_jobs=self._jobs_of_jobs,
-            decisions=self._decisions.new,
+            decisions=self._decisions.decided,
             report=self.report,
             is_ready=partial(is_ready, self._ports.runtimes),
         )

@@ -93,19 +93,15 @@ class Decisions:
             self.decide()
 
     def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
-        """Return what `new` yields; nothing if the scheduler fails."""
+        """Return new decisions as events of the jobs that they are about; nothing if the scheduler fails.
+        `current`: a job that is about to be stored."""
         try:
-            return list(self.new(current))
+            return list(self._events(self.capacity.decide(self._now()), current))
         except Exception:
             # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
             # plan fails over another job.
             log.exception("the scheduler failed; it is asked again at the next change")
             return []
-
-    def new(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
-        """Yield new decisions as events of the jobs that they are about. `current`: a job that is about to be
-        stored."""
-        return self._events(self.capacity.decide(self._now()), current)
 
     def _events(
         self, decisions: Sequence[Decision], current: Job | None = None

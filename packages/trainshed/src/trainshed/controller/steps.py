@@ -4,7 +4,7 @@ Writes nothing.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.controller.carrier import preparation_message
@@ -38,7 +38,7 @@ class JobSteps:
         *,
         capacity: CapacityTracker,
         jobs_of_jobs: JobsOfJobs,
-        decisions: Callable[[Job], Iterator[tuple[JobUid, Event]]],
+        decisions: Callable[[Job], Sequence[tuple[JobUid, Event]]],
         report: Callable[[JobUid, Event], None],
         is_ready: Callable[[Job], bool],
     ) -> None:
