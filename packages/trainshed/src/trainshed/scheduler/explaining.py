@@ -1,7 +1,8 @@
 """Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
 them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 
 from msgspec.structs import replace
@@ -342,22 +343,16 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
 
 
 def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
-    """Return running jobs on the nodes that could hold a replica, those first that end first."""
+    """Return some running jobs on nodes that could hold a replica, those first that end first."""
+    ready = snapshot.ready
 
-    def found() -> Iterator[JobUid]:
-        for _, uid in snapshot.releases:
-            other = snapshot.entries[uid]
-            if other is not entry and any(
-                name in snapshot.ready
-                and kind.suits(snapshot.ready.layout(name))
-                and count_fitting(
-                    snapshot.ready.vector(name), kind.vector(snapshot.ready.layout(name))
-                )
-                for name in other.held
-            ):
-                yield uid
+    def holds(node: str) -> bool:
+        if node not in ready or not kind.suits(layout := ready.layout(node)):
+            return False
+        return count_fitting(ready.vector(node), kind.vector(layout)) > 0
 
-    return [uid for uid, _ in zip(found(), range(_NAMED), strict=False)]
+    others = (snapshot.entries[uid] for _, uid in snapshot.releases if uid != entry.uid)
+    return list(islice((other.uid for other in others if any(map(holds, other.held))), _NAMED))
 
 
 def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
