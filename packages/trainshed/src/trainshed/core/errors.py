@@ -1,6 +1,6 @@
 """The errors of requests, which the package `api` maps to google.rpc codes, and what they suggest.
 
-A replica's failure is never one of these: it is data (`job.exits.ExitRecord`).
+A replica's failure is never one of these: it is data (`core.job.ExitRecord`).
 """
 
 import re

@@ -141,9 +141,9 @@ class Reader:
         return self._snapshots.here(all_set_aside)
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
-        # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
         """Return operations whose name begins with `parent` + "/operations/", ascending by name, after
         `after`."""
+        # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
         first = f"{parent}/operations/"
         parameters = {"after": max(after, first), "before": f"{parent}/operations0", "limit": limit}
         return await self._snapshots.aside(
