@@ -86,6 +86,12 @@ class Mailbox:
     #: How each came: whether by TLS, and to whom.
     how: list[tuple[bool, list[str]]] = field(default_factory=list[tuple[bool, list[str]]])
 
+    async def handle_RCPT(self, _: Any, __: Any, envelope: Any, to: str, ___: Any) -> str:  # noqa: N802 - the library's name
+        if to.startswith("gone@"):
+            return "550 nobody has this address"
+        envelope.rcpt_tos.append(to)
+        return "250 taken"
+
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - the library's name
         self.mails.append(BytesParser(policy=default).parsebytes(envelope.content))
         self.how.append((session.ssl is not None, envelope.rcpt_tos))
@@ -276,11 +282,14 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         server = mail_server(url, "geheim")
         assert server is not None and server.tls == "none", "nobody listens within a machine"
         smtp = dataclasses.replace(server, tls="starttls")
-        table = NotifyTable("team", mail=("a@example.org", "b@example.org"))
+        table = NotifyTable("team", mail=("a@example.org", "gone@example.org", "b@example.org"))
         outbox = worker(house, table, smtp=smtp, trust=trusts)
         async with at_work(outbox):
             uid = await failed(house, outbox, **{"trainshed-notify": "team"})
-            await until(house, uid, "notified")
+            notified = await until(house, uid, "notified")
+            assert "does not take mail for gone@example.org" in notified, (
+                "others would get it again"
+            )
         (mail,) = box.mails
         assert box.how == [(True, ["a@example.org", "b@example.org"])]
         assert (mail["subject"], mail["from"]) == ("job failed", "Trainshed <train@example.org>")

@@ -161,7 +161,7 @@ class OutboxWorker:
         notification = outgoing.notification
         what = f"{notification.target} was told that {_WORDS[notification.occasion]}"
         try:
-            await self._sender.send(
+            unreached = await self._sender.send(
                 notification.target,
                 f"{notification.job_uid or 'budget'}-{outgoing.id}",
                 notification.content,
@@ -174,7 +174,9 @@ class OutboxWorker:
             cause = repr(failure)
         else:
             self._meters.notifications[(notification.target, "sent")] += 1
-            await self._tell(outgoing, "notified", f"{what}.")
+            if unreached:
+                _log(notification).warning("%s%s", what, unreached)
+            await self._tell(outgoing, "notified", f"{what}{unreached}.")
             await self._outbox.remove(outgoing.id)
             return ""
         await self._failed(outgoing, cause)

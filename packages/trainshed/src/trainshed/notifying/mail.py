@@ -34,9 +34,9 @@ def message(
     return mail
 
 
-def send(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> None:
-    """Hand the mail to the server. Raises NotSent. `context`: the authorities that TLS trusts; None = the
-    system's."""
+def send(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> str:
+    """Hand the mail to the server. Return whom it does not take mail for, as a sentence goes on; "" = it took
+    all. Raises NotSent. `context`: the authorities that TLS trusts; None = the system's."""
     where = f"{smtp.host}:{smtp.port}"
     trusted = context or ssl.create_default_context()
     try:
@@ -53,6 +53,5 @@ def send(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> None
             refused = server.send_message(mail)
     except (OSError, smtplib.SMTPException) as failure:
         raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
-    if refused:
-        # The other addresses have it: another try would send it to them again.
-        raise NotSent(f"{where} does not take mail for {', '.join(refused)}")
+    # No failure: the other addresses have it, and another try would send it to them again.
+    return f", but {where} does not take mail for {', '.join(refused)}" if refused else ""

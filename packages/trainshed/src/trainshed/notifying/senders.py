@@ -42,29 +42,31 @@ class Senders:
     def targets(self) -> tuple[Target, ...]:
         return tuple(table.target for table in self._tables.values())
 
-    async def send(self, target: str, id_: str, content: str) -> None:
-        """Try to send once. Raises NotSent. `id_` is the same at each try."""
+    async def send(self, target: str, id_: str, content: str) -> str:
+        """Try to send once. Return whom it did not reach, as a sentence goes on; "" = it reached all. Raises
+        NotSent. `id_` is the same at each try."""
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"there is no target {target!r} in the service's settings any more")
-        await asyncio.to_thread(self._send, table, id_, content)
+        return await asyncio.to_thread(self._send, table, id_, content)
 
-    def _send(self, table: NotifyTable, id_: str, content: str) -> None:
+    def _send(self, table: NotifyTable, id_: str, content: str) -> str:
         at = self._now() // 10**9
         if table.webhook:
             body = content.encode()
             secret = self._environ.get(table.secret_env, "") if table.secret_env else ""
             headers = signed(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
-        if table.mail:
-            if self._smtp is None:
-                raise NotSent("no server for mail is set (the setting smtp)")
-            # Loaded only where a target needs it.
-            from trainshed.notifying import mail
+        if not table.mail:
+            return ""
+        if self._smtp is None:
+            raise NotSent("no server for mail is set (the setting smtp)")
+        # Loaded only where a target needs it.
+        from trainshed.notifying import mail
 
-            text = mail_of(json.loads(content))
-            letter = mail.message(self._smtp.sender, table.mail, text, id_, at)
-            mail.send(self._smtp, letter, self._context)
+        text = mail_of(json.loads(content))
+        letter = mail.message(self._smtp.sender, table.mail, text, id_, at)
+        return mail.send(self._smtp, letter, self._context)
 
 
 _TIMEOUT: Final = 10.0
