@@ -9,23 +9,10 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification, Occasion
 from trainshed.store.port import Commit
-from trainshed.store.sqlite.database import Store
 
 
-def told(target: str, uid: int = 1, at: int = T0) -> Notification:
-    return Notification(JobUid(uid), target, Occasion.FAILED, at, '{"type": "job.failed"}')
-
-
-async def end(store: Store, *notifications: Notification, uid: int = 1) -> None:
-    """Commit the end of a job with what it tells."""
-    epoch = await store.ledger.acquire("test")
-    live = await store.ledger.load(JobUid(uid))
-    assert live is not None
-    over = replace(live.job, state=JobState.FAILED, ended=T0)
-    await store.ledger.commit(
-        epoch,
-        Commit(over, live.generation, notifications=notifications),  # pyright: ignore[reportArgumentType] # one of the kinds
-    )
+def told(target: str) -> Notification:
+    return Notification(JobUid(1), target, Occasion.FAILED, T0, '{"type": "job.failed"}')
 
 
 async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service(
@@ -35,7 +22,9 @@ async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service(
         pytest.skip("a store in memory outlives nothing")
     store = reopen()
     await store.intake.create_job(make_job(1), ())
-    await end(store, told("ops"), told("team"))
+    over = replace(make_job(1), state=JobState.FAILED, ended=T0)
+    commit = Commit(over, 1, notifications=(told("ops"), told("team")))
+    await store.ledger.commit(await store.ledger.acquire("test"), commit)
     waiting = await reopen().notifications.waiting(10)
     assert [notice.notification for notice in waiting] == [told("ops"), told("team")]
     assert [(notice.due, notice.tries) for notice in waiting] == [(T0, 0), (T0, 0)]
