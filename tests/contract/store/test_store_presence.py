@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
@@ -159,13 +160,17 @@ REMOVALS = {
 
 
 @pytest.mark.parametrize("case", REMOVALS)
-@pytest.mark.parametrize("end", ["killed", "closed"])
+@pytest.mark.parametrize("end", ["killed", "closed", "killed while somebody reads"])
 async def test_nothing_is_acknowledged_that_would_be_gone(
     tmp_path: Path, case: str, end: str
 ) -> None:
     """The next write is refused, and the message's commands bring back what was acknowledged, also after a
     kill."""
     (await with_jobs(tmp_path, 1)).close()
+    reader = sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)
+    if "reads" in end:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM jobs").fetchall()
     with child_with_a_job(tmp_path, 2) as child:
         run([word.format(db=tmp_path / DATABASE_FILE) for word in REMOVALS[case]])
         text = answer(child)
@@ -181,6 +186,7 @@ async def test_nothing_is_acknowledged_that_would_be_gone(
         await store.reader.job_by_uid(JobUid(3))
     await store.intake.create_job(make_job(4), [])
     store.close()
+    reader.close()
 
 
 async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:

@@ -109,10 +109,7 @@ class OpenFiles:
         database, process = self._database, os.getpid()
         what = f"{', '.join(lost)} in {database.parent} was removed or replaced while the service uses it"
         up = f"trainshed up --data {database.parent}"
-        if database.name not in lost:
-            # All of it goes into the database itself.
-            with suppress(sqlite3.Error):
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if database.name not in lost and _is_written_back(connection):
             return f"{what}. Programs run on, nothing is lost. Start it anew: kill {process}; {up}"
         if failure := self._copy(connection):
             return (
@@ -143,6 +140,14 @@ class OpenFiles:
         except (OSError, sqlite3.Error) as error:
             return str(error)
         return ""
+
+
+def _is_written_back(connection: sqlite3.Connection) -> bool:
+    """Write what was committed into the database itself. Return False if a reader keeps some of it out."""
+    with suppress(sqlite3.Error):
+        is_busy, frames, written = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return not is_busy and frames == written
+    return False
 
 
 def _identity(path: Path) -> tuple[int, int]:
