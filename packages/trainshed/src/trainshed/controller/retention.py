@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -174,10 +173,9 @@ class RetentionTimer:
         for first in range(0, len(fresh), _BLOCK):
             over: list[tuple[JobUid, int]] = []
             for uid in fresh[first : first + _BLOCK]:
-                ended = await self._over_since(uid)
-                if ended is not None:
+                if (ended := await self._over_since(uid)) is not None:
                     over.append((uid, ended))
-            sizes = await asyncio.to_thread(partial(_sizes, self.inventory, over))
+            sizes = await asyncio.to_thread(_sizes, self.inventory, over)
             self._logs.update(sizes)
             await self.sleep(_BREATH)
 

@@ -49,7 +49,6 @@ class Models(Port):
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
         """Return all versions, newest first. Raises NotFound."""
-
         return await self._snapshots.aside(lambda connection: _versions(connection, name))
 
     async def change(

@@ -57,7 +57,7 @@ class FileSettingAside:
     def __init__(self, database: Path) -> None:
         self._database = database
         #: Called with each record that was set aside, on the thread that found it.
-        self.told: Callable[[RecordSetAside], object] | None = None
+        self.told: Callable[[RecordSetAside], object] = lambda _: None
 
     def __call__(self, bad: UnreadableRecord) -> None:
         try:
@@ -65,9 +65,8 @@ class FileSettingAside:
                 moved = set_aside(connection, bad, time.time_ns())
         except sqlite3.Error as failure:
             raise Unavailable(f"{bad}, and could not be set aside: {failure}") from failure
-        if self.told is not None:
-            for record in moved:
-                self.told(record)
+        for record in moved:
+            self.told(record)
 
 
 def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
