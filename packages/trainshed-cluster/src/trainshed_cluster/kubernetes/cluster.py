@@ -114,12 +114,21 @@ class KubernetesCluster:
 
     async def start(self) -> None:
         client = self._client = ApiClient(self._settings)
+        try:
+            await self._begin(client)
+        except BaseException:
+            # It may be started again, and nothing of this try is to go on beside that one.
+            await self._end_watches()
+            raise
+
+    async def _begin(self, client: ApiClient) -> None:
         if not self._settings.namespaces and client.namespace:
             everybodys = {"*": client.namespace}
             self._settings = msgspec.structs.replace(self._settings, namespaces=everybodys)
         self._nodes = Followed(client, _NODES, ClusterNode, self._node_changed)
         try:
-            await asyncio.gather(self._nodes.list(), self._list_pods(client))
+            await self._nodes.list()
+            await self._list_pods(client)
         except ApiFailure as failure:
             raise ClusterRefused(
                 f"the cluster does not let its nodes and Pods be seen: {failure}; docs/kubernetes.md has the "
@@ -134,10 +143,13 @@ class KubernetesCluster:
         self.report()
 
     async def close(self) -> None:
+        await self._end_watches()
+        self._reader.put_nowait(None)
+
+    async def _end_watches(self) -> None:
         await self._tasks.close()
         if self._admission is not None:
             await self._admission.close()
-        self._reader.put_nowait(None)
         if self._client is not None:
             await self._client.close()
 
@@ -494,6 +506,10 @@ class KubernetesCluster:
     async def _list_pods(self, client: ApiClient) -> None:
         """List and watch the Pods of the whole cluster, if they may be read: others' Pods take resources of
         nodes, too."""
+        # An earlier try may have seen some that are gone by now.
+        self._pods.clear()
+        self._mine.clear()
+        self._fresh.clear()
         everywhere = Followed(client, _PODS, Pod, self._pod_changed)
         try:
             await everywhere.list()

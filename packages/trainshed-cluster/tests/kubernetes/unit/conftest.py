@@ -14,26 +14,37 @@ from trainshed_cluster.kubernetes import client, cluster
 from trainshed_cluster.kubernetes.cluster import KubernetesCluster
 from trainshed_cluster.kubernetes.settings import parse
 
+Make = Callable[..., KubernetesCluster]
 Start = Callable[..., Awaitable[KubernetesCluster]]
 
 
 @pytest.fixture
-async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    """Starts one on an API, with settings besides those that have to be; a test is done with it within a
+async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    """Makes one on an API, with settings besides those that have to be; a test is done with it within a
     minute."""
     opened: list[KubernetesCluster] = []
 
-    async def started(api: Any, **settings: str) -> KubernetesCluster:
-        made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
-        monkeypatch.setattr(cluster, "ApiClient", made)
+    def made(api: Any, **settings: Any) -> KubernetesCluster:
+        client_of = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
+        monkeypatch.setattr(cluster, "ApiClient", client_of)
         config = str(kubeconfig.written(tmp_path))
         own = parse({"image": "i:1", "kubeconfig": config, **settings})
-        here = KubernetesCluster(own, "abc", command=["true"], cache="/cache")
-        opened.append(here)
+        opened.append(KubernetesCluster(own, "abc", command=["true"], cache="/cache"))
+        return opened[-1]
+
+    async with asyncio.timeout(60):
+        yield made
+        for here in opened:
+            await here.close()
+
+
+@pytest.fixture
+def start(make: Make) -> Start:
+    """Makes one, and starts it."""
+
+    async def started(api: Any, **settings: Any) -> KubernetesCluster:
+        here = make(api, **settings)
         await here.start()
         return here
 
-    async with asyncio.timeout(60):
-        yield started
-        for here in opened:
-            await here.close()
+    return started

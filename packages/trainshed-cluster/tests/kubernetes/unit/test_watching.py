@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from tests.kubernetes.unit import kubeconfig
+from tests.kubernetes.unit.conftest import Make
 from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.objects import Pod
 from trainshed_cluster.kubernetes.settings import parse
@@ -127,6 +128,38 @@ async def test_what_a_watch_has_missed_for_too_long_is_listed_again(client_of: A
     assert known == {"b": "Running", "c": "Pending"}
     assert heard[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
     assert api.queries[-1]["resourceVersion"] == "90"
+
+
+@dataclass
+class Shut:
+    """Of two namespaces, whose Pods alone may be seen, the second does not answer while it is `shut`."""
+
+    shut: bool = True
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        if path == PODS:
+            return Api.refusal(403, "Forbidden")
+        if "watch" in request.url.params:
+            await asyncio.Event().wait()
+        if self.shut and path.endswith("/b/pods"):
+            return Api.refusal(503, "ServiceUnavailable")
+        theirs = pod("theirs", 1)
+        requests = {"resources": {"requests": {"cpu": "2"}}}
+        theirs["spec"] = {"nodeName": "n", "containers": [requests]}
+        node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "8"}}}
+        items = {"/api/v1/nodes": [node], "/api/v1/namespaces/a/pods": [theirs]}
+        return httpx2.Response(200, json=listed(1, *items.get(path, [])))
+
+
+async def test_what_a_start_has_seen_that_failed_counts_once(make: Make) -> None:
+    """It is tried until the whole API answers (`AwaitedCluster`)."""
+    here = make(api := Shut(), namespaces={"one": "a", "two": "b"})
+    with pytest.raises(ClusterUnavailable):
+        await here.start()
+    api.shut = False
+    await here.start()
+    assert [report.node.others.vcpus for report in here.report().nodes] == [2.0]
 
 
 async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path: Path) -> None:
