@@ -12,6 +12,7 @@ from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.remote.cluster import (
     Cluster,
+    ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
@@ -124,7 +125,11 @@ class AwaitedCluster:
         was_away = bool(self._unreached)
         while why := self._unreached:
             await asyncio.sleep(_AGAIN_SECONDS)
-            await self._reach()
+            try:
+                await self._reach()
+            except ClusterRefused as refusal:
+                # It may be mended there, as rights that are missing, and jobs wait as for an answer.
+                self._unreached = str(refusal)
             if self._unreached not in ("", why):
                 self._reports.put_nowait(self.report())
         if was_away:

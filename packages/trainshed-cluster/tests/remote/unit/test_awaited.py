@@ -92,7 +92,11 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
         with pytest.raises(ClusterUnavailable, match="cluster slurm does not answer: no answer"):
             await asking
     assert not slurm.calls
-    slurm.down = False
+    slurm.refusal = "its users may not be seen"
+    async for report in awaited.watch():
+        assert report.nodes[0].node.unreached == slurm.refusal
+        break
+    slurm.refusal, slurm.down = "", False
     async for report in awaited.watch():
         assert report == slurm.latest
         break
