@@ -332,11 +332,9 @@ class Followed(Generic[Item]):
                         self._reached()
                         self._learn(event.type, event.object)
                 # The server ends a watch every few minutes; the next one continues.
-                continue
             except Expired:
                 log.info("kubernetes: %s: too much has changed meanwhile; listed again", self.path)
                 self._version = ""
-                continue
             except (ApiFailure, ClusterUnavailable) as failure:
                 if not self._is_cut:
                     log.warning("kubernetes: %s: not watched: %s", self.path, failure)

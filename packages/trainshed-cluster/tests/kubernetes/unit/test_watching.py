@@ -13,6 +13,7 @@ import pytest
 
 from tests.kubernetes.unit import kubeconfig
 from tests.kubernetes.unit.conftest import Make
+from trainshed_cluster.kubernetes import client
 from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.objects import Pod
 from trainshed_cluster.kubernetes.settings import parse
@@ -128,6 +129,17 @@ async def test_what_a_watch_has_missed_for_too_long_is_listed_again(client_of: A
     assert known == {"b": "Running", "c": "Pending"}
     assert heard[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
     assert api.queries[-1]["resourceVersion"] == "90"
+
+
+async def test_watches_that_end_at_once_are_begun_again_more_and_more_seldom(
+    client_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a proxy that has lost its server."""
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.02)
+    begun = asyncio.get_running_loop().time()
+    api = Api([listed(5)], [[], [], []])
+    await followed(api, client_of(api.answer))
+    assert asyncio.get_running_loop().time() - begun >= 0.02 + 0.04 + 0.08
 
 
 @dataclass
