@@ -236,8 +236,9 @@ class Library:
         )
         mentioned = () if place.is_interpreter else references(place.path)
         self._units[place.path] = (key, unit, mentioned)
-        for gone in [path for path in self._units if not path.exists()]:
-            del self._units[gone]
+        # Other threads may do the same now.
+        for gone in [path for path in tuple(self._units) if not path.exists()]:
+            self._units.pop(gone, None)
         return unit, mentioned
 
 
