@@ -107,7 +107,8 @@ class Users:
                 f"jobs of project {project} run as {name} ([engines.slurm.users]), and the service's machine "
                 f"knows no such user: `getent passwd {name}` has to find that user there and on the nodes"
             )
-        return Owner("" if user.uid == self._own else user.name, account)
+        # Of two names of one user the one by which jobs are found again.
+        return Owner(self.name_of(user.uid) or "", account)
 
     async def named(self, name: str) -> UnixUser | None:
         """Return the user of that `Owner.user`; None = the service's own. Raises ClusterRefused if it no

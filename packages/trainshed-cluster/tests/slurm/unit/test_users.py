@@ -52,6 +52,15 @@ async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:
     )
 
 
+async def test_two_names_of_one_user_are_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm tells of a job by its user's number alone."""
+    alias = UnixUser("video", VISION.uid, VISION.gid, VISION.home)
+    monkeypatch.setattr(users, "look_up", {"vision": VISION, "video": alias}.__getitem__)
+    both = Users(SlurmSettings(users={"vision": "vision", "video": "video"}))
+    assert await both.load() == ()
+    assert await both.owner("video") == Owner("vision")
+
+
 async def test_a_user_who_is_not_there_is_named() -> None:
     users = Users(SlurmSettings(users={"*": "no-such-user"}))
     assert await users.load() == ("no-such-user",)
