@@ -357,15 +357,10 @@ class RemoteEngine(NoTerminals):
             gang.agents[where].require_staying()
         await self._note_launched(gang, starting)
         calls = [
-            gang.agents[where].call(
-                messages.Launch(
-                    plans=tuple(plan for plan, _ in some),
-                    masked=tuple(masked for _, masked in some),
-                    lines=tuple(lines[plan.replica] for plan, _ in some),
-                )
-            )
+            gang.agents[where].call(order)
             for where, some in by_agent.items()
         ]
+            for order in messages.launches(some, lines)
         for where in by_agent:
             gang.agents[where].hosts = gang.hosts()
         # A replica that moved has another address, which running programs find by its unchanged name.

@@ -6,6 +6,7 @@ Both sides may repeat anything: on a new connection the agent reports all that i
 """
 
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Final
 
 import msgspec
@@ -20,7 +21,9 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
 from trainshed.core.units import Nanos
+from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
+from trainshed_cluster.remote.channel import LONGEST
 from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.credentials import Credential
 
@@ -312,6 +315,23 @@ News = (
     | Beat
 )
 """All that an agent says."""
+
+
+def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Iterator[Launch]:
+    """Yield the orders that launch these plans on a node. Each plan names the whole gang, so that those of a
+    large one need several messages. `lines`: as in `Launch`."""
+    pieces: list[list[Revealed]] = [[]]
+    size = 0
+    for item in shown:
+        length = len(msgspec.msgpack.encode(item))
+        if pieces[-1] and size + length > LONGEST // 2:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(item)
+        size += length
+    for piece in pieces:
+        plans, masked = zip(*piece, strict=True)
+        yield Launch(plans=plans, masked=masked, lines=tuple(lines[plan.replica] for plan in plans))
 
 
 def write_document(document: AgentDocument) -> bytes:
