@@ -302,6 +302,29 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
 
 
 @needs_mounts
+def test_a_node_that_does_not_answer_holds_up_no_stop_elsewhere(tmp_path: Path) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        here, there = await stage.nodes()
+        uid = stage.job()
+        await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
+        replicas = (PRIMARY, SECOND_REPLICA)
+        await stage.engine.launch([stage.plan(uid, FOREVER, replica) for replica in replicas])
+        for replica in replicas:
+            await stage.started(uid, replica)
+        lab_of(stage).freeze(here, frozen=True)
+        stopping = asyncio.ensure_future(stage.engine.stop(uid, 1, 0))
+        try:
+            # Its connection is only given up after twenty.
+            async with asyncio.timeout(15):
+                await stage.end(uid, SECOND_REPLICA)
+        finally:
+            lab_of(stage).freeze(here, frozen=False)
+        await stopping
+
+    staged(body)(None, RemoteLab(tmp_path, free_port(), lease=100 * LEASE))
+
+
+@needs_mounts
 @pytest.mark.soak
 def test_an_attempt_keeps_the_lease_with_which_it_began(tmp_path: Path) -> None:
     """spec/invariants#one-incarnation. The next service has a shorter one; programs on a node that was lost

@@ -173,15 +173,10 @@ class RemoteEngine(NoTerminals):
                     # None of its programs runs, or ever will.
                     record = record.with_seat(never_started(seat) if not seat.launched else seat)
             await self._attempts.write(gang, record)
-        failures: list[EngineUnavailable] = []
-        for agent in tuple(gang.agents.values()):
-            if not agent.is_gone:
-                try:
-                    await agent.call(messages.Stop(grace=grace))
-                except AgentGone:
-                    pass  # It is gone with its programs, which is reported below.
-                except EngineUnavailable as failure:
-                    failures.append(failure)
+        agents = [agent for agent in gang.agents.values() if not agent.is_gone]
+        outcomes = await asyncio.gather(
+            *(agent.call(messages.Stop(grace=grace)) for agent in agents), return_exceptions=True
+        )
         for seat in gang.record.seats:
             if seat.lost and seat.lost == seat.launched:
                 self._attempts.report_lost(gang, seat)
@@ -191,8 +186,10 @@ class RemoteEngine(NoTerminals):
                 or (seat.slot is None and not gang.is_live(seat))
             ):
                 self._attempts.report_end(gang, seat)
-        if failures:
-            raise failures[0]
+        for outcome in outcomes:
+            # With an agent that is gone its programs are gone, too.
+            if isinstance(outcome, BaseException) and not isinstance(outcome, AgentGone):
+                raise outcome
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
