@@ -12,12 +12,13 @@ import pytest
 
 from tests.engines.conformance.lab import Lab, OnTerm, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
-from tests.engines.conformance.suite import FOREVER, Conformance, moved_to
+from tests.engines.conformance.suite import FOREVER, Conformance, moved_to, terminals_of
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import TerminalRefused, TerminalRequest
 from trainshed.engines.port import (
     NodeChanged,
     NodesChosen,
@@ -28,6 +29,7 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
+from trainshed_cluster.remote import engine
 from trainshed_cluster.remote.cluster import HoldName
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.lease import beat, longest_silence
@@ -322,6 +324,24 @@ def test_a_node_that_does_not_answer_holds_up_no_stop_elsewhere(tmp_path: Path) 
         await stopping
 
     staged(body)(None, RemoteLab(tmp_path, free_port(), lease=100 * LEASE))
+
+
+@needs_mounts
+def test_a_shell_that_was_refused_is_not_waited_for(tmp_path: Path) -> None:
+    """As one at a port where nothing listens yet, which is asked for again and again."""
+
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.started(uid)
+        shells = terminals_of(stage.engine)
+        with patch.object(engine.secrets, "token_hex", return_value="one"):
+            # A stream that is waited for is refused a second time.
+            for _try in range(2):
+                with pytest.raises(TerminalRefused):
+                    await shells.open_terminal(uid, 1, PRIMARY, 2, TerminalRequest())
+                await asyncio.sleep(0)
+
+    staged(body)(None, RemoteLab(tmp_path, free_port()))
 
 
 @needs_mounts

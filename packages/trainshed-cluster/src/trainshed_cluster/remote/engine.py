@@ -295,9 +295,13 @@ class RemoteEngine(NoTerminals):
                     )
                 )
                 return RemoteTerminal(await opened)
-        except (EngineUnavailable, OSError, TimeoutError) as failure:
+        except BaseException as failure:
             opened.cancel()
-            raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
+            if not opened.cancelled() and opened.exception() is None:
+                opened.result().close()  # It came all the same.
+            if isinstance(failure, EngineUnavailable | OSError):
+                raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
+            raise
 
     def watch(self) -> AsyncIterator[EngineEvent]:
         return self._attempts.watch()
@@ -356,8 +360,8 @@ class RemoteEngine(NoTerminals):
         calls = [
             gang.agents[where].call(order)
             for where, some in by_agent.items()
-        ]
             for order in messages.launches(some, lines)
+        ]
         for where in by_agent:
             gang.agents[where].hosts = gang.hosts()
         # A replica that moved has another address, which running programs find by its unchanged name.
