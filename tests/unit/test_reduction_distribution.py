@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from trainshed.runtimes import reduction
 from trainshed.runtimes.reduction import Reduction
 
@@ -26,3 +28,25 @@ def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) 
     (tmp_path / "cc").chmod(0o755)
     assert Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}).key != bare.key
     assert not (place / "trainshed_reduction/wire.py").stat().st_mode & 0o222
+
+
+def test_a_compiler_that_has_failed_is_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec/reduction#reports. It may have lacked time or memory."""
+    (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "cc").chmod(0o755)
+    outcomes = ["cc failed: no memory", "", "", ""]
+
+    def run(*_: object) -> str:
+        return outcomes.pop(0)
+
+    monkeypatch.setattr(Reduction, "_run", run)
+    package, lines = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}), list[str]()
+    without = package.build(lines.append)
+    assert lines[-1] == "Reducers are not used, and all-reduce is native: cc failed: no memory"
+    assert package.find() == without, "not for each job"
+    monkeypatch.setattr(package, "_without_until", 0.0)
+    assert package.find() is None
+    whole = package.build(lines.append)
+    assert package.find() == whole != without and not outcomes

@@ -2,7 +2,7 @@
 for all jobs and Pythons.
 
 It is named by its sources and by the compiler that made its part in C. Without a compiler that part is
-missing, and sums are native.
+missing, and sums are native; so they are for an hour where the compiler has failed.
 """
 
 import functools
@@ -15,8 +15,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version as installed
 from pathlib import Path
 
@@ -86,6 +87,12 @@ _COMPILERS = ("cc", "gcc", "clang")
 _PASSED_ON = ("CC", "PATH", "TMPDIR")
 _SECONDS = 300.0
 """Seconds for each step; more than the package itself gives its compiler."""
+_AGAIN_SECONDS = 3600.0
+"""After which a compiler is tried again that has failed: it may have lacked time or memory."""
+
+
+class _NotCompiled(Exception):
+    """The part in C could not be built, though there is a compiler."""
 
 
 class Reduction:
@@ -95,6 +102,8 @@ class Reduction:
         self._shelf = Shelf(root)
         #: Variables by which a compiler is found (PATH, CC); None = this process's.
         self._environ = os.environ if environ is None else environ
+        #: Until when the part in C is not tried (monotonic seconds).
+        self._without_until = 0.0
 
     @cached_property
     def key(self) -> str:
@@ -108,9 +117,16 @@ class Reduction:
         ]
         return f"{release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
+    @property
+    def _without(self) -> str:
+        """The name of the package without its part in C."""
+        return f"{self.key}-without"
+
     def find(self) -> Path | None:
         """Return the directory for PYTHONPATH if it is prepared. Fast."""
-        return self._shelf.path(self.key) if self._shelf.has(self.key) else None
+        is_waiting = time.monotonic() < self._without_until
+        keys = (self.key, self._without) if is_waiting else (self.key,)
+        return next((self._shelf.path(key) for key in keys if self._shelf.has(key)), None)
 
     def used(self) -> None:
         self._shelf.used(self.key)
@@ -119,18 +135,27 @@ class Reduction:
         """Prepare the package unless it exists; return its directory. Blocks, a second or two. Raises
         BuildFailed, and leaves nothing in that case."""
 
-        def fill(draft: Path) -> None:
-            progress(f"Preparing {NAME} {release()} for this job's reducers and workers.")
+        def fill(draft: Path, *, is_whole: bool = True) -> None:
             unpack(draft)
-            lines = self._run(draft, "-m", f"{PACKAGE}.native")
-            if lines:
-                progress(f"Reducers are not used, and all-reduce is native: {lines}")
+            if is_whole:
+                progress(f"Preparing {NAME} {release()} for this job's reducers and workers.")
+                if lines := self._run(draft, "-m", f"{PACKAGE}.native"):
+                    progress(f"Reducers are not used, and all-reduce is native: {lines}")
+                    if self._compiler():
+                        raise _NotCompiled
             # Reducers are to restart quickly, and could not keep what they have compiled.
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
 
+        waiting = waiting_for(progress)
         try:
-            return self._shelf.put(self.key, fill, waiting=waiting_for(progress))
+            try:
+                return self._shelf.put(self.key, fill, waiting=waiting)
+            except _NotCompiled:
+                self._without_until = time.monotonic() + _AGAIN_SECONDS
+                return self._shelf.put(
+                    self._without, partial(fill, is_whole=False), waiting=waiting
+                )
         except OSError as failure:
             raise BuildFailed(
                 f"{NAME} could not be written: {failure}. Check the disk and the permissions of the cache "
