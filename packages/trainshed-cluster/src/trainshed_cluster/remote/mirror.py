@@ -47,8 +47,9 @@ class StreamSender:
             for replica, files in sizes.items()
             for file, size in files.items()
         }
-        if self._before is None:
-            self._before = dict(self._sent)
+        # At a power cut the service may lose bytes of before the first connection.
+        before = self._sent if self._before is None else self._before
+        self._before = {key: min(size, before.get(key, 0)) for key, size in self._sent.items()}
 
     def begin(self, replica: ReplicaId, line: int) -> None:
         """Have a replica's log continue from that line number, if it has no log here. Blocks briefly. Raises

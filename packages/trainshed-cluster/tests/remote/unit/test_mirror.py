@@ -1,5 +1,6 @@
 """Copies of what replicas write on nodes: they go on after a connection, and after a node."""
 
+import os
 from pathlib import Path
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -59,3 +60,21 @@ def test_a_file_goes_on_after_a_lost_connection_and_on_another_node(tmp_path: Pa
     assert (directory / "usage.jsonl").read_text() == "a\nb\nc\nd\n"
     assert (directory / "000000000000.jsonl").read_text() == "0\n1\n"
     assert (directory / "000000000002.jsonl").read_text() == "2\n"
+
+
+def test_what_the_service_has_lost_comes_again_from_who_has_it(tmp_path: Path) -> None:
+    """As at a power cut, by which also bytes of a node of before are gone."""
+    here = FileStreams(tmp_path / "service")
+    copies = StreamCopies(here, UID, 1)
+    for name, line in (("first", "a\nb\n"), ("second", "c\n")):
+        node = Node(tmp_path / name, copies)
+        node.write("usage.jsonl", line)
+        node.send()
+    copy = here.directory(SOURCE) / "usage.jsonl"
+    assert copy.read_text() == "a\nb\nc\n"
+    os.truncate(copy, 2)
+    for line in ("d\n", "e\n"):
+        node.connect()
+        node.write("usage.jsonl", line)
+        node.send()
+    assert copy.read_text() == "a\nc\nd\ne\n"
