@@ -1,6 +1,6 @@
 /*
- * Sums of chunks, bit for bit those of arithmetic.NumpyKernels, which says what they are; but which of two NaNs' own bits
- * a sum in fp32 or fp64 has is the processor's affair.
+ * Sums of chunks, as native/library.py says what they are; but which of two NaNs' own bits a sum in fp32 or fp64 has is
+ * the processor's affair.
  *
  * Every loop is written once and compiled for each level of processor; which one is used is asked when the library is
  * loaded, for it may have been built on another machine. No flag may be given that lets a compiler reorder additions.
