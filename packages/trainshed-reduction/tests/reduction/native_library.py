@@ -18,7 +18,7 @@ from trainshed_reduction.native import __main__, library
 from trainshed_reduction.native.library import Library
 
 PORTABLE = ("-DTRAINSHED_PORTABLE",)
-"""Without what only some systems and processors have."""
+"""Without what only some processors have."""
 
 
 def shared(*flags: str) -> Library:

@@ -50,10 +50,9 @@ class Serving:
         self._listener.close()
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
-def serving(request: pytest.FixtureRequest) -> Iterator[Serving]:
-    flags = native_library.PORTABLE if request.param == "portable" else ()
-    made = Serving(native_library.shared(*flags))
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Serving]:
+    made = Serving(native_library.shared())
     yield made
     made.close()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.reduction.native_library import PORTABLE, shared
+from tests.reduction.native_library import shared
 from trainshed_reduction import wire
 from trainshed_reduction.native.library import Lost, Message, Result
 from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
@@ -138,18 +138,12 @@ Make = Callable[[int, int], NativeTransfer]
 PLENTY = 1 << 30
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
-def kind_of(request: pytest.FixtureRequest) -> Make:
-    library = shared(*PORTABLE if request.param == "portable" else ())
-    return lambda lanes, credit: NativeTransfer(library, lanes, credit)
-
-
 @pytest.fixture
-def make(kind_of: Make) -> Iterator[Make]:
+def make() -> Iterator[Make]:
     made: list[NativeTransfer] = []
 
     def one(lanes: int, credit: int) -> NativeTransfer:
-        made.append(kind_of(lanes, credit))
+        made.append(NativeTransfer(shared(), lanes, credit))
         return made[-1]
 
     yield one
@@ -451,10 +445,10 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
     assert transfer.unsent() == 0
 
 
-def test_frames_as_long_as_their_headers_say(kind_of: Make, reducers: Reducers) -> None:
+def test_frames_as_long_as_their_headers_say(reducers: Reducers) -> None:
     """spec/reduction: a wrong length is the caller's mistake, before anything is read or written beyond an
     end."""
-    transfer = kind_of(1, PLENTY)
+    transfer = NativeTransfer(shared(), 1, PLENTY)
     attach(transfer, 0, reducers())
     good = chunk(0, 0, bytearray(400))
     for bad in (

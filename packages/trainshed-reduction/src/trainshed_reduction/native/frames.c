@@ -76,7 +76,6 @@ bool report_is_full(const struct report *report)
     return report->capacity - report->filled < 2 || report->text_room - report->text_used < 2 * (HEADER + TEXT);
 }
 
-/* A system that cannot do this wakes up more often. */
 static void wake_at(struct incoming *in, int handle, size_t bytes)
 {
     int wakes_at = (int)bytes;

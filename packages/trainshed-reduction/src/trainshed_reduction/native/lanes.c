@@ -38,7 +38,7 @@ bool pending_done(struct transfer *t, uint64_t operation)
 void lane_detach(struct transfer *t, struct lane *lane)
 {
     if (lane->handle >= 0)
-        poller_remove(&t->poller, index_of(t, lane), lane->handle);
+        poller_remove(&t->poller, lane->handle);
     lane->handle = -1;
     lane->broken = 0;
     for (uint64_t p = lane->due; p < lane->pushed; p++)

@@ -9,10 +9,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0
-#endif
-
 /* Bytes that a worker may have here without a result, and a chunk more, or results that it does not take. */
 #define WINDOW (16u << 20)
 /* Reads from one connection until others have their turn. */
@@ -106,9 +102,7 @@ static void flush(struct reducer *r, struct member *member)
             continue;
         if (done < 0) {
             member->writable = false;
-            if (errno == EAGAIN || errno == EWOULDBLOCK)
-                poller_again(&r->poller, member->slot, false, true);
-            else
+            if (errno != EAGAIN && errno != EWOULDBLOCK)
                 member->error = errno;
             return;
         }
@@ -152,7 +146,7 @@ static bool tell_odd(struct reducer *r, struct member *member)
 static void lose(struct reducer *r, struct member *member, int error)
 {
     tell(r, member, EVENT_LOST, (uint64_t)error);
-    poller_remove(&r->poller, member->slot, member->handle);
+    poller_remove(&r->poller, member->handle);
     member->handle = -1;
 }
 
@@ -323,7 +317,6 @@ void member_serve(struct reducer *r, struct member *member)
             r->moved += (uint64_t)done;
         } else if (done == -EAGAIN) {
             member->readable = false;
-            poller_again(&r->poller, member->slot, true, false);
         } else {
             lose(r, member, (int)-done);
         }

@@ -1,4 +1,4 @@
-/* What the C part shows to Python, and what its files share. C11 and the C library; gcc or clang. */
+/* What the C part shows to Python, and what its files share. C11 on Linux; gcc or clang. */
 
 #ifndef TRAINSHED_NATIVE_H
 #define TRAINSHED_NATIVE_H

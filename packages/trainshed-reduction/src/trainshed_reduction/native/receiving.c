@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(POLLRDHUP)
-#define ENDED POLLRDHUP
-#else
-#define ENDED 0 /* POLLHUP and POLLERR are told in any case. */
-#endif
-
 /* Reads from one lane until others have their turn. */
 #define TURN 8
 /* Seconds until a result is read in parts: a system whose buffers are small cannot hold all of it. */
@@ -55,7 +49,7 @@ static bool begin(void *whose)
 /* Whether nothing will come any more: of that the system tells once. */
 static bool has_ended(int handle)
 {
-    struct pollfd one = {.fd = handle, .events = ENDED};
+    struct pollfd one = {.fd = handle, .events = POLLRDHUP};
     return poll(&one, 1, 0) > 0;
 }
 
@@ -127,7 +121,6 @@ static bool receive(struct transfer *t, struct lane *lane)
         lane_lose(t, lane, done < 0 ? lane->broken : 0);
     } else {
         lane->readable = false;
-        poller_again(&t->poller, index_of(t, lane), true, false);
     }
     return false;
 }

@@ -56,7 +56,7 @@ EXPORT struct reducer *reducer_new(int elsewhere)
     r->elsewhere = elsewhere;
     r->slots = 16;
     r->members = calloc(r->slots, sizeof *r->members);
-    if (poller_open(&r->poller, r->slots) && r->members && poller_add(&r->poller, 0, elsewhere))
+    if (poller_open(&r->poller) && r->members && poller_add(&r->poller, 0, elsewhere))
         return r;
     reducer_free(r);
     return NULL;
@@ -161,7 +161,7 @@ EXPORT void reducer_drop(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
     if (member->handle >= 0)
-        poller_remove(&r->poller, slot, member->handle);
+        poller_remove(&r->poller, member->handle);
     r->members[slot] = NULL;
     member_part(r, member);
     member_end(r, member);

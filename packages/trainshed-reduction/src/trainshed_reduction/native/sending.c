@@ -7,10 +7,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* There the socket itself has been told. */
-#endif
-
 /* Whether its next frame may begin. A lane with nothing under way always may: ranks whose credit is used up on different
  * lanes would wait for each other. */
 static bool has_credit(const struct transfer *t, const struct lane *lane)
@@ -56,9 +52,7 @@ static bool transmit(struct transfer *t, struct lane *lane)
         if (errno == EINTR)
             return true;
         lane->writable = false;
-        if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            poller_again(&t->poller, index_of(t, lane), false, true);
-        } else {
+        if (errno != EAGAIN && errno != EWOULDBLOCK) {
             lane->broken = errno;
             lane->readable = true;
         }

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 /* Results of an operation that is not done are told this late: who takes them may have to wait for Python's lock,
  * and nothing moves meanwhile. */
@@ -39,7 +38,7 @@ EXPORT struct transfer *transfer_new(uint32_t lanes, uint64_t credit)
         return NULL;
     t->credit = credit;
     t->lanes = calloc(lanes ? lanes : 1, sizeof *t->lanes);
-    bool open = poller_open(&t->poller, lanes);
+    bool open = poller_open(&t->poller);
     if (!open || !t->lanes) {
         transfer_free(t);
         return NULL;
@@ -62,10 +61,6 @@ EXPORT int transfer_attach(struct transfer *t, uint32_t index, int handle, uint6
     lane_detach(t, lane);
     if (!poller_add(&t->poller, index, handle))
         return errno;
-#ifdef SO_NOSIGPIPE
-    int yes = 1;
-    setsockopt(handle, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof yes);
-#endif
     lane->handle = handle;
     lane->readable = lane->writable = false;
     lane->first = lane->sent = lane->due = lane->pushed = position;
