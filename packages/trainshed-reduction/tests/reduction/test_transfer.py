@@ -358,21 +358,26 @@ def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case:
 
 def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: Reducers) -> None:
     """spec/reduction#security (frames are bounded; nothing of a stranger's gets into a tensor)."""
-    nothing, half = reducers(), reducers(4096)
-    transfer = make(2, PLENTY)
-    attach(transfer, 0, nothing)
-    attach(transfer, 1, half)
+    nothing, half, again = reducers(), reducers(4096), reducers(4096)
+    transfer = make(3, PLENTY)
+    for lane, reducer in enumerate((nothing, half, again)):
+        attach(transfer, lane, reducer)
+    # What it waits for is behind a result that it sends again.
+    later = bytearray(b"mine" * 100)
+    transfer.push(2, final(0, 0, bytes(400_000)))
+    transfer.push(2, chunk(0, 1, later))
+    again.own.send(result(0, 1, bytes(400)))
     transfer.push(1, final(0, 0, bytes(400)))
     mine = bytearray(b"mine" * 100_000)
     transfer.push(1, chunk(0, 1, bytearray(400_000)))
     transfer.push(1, chunk(0, 2, mine))
     nothing.own.send(result(0, 0, bytes(400)))
     half.own.send(result(0, 2, bytes(400_000))[:400])
-    events = run_until(transfer, [], lambda events: len(events) == 2)
+    events = run_until(transfer, [], lambda events: len(events) == 3)
     causes = {event.lane: event.cause for event in events if isinstance(event, Lost)}
-    assert causes[0] == wire.STRANGE
+    assert causes[0] == causes[2] == wire.STRANGE
     assert causes[1]
-    assert mine == b"mine" * 100_000
+    assert mine == b"mine" * 100_000 and later == b"mine" * 100
 
 
 def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: Reducers) -> None:

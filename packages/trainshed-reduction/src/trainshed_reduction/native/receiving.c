@@ -22,7 +22,8 @@ struct reading {
 /* Whether it is the result of the oldest chunk that was sent and has none. */
 static bool is_due(const struct lane *lane, const struct header *in)
 {
-    if (in->kind != RESULT || !is_chunk(in) || lane->due == lane->sent)
+    /* It may be further than what was sent: results that are here already are passed over. */
+    if (in->kind != RESULT || !is_chunk(in) || lane->due >= lane->sent)
         return false;
     const struct header *out = &frame_at(lane, lane->due)->header;
     return in->dtype == out->dtype && in->reduction == out->reduction && in->chunk == out->chunk &&
