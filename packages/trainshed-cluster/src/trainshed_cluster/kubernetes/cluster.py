@@ -104,6 +104,7 @@ class KubernetesCluster:
         self._wanted: set[HoldName] = set()
         #: Why a hold's Pod cannot even be created just now.
         self._unmade: dict[HoldName, Delay] = {}
+        #: Holds that were given back, until their Pods are gone.
         self._given_back: set[HoldName] = set()
         #: Uids of Pods that this service has deleted, until they are gone.
         self._asked_to_go: set[str] = set()
@@ -269,11 +270,12 @@ class KubernetesCluster:
         return ()  # Likewise; and its controller has written down what it has confirmed.
 
     async def give_back(self, name: HoldName) -> None:
-        self._given_back.add(name)
         self._ends.pop(name, None)
         self._ghosts.pop(name, None)
         need = self._needs.pop(name, None)
         pod = self._mine.get(name)
+        if pod is not None:
+            self._given_back.add(name)
         if self._admission is not None and (pod or need):
             where = pod.metadata.namespace if pod else ""
             where = where or (manifests.namespace(need) if need else "")
@@ -546,6 +548,7 @@ class KubernetesCluster:
             if known is not None and known.metadata.uid == pod.metadata.uid:
                 self._mine.pop(name, None)
                 self._learn_end(name, pod if pod.is_over else known)
+                self._given_back.discard(name)
             for some in (self._fresh, self._asked_to_go):
                 some.discard(pod.metadata.uid)
             return
