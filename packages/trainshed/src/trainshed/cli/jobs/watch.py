@@ -199,10 +199,11 @@ def logs(
     which["since"] = rfc3339(since) if since else None
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
-    path = job_path(_job_of_trial(view, trial) if trial else view.uid, "/logs")
+    writer = _job_of_trial(view, trial) if trial else view.uid
+    path = job_path(writer, "/logs")
     try:
         if follows:
-            patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.job_id}")
+            patience = Patience(client, writer, f"trainshed jobs logs -f {view.job_id}")
             for lines in followed(client, path, patience, SeenLines(), **which):
                 _print_lines(lines, form, texts)
             view = JobView.parse(client.get(job_path(view.uid)))
