@@ -56,6 +56,15 @@ def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     ]
 
 
+@pytest.mark.parametrize("words", [("--since", "10m"), ("--tail", "5")])
+def test_who_began_late_gets_nothing_older(service: FakeService, words: tuple[str, str]) -> None:
+    service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
+    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True), Stream(LINES[1:]))
+    assert service.cli("jobs", "logs", "-f", "7", *words).exit_code == 0
+    (_, again) = (sent.query for sent in service.sent if sent.path.endswith("/logs"))
+    assert again["since"] == LINES[0]["at"] and "tail" not in again
+
+
 def test_a_follower_gives_up_in_the_end(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,7 +204,7 @@ def logs(
     try:
         if follows:
             patience = Patience(client, writer, f"trainshed jobs logs -f {view.job_id}")
-            for lines in followed(client, path, patience, SeenLines(), **which):
+            for lines in followed(client, path, patience, **which):
                 _print_lines(lines, form, texts)
             view = JobView.parse(client.get(job_path(view.uid)))
         else:
@@ -237,22 +237,14 @@ def _print_lines(lines: Sequence[LogLine], form: str, texts: LineTexts) -> None:
 
 
 def followed(
-    client: Client,
-    path: str,
-    patience: Patience,
-    seen: SeenLines,
-    *,
-    tail: int | str | None = None,
-    since: int | str | None = None,
-    **which: str | int | None,
+    client: Client, path: str, patience: Patience, replica: str | None, **first: str | int | None
 ) -> Iterator[Sequence[LogLine]]:
-    """Yield a job's lines that were not seen before, each once, until the job is over, also across restarts
-    of the service. `tail` and `since`: where they begin if none was seen yet. `which`: further parameters of
-    the streams. Raises Refused, Unreachable."""
-    first = {"tail": tail, "since": since}
+    """Yield a job's lines, each once, until the job is over, also across restarts of the service. `first`:
+    where they begin, `tail` and `since`. Raises Refused, Unreachable."""
+    seen, bounded = SeenLines(), any(first.values())
     return patience.outlast(
         lambda: log_stream(
-            client, path, follow="true", **which, **(seen.query(tail is not None) or first)
+            client, path, follow="true", replica=replica, **(seen.query(bounded) or first)
         ),
         lambda lines: iter([fresh] if (fresh := seen.fresh(lines)) else []),
     )
