@@ -52,6 +52,12 @@ def test_a_directory_is_copied_and_back(
     assert trainshed("buckets", "cp", "gs://b/d/a.txt", "-").stdout == "d/a.txt"
 
 
+def test_between_buckets_the_service_copies(trainshed: Invoke, bucket: FakeService) -> None:
+    bucket.on("POST", f"{OBJECTS}/d/a.txt/copyTo/b/c/o/x/a.txt", {})
+    result = trainshed("buckets", "cp", "gs://b/d/a.txt", "gs://c/x/")
+    assert (result.exit_code, len(bucket.sent)) == (0, 1), result.stderr
+
+
 def test_several_are_copied_into_a_directory(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:

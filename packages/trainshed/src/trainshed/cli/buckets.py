@@ -143,7 +143,7 @@ def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
             if not names:
                 raise click.ClickException(f"There is nothing at {at}.")
         for name in names:
-            storage.delete(f"{_bucket_path(at)}/{quote(name, safe='')}")
+            storage.delete(f"/storage/v1/{_object_path(Place(at.bucket, name))}")
             deleted += 1
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
 
@@ -209,13 +209,15 @@ def _from_bucket(
         inner = name.rpartition("/")[2]
         if recursive and name != source.name:
             inner = kept + name.removeprefix(source.directory)
+        if target.startswith(_SCHEME):
+            to = Place.parse(target)
+            whole = recursive or not to.name or to.name.endswith("/")
+            goal = Place(to.bucket, to.directory + inner if whole else to.name)
+            copy = f"{_object_path(Place(source.bucket, name))}/copyTo/{_object_path(goal)}"
+            storage.post(f"/storage/v1/{copy}", {}, patience=None)
+            continue
         with storage.opened(source.bucket, name) as answer:
-            if target.startswith(_SCHEME):
-                to = Place.parse(target)
-                whole = recursive or not to.name or to.name.endswith("/")
-                goal = Place(to.bucket, to.directory + inner if whole else to.name)
-                _write(storage, goal, answer.read())
-            elif target == "-":
+            if target == "-":
                 for chunk in answer.chunks(name):
                     sys.stdout.buffer.write(chunk)
             else:
@@ -257,7 +259,8 @@ def _to_bucket(
 ) -> int:
     """Copy to a bucket; return how many files. `keeps_name`: a directory becomes one below the target."""
     if source == "-":
-        _write(storage, target, sys.stdin.buffer.read())
+        content = sys.stdin.buffer.read()
+        storage.upload(target.bucket, target.name, content, len(content))
         return 1
     path = Path(source)
     if path.is_dir() and not recursive:
@@ -290,9 +293,9 @@ def _upload(storage: Client, path: Path, at: Place) -> None:
         raise click.ClickException(f"{path} cannot be read: {failure.strerror}.") from None
 
 
-def _write(storage: Client, at: Place, content: bytes) -> None:
-    storage.upload(at.bucket, at.name, content, len(content))
-
-
 def _bucket_path(at: Place) -> str:
     return f"/storage/v1/b/{quote(at.bucket, safe='')}/o"
+
+
+def _object_path(at: Place) -> str:
+    return f"b/{quote(at.bucket, safe='')}/o/{quote(at.name, safe='')}"

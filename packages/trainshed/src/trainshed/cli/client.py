@@ -97,10 +97,11 @@ class Client:
             token = answer.get("nextPageToken") or None
             yield answer
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the JSON that POST answers. Raises Refused, Unreachable."""
+    def post(self, path: str, body: Mapping[str, Any], *, patience: float | None = PATIENCE) -> Any:
+        """Return the JSON that POST answers. `patience`: seconds that it may take; None = unlimited. Raises
+        Refused, Unreachable."""
         content = json.dumps(body).encode()
-        with self._open("POST", path, content=content) as answer:
+        with self._open("POST", path, content=content, patience=patience) as answer:
             return answer.json()
 
     def post_form(self, path: str, fields: Mapping[str, str]) -> Any:
