@@ -119,8 +119,9 @@ def test_what_somebody_put_in_the_way_is_not_written_to(
     below = trainshed("buckets", "cp", "gs://b/d/a.txt", f"{tmp_path}/kept/a.txt")
     assert "kept/a.txt cannot be written: " in below.stderr
     os.mkfifo(tmp_path / "pipe")
-    refused = trainshed("buckets", "cp", "-r", str(tmp_path), "gs://b/up")
-    assert "pipe is not an ordinary file" in refused.stderr
+    for way in (("-r", str(tmp_path), "gs://b/up"), ("gs://b/d/a.txt", str(tmp_path / "pipe"))):
+        assert "pipe is not an ordinary file" in trainshed("buckets", "cp", *way).stderr
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_name_may_be_as_long_as_a_files_and_is_utf_8(

@@ -242,6 +242,8 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
     # The goal's own name may be as long as one can be.
     draft = goal.with_name(f".{token_hex(8)}.part")
     try:
+        if goal.exists() and not goal.is_file():
+            raise click.ClickException(f"{goal} is not an ordinary file; - is standard output.")
         goal.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("xb") as file:
             for chunk in chunks:
