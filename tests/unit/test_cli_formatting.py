@@ -9,7 +9,7 @@ import pytest
 from tests.unit.jobs import SECOND
 from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.output import metered
-from trainshed.cli.text.moments import duration, gibibytes, size
+from trainshed.cli.text.moments import duration, gibibytes, moment, rfc3339, size
 from trainshed.cli.text.tables import Field, table_of, width
 from trainshed.core.retention import parse_age, parse_size
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
@@ -79,6 +79,13 @@ def test_a_terminal_is_told_how_far_a_long_transfer_is(
 )
 def test_durations(length: int, text: str) -> None:
     assert duration(length) == text
+
+
+@pytest.mark.parametrize("text", ["999999999d", "1900-01-01"])
+def test_all_that_is_long_ago_is_one_moment(text: str) -> None:
+    assert rfc3339(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
+    with pytest.raises(click.UsageError, match="write how long ago"):
+        moment("0001-01-01", SECOND, "--since")
 
 
 def test_sizes() -> None:

@@ -39,21 +39,21 @@ def parse_moment(text: str) -> int:
 
 
 def moment(text: str, now: Nanos, option: str) -> int:
-    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch; "" = 0. A date and
-    time without a zone is in this machine's zone. Raises click.UsageError."""
+    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch, at least 1; "" = 0. A
+    date and time without a zone is in this machine's zone. Raises click.UsageError."""
     if not text:
         return 0
     if match := _AGO.fullmatch(text):
-        return now - int(match[1]) * _SECONDS[match[2]] * _SECOND
+        return max(1, now - int(match[1]) * _SECONDS[match[2]] * _SECOND)
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        # `astimezone` takes a time without a zone for one of this machine's zone.
+        at = datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
         raise click.UsageError(
             f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
             f" UTC), not {text!r}."
         ) from None
-    # `astimezone` takes a time without a zone for one of this machine's zone.
-    return round(at.astimezone().timestamp() * 10**6) * 1000
+    return max(1, round(at * 10**6) * 1000)
 
 
 def seconds_of(text: str) -> float:
