@@ -170,7 +170,8 @@ def test_what_has_no_method_of_its_own_is_looked_up_in_the_list(
     if name == "node-1":
         assert yaml.safe_load(result.stdout) == NODE
     else:
-        assert (result.exit_code, "trainshed nodes list" in result.stderr) == (1, True)
+        shown = "among the nodes: trainshed nodes list shows those there are.\n"
+        assert (result.exit_code, result.stderr.endswith(shown)) == (1, True)
 
 
 def test_a_study_has_its_trials_and_the_best(service: FakeService) -> None:
@@ -183,14 +184,15 @@ def test_a_study_has_its_trials_and_the_best(service: FakeService) -> None:
     assert (shown["trials"], shown["optimalTrials"]) == (trials, trials[:1])
 
 
-def test_an_experiment_has_its_runs(service: FakeService) -> None:
+@pytest.mark.parametrize("name", ["churn", EXPERIMENT["name"]])
+def test_an_experiment_has_its_runs(service: FakeService, name: str) -> None:
     runs = [{"name": f"{PLACE}/metadataStores/default/contexts/churn-{run}"} for run in ("b", "a")]
     contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
     service.on("GET", f"{contexts}/churn", EXPERIMENT)
     service.on(
         "GET", contexts, {"contexts": runs[:1], "nextPageToken": "t"}, {"contexts": runs[1:]}
     )
-    shown = yaml.safe_load(service.cli("experiments", "describe", "churn").stdout)
+    shown = yaml.safe_load(service.cli("experiments", "describe", name).stdout)
     assert shown == EXPERIMENT | {"runs": runs}
     assert service.sent[0].query == {}
     assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.sent[-1].query["filter"]

@@ -118,9 +118,12 @@ class Place:
             by_title = (entry for entry in records if entry.get("displayName") == ident)
             record = next(by_id, None) or next(by_title, None)
         if record is None:
+            where, look = "", ""
+            if kind.is_placed:
+                where, look = f" of {place}", ", and --project and --region say where to look"
             raise click.ClickException(
-                f"There is no {name!r} among the {kind.name} of {place}: trainshed {kind.name} list shows "
-                "those there are, and --project and --region say where to look."
+                f"There is no {name!r} among the {kind.name}{where}: trainshed {kind.name} list shows those "
+                f"there are{look}."
             )
         for field, (method, path, key) in (kind.parts or {}).items():
             at = f"/v1/{record['name']}{path}"
@@ -161,8 +164,8 @@ class Place:
         """Split a name into its place, its id and its version; "" = none."""
         whole, _, version = name.partition("@") if kind.version_deleted else (name, "", "")
         match whole.split("/"):
-            case ["projects", project, "locations", region, collection, ident] if (
-                collection == kind.name
+            case ["projects", project, "locations", region, *collection, ident] if (
+                kind.listed.endswith(f"/{'/'.join(collection)}")
             ):
                 return replace(self, project=project, region=region), ident, version
             case _:
