@@ -282,8 +282,12 @@ def _carry(client: Client, path: str, which: Mapping[str, Any], connection: sock
                         connection.sendall(message)
         except (Refused, Unreachable) as failure:
             click.echo(plain(str(failure)), err=True)
-        except (OSError, TimeoutError, _connection_closed()):
-            return  # One of its ends is gone.
+        except (OSError, _connection_closed()):
+            pass  # One of its ends is gone.
+        finally:
+            # While `_send_on` waits for more from it, closing it alone does not tell the other end.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _send_on(connection: socket.socket, far: "ClientConnection") -> None:

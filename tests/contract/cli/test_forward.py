@@ -1,0 +1,28 @@
+"""`trainshed jobs forward`: one connection, to a service that a WebSocket server stands for."""
+
+import socket
+import threading
+
+import pytest
+from websockets.sync.server import ServerConnection, serve
+
+from trainshed.cli.client import Client
+from trainshed.cli.jobs import shell
+
+
+def test_a_connection_ends_where_its_far_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads an answer to its end waits for that."""
+
+    def answer(far: ServerConnection) -> None:
+        far.recv()
+        far.send("{}")
+        far.send(b"all of it")
+
+    here, theirs = socket.socketpair()
+    with serve(answer, "127.0.0.1", 0) as server, here, theirs:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.socket.getsockname()[1]}", "", "")
+        monkeypatch.setattr(client, "post", lambda path, which: {"token": "t", "path": "/"})
+        shell._carry(client, "", {}, here)  # pyright: ignore[reportPrivateUsage] - forwards for ever
+        theirs.settimeout(10)
+        assert theirs.makefile("rb").read() == b"all of it"
