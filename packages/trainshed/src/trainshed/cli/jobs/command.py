@@ -262,6 +262,7 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    ended = ended.copy()  # Threads that are still waiting may add to theirs.
     overs = [JobView.parse(ended[view.uid]) for view in jobs if view.uid in ended]
     if form == "json":
         print_data([ended[over.uid] for over in overs])
