@@ -1,9 +1,9 @@
 """Makes what a release has, twice, and lays it into dist/ if both times gave the same bytes: `./dev release`.
 
 A source archive and a wheel of each distribution, wheels of the reducers with their part in C, the site of
-the documentation in a folder of its version, the packages
-that the service is tested with, by their hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and
-the SHA-256 of all. Nothing is published.
+the documentation in a folder of its version, the packages that the service with all engines is tested with,
+by their hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and the SHA-256 of all. Nothing is
+published.
 """
 
 import base64
@@ -29,6 +29,8 @@ from trainshed_reduction.native import library
 from trainshed_reduction.native.__main__ import FLAGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_LOCK: Final = ROOT / "locks/kubernetes.txt"
+"""What the service with all engines needs."""
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 _ZIG: Final = (
     *(str(Path(sys.executable).with_name("uv")), "run", "--no-project", "--quiet"),
@@ -73,8 +75,8 @@ def build(place: Path) -> None:
         uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]
         subprocess.run(uv, env=environ, check=True)
     (place / ".gitignore").unlink(missing_ok=True)
-    # Those of the service with all engines; ours are the wheels beside it.
-    shutil.copyfile(ROOT / "locks/kubernetes.txt", place / "requirements.txt")
+    # Ours are the wheels beside it.
+    shutil.copyfile(_LOCK, place / "requirements.txt")
     (place / "sbom.cdx.json").write_text(json.dumps(bill(), indent=1) + "\n")
 
 
@@ -137,10 +139,10 @@ def _digest(content: bytes) -> str:
 
 
 def bill() -> dict[str, Any]:
-    """Return the bill of materials of the service: each locked package with its version and hashes."""
+    """Return the bill of materials: each package of `requirements.txt` with its version and hashes."""
     project = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"]
     components: list[dict[str, Any]] = []
-    for line in (ROOT / "locks/run.txt").read_text().splitlines():
+    for line in _LOCK.read_text().splitlines():
         if locked := _LOCKED.match(line):
             name, version = locked.groups()
             purl = f"pkg:pypi/{name}@{version}"
