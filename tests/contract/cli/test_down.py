@@ -64,6 +64,14 @@ def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
     assert service.cli("down").exit_code == 0
 
 
+def test_a_service_that_cannot_be_told_is_not_taken_for_none(
+    service: FakeService, tmp_path: Path
+) -> None:
+    (tmp_path / "service.json").write_text("{")
+    result = service.cli("down")
+    assert (result.exit_code, "service.json cannot be read" in result.stderr) == (1, True)
+
+
 def test_a_job_that_does_not_end_keeps_the_service(
     service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:

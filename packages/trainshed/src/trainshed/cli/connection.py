@@ -122,7 +122,8 @@ def known_login() -> dict[str, str]:
 
 
 def local(data: Path, token: str | None = None) -> Endpoint:
-    """Return the service of a data directory. Raises Unreachable if none runs there."""
+    """Return the service of a data directory. Raises Unreachable if none runs there, click.ClickException if
+    that cannot be told."""
     file = data / "service.json"
     try:
         service: dict[str, Any] = json.loads(file.read_text())
@@ -152,11 +153,11 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             "To use one elsewhere: trainshed login URL"
         ) from None
     except NotADirectoryError:
-        raise Unreachable(
+        raise click.ClickException(
             f"{data} is not a directory: it cannot be the data directory of a service."
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as failure:
-        raise Unreachable(
+        raise click.ClickException(
             f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"
             " again, which writes the file anew."
         ) from None
