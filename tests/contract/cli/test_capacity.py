@@ -16,12 +16,6 @@ def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": name,
         "condition": "READY",
-        "cause": "",
-        "vcpus": 8,
-        "usedVcpus": 2.5,
-        "memoryBytes": 32 * 2**30,
-        "usedMemoryBytes": 4 * 2**30,
-        "accelerators": [{"type": "NVIDIA_TESLA_T4", "count": 2, "used": 1}],
         "replicas": [{"job": JOB, "replica": replica} for replica in replicas],
     }
     return record | more

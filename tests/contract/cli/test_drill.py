@@ -1,17 +1,9 @@
 """`trainshed drill` against a service of paper."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import click
-import pytest
-from click.testing import CliRunner, Result
-
-from tests.contract.cli.conftest import NOW, Invoke
 from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line, replica
-from trainshed.cli.commands import Session
-from trainshed.cli.jobs import drill
 
 JOB = "/trainshed/v1/jobs/7"
 REPORT = f"{JOB}/resumeReport"
@@ -27,7 +19,6 @@ DRILL = {
     "attempt": 0,
     "incarnation": 0,
 }
-Run = Callable[..., Result]
 
 
 def step(number: int) -> dict[str, Any]:
@@ -73,16 +64,6 @@ def report(*drills: dict[str, Any], result: str = "PASS") -> dict[str, Any]:
     return {"name": "n", "result": result, "drills": list(drills)}
 
 
-@pytest.fixture
-def run(trainshed: Invoke) -> Run:
-    """Runs one of the commands, in the surroundings that `trainshed` made."""
-
-    def invoke(command: click.Command, *arguments: str, **options: Any) -> Result:
-        return CliRunner().invoke(command, arguments, obj=Session(lambda: NOW), **options)
-
-    return invoke
-
-
 def running(service: FakeService) -> None:
     view = job(replicas=[replica("workerpool0-0")])
     restarted = job(replicas=[replica("workerpool0-0", incarnation=2)])
@@ -95,11 +76,11 @@ def running(service: FakeService) -> None:
     service.on("GET", f"{JOB}/logs", Stream(lines))
 
 
-def test_a_drill_is_ordered_watched_and_reported(run: Run, service: FakeService) -> None:
+def test_a_drill_is_ordered_watched_and_reported(service: FakeService) -> None:
     running(service)
     answers = [UNDER_WAY, UP, UP, reported(), reported()]
     service.on("GET", REPORT, *map(report, answers))
-    text = run(drill.command, "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
+    text = service.cli("drill", "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
     assert text.exit_code == 0, text.output
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent) == {"kind": "kill", "replica": "worker 0", "atLine": "x"}
@@ -118,9 +99,9 @@ def test_a_drill_is_ordered_watched_and_reported(run: Run, service: FakeService)
     assert request.query == {"follow": "true", "since": "2026-11-20T06:00:03.500000Z"}
 
 
-def test_a_job_that_starts_over_exits_with_1(run: Run, service: FakeService) -> None:
+def test_a_job_that_starts_over_exits_with_1(service: FakeService) -> None:
     running(service)
     service.on("GET", REPORT, report(reported("started_over"), result="FAIL"))
-    text = run(drill.command, "7", "--kind", "kill")
+    text = service.cli("drill", "7", "--kind", "kill")
     assert text.exit_code == 1
     assert "Outcome  started over, 2 steps lost" in text.stdout

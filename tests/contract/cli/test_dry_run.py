@@ -93,10 +93,3 @@ def test_a_job_that_would_wait(service: FakeService) -> None:
         "jobId": f"job_{NOW // 10**6}",
         "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", "region": "us-east1"},
     }
-
-
-def test_a_job_that_would_be_refused(service: FakeService) -> None:
-    service.refuse("POST", EXPLAIN, 400, "x", **{"a.b": "It is too small.", "c": "Unknown."})
-    result = service.cli("run", "--dry-run", "-f", "-", input='{"jobSpec": {}}')
-    assert result.exit_code == 1
-    assert "a.b: It is too small.\n  c: Unknown." in result.stderr
