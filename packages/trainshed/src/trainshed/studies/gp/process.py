@@ -9,7 +9,7 @@ parameter then holds wherever the others are.
 The hyperparameters that explain the observations best are found by MAP with BFGS and gradients. Priors
 are the paper's; those of the main effects are of the same form.
 
-Labels are warped before (`warping`), points embedded (`space.Space.embed`). Shapes: n observed points, m
+Labels are warped before (`belief.warp`), points embedded (`space.Space.embed`). Shapes: n observed points, m
 asked for, p nodes, q columns of the embedding.
 """
 
