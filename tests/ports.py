@@ -12,18 +12,19 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """That nobody has at this moment, all different. Nor does the kernel lend them to connections: whoever
-    listens there now and again finds them free each time."""
+    """That nobody has at this moment, all different. Nor does the kernel lend them to connections, unless it
+    lends all: whoever listens there now and again finds them free each time."""
     lent = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     first, last = (int(word) for word in lent)
     # Replicas that share an address have those from 20000 on.
-    lasting = [port for port in range(10_000, 20_000) if not first <= port <= last]
-    ports: list[int] = []
+    ports = range(10_000, 20_000)
+    lasting = [port for port in ports if not first <= port <= last] or ports
+    free: list[int] = []
     with contextlib.ExitStack() as opened:
         for port in random.sample(lasting, len(lasting)):
-            if len(ports) == count:
+            if len(free) == count:
                 break
             with contextlib.suppress(OSError):
                 opened.enter_context(socket.create_server(("127.0.0.1", port)))
-                ports.append(port)
-    return ports
+                free.append(port)
+    return free
