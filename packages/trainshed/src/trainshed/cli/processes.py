@@ -68,8 +68,8 @@ class StartedService:
             return self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             raise click.ClickException(
-                f"The service (process {self._process.pid}) was asked to end and has not yet;"
-                " trainshed down tries again."
+                f"The service (process {self._process.pid}) was asked to end and has not yet; try again:"
+                f" trainshed down --data {self.endpoint.data}"
             ) from None
 
 
@@ -145,12 +145,12 @@ _ARGUMENTS = (
 @contextlib.contextmanager
 def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
     """Start a service on a free port of this machine; in the end it cancels its jobs, and stops. `data`: its
-    data directory, which stays; None = one in a temporary directory, which is removed. `arguments`: more
-    arguments of `trainshed up`.
+    data directory, which stays; None = a temporary one, which is removed once the service has ended.
+    `arguments`: more arguments of `trainshed up`.
 
     Meanwhile SIGTERM and SIGHUP are KeyboardInterrupt as Ctrl-C is, so that they end it as well; so does
-    SIGKILL of this process, on Linux, which leaves the directory. Raises click.ClickException if it does not
-    start.
+    SIGKILL of this process, which leaves the directory. Raises click.ClickException if it does not start or
+    does not end.
     """
     before = {number: signal.getsignal(number) for number in _ENDS}
     for number in _ENDS:
@@ -166,7 +166,12 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
             # Until the service has ended, its programs run and its directory is in use.
             for number in _ENDS:
                 signal.signal(number, signal.SIG_IGN)
-            if (status := service.stop()) < 0:
+            try:
+                status = service.stop()
+            except click.ClickException:
+                temporary = None  # It is in use.
+                raise
+            if status < 0:
                 # Its jobs run on, until another service takes them over and cancels them.
                 start(directory.absolute(), _ARGUMENTS).stop()
                 raise click.ClickException(
