@@ -88,5 +88,7 @@ def test_yaml() -> None:
     pytest.importorskip("yaml", reason="needs PyYAML")
     result = read(YAML)
     assert result["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
-    with pytest.raises(Unreadable, match=r"neither JSON nor YAML: line 1, column 5: \S"):
-        read("a: [")
+    wrong = {"a: [": "line 1, column 5: ", "2026-01-02: a": "keys must be ", "&a [*a]": "C"}
+    for text, cause in wrong.items():
+        with pytest.raises(Unreadable, match=rf"neither JSON nor YAML: {cause}\S"):
+            read(text)

@@ -135,7 +135,7 @@ def _yaml(text: str) -> Any:
     try:
         # Through JSON, so that dates become texts: every value of a job has a JSON form.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))
-    except yaml.YAMLError as failure:
+    except (yaml.YAMLError, TypeError, ValueError) as failure:
         mark: Any = getattr(failure, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         cause = getattr(failure, "problem", None) or failure
