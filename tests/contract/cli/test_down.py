@@ -12,10 +12,8 @@ import pytest
 
 from tests.commands import running
 from tests.contract.cli.conftest import Invoke, write_service_file
-from tests.contract.cli.fake_service import TOKEN, FakeService, job
+from tests.contract.cli.fake_service import FakeService, job
 from trainshed.cli import processes
-from trainshed.cli.connection import Endpoint
-from trainshed.cli.processes import StartedService, own_service
 from trainshed.core.held import Leftover, text
 
 JOBS = "/trainshed/v1/jobs"
@@ -94,16 +92,11 @@ def test_a_temporary_directory_stays_while_a_service_is_in_it(
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()"
     with running(sys.executable, "-uc", deaf, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None and process.stdout.readline()
-        started = StartedService(process, Endpoint("http://127.0.0.1:9", TOKEN, data=tmp_path))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.setattr(processes, "_STOP_SECONDS", 0.01)
-        monkeypatch.setattr(processes, "start", lambda *_: started)
-        monkeypatch.setattr(processes, "answering", lambda _: started.endpoint)
-        with (
-            pytest.raises(click.ClickException, match=f"down --data {tmp_path}"),
-            own_service(None),
-        ):
-            pass
+        monkeypatch.setattr(processes, "start", lambda *_: process)
+        with pytest.raises(click.ClickException, match=f"down --data {tmp_path}"):
+            processes.own_service(None).__enter__()
     assert len([*tmp_path.glob("trainshed-run-*")]) == 1
 
 

@@ -53,38 +53,12 @@ class Process:
         return bool(readable)
 
 
-class StartedService:
-    """A service that this command started. It outlives the command unless `stop` is called."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", endpoint: Endpoint) -> None:
-        self._process = process
-        self.endpoint = endpoint
-
-    def stop(self) -> int:
-        """End the service and wait until it has ended; its status, negative after a signal. Raises
-        click.ClickException if it does not end within 60 s."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise click.ClickException(
-                f"The service (process {self._process.pid}) was asked to end and has not yet; try again:"
-                f" trainshed down --data {self.endpoint.data}"
-            ) from None
-
-
-def start(data: Path, arguments: Sequence[str] = ()) -> StartedService:
-    """Start a service on a free port with its data in `data`, and wait until it is ready. `arguments`: more
-    arguments of `trainshed up`.
+def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
+    """Start a service by the words of a command line of `trainshed`, with its data in `data`, and wait until
+    it is ready. It outlives this command.
 
     Raises click.ClickException with the end of the service's output if it does not become ready.
     """
-    return started_by(["up", "--port", "0", *arguments, "--data", str(data)], data)
-
-
-def started_by(words: Sequence[str], data: Path) -> StartedService:
-    """As `start`, by the words of a command line of `trainshed`, which starts a service with its data in
-    `data`."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     output = data / "up.log"
     reading, writing = os.pipe()
@@ -111,11 +85,11 @@ def started_by(words: Sequence[str], data: Path) -> StartedService:
             raise click.ClickException(
                 f"The service did not start. The end of {output}:\n{_tail(output)}"
             ) from None
-        return StartedService(process, local(data))
     except BaseException:
         # Also on Ctrl-C: the user does not know yet that a service runs.
         process.terminate()
         raise
+    return process
 
 
 def _first_line(descriptor: int) -> bytes:
@@ -136,9 +110,9 @@ def _tail(file: Path) -> str:
 
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ARGUMENTS = (
-    *("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-tls-port", "0", "--engine", "local"),
-    *("--stop-jobs-on-exit", "--stop-with-parent"),
+_COMMAND = (
+    *("up", "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0", "--grpc-tls-port", "0"),
+    *("--engine", "local", "--stop-jobs-on-exit", "--stop-with-parent"),
 )
 
 
@@ -158,22 +132,24 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
     temporary = None if data else Path(tempfile.mkdtemp(prefix="trainshed-run-"))
     directory = data or temporary
     assert directory is not None
+    directory = directory.absolute()
+    words = (*_COMMAND, "--data", str(directory))
     try:
-        service = start(directory.absolute(), (*_ARGUMENTS, *arguments))
+        service = start((*words, *arguments), directory)
         try:
-            yield answering(service.endpoint)
+            yield answering(local(directory))
         finally:
             # Until the service has ended, its programs run and its directory is in use.
             for number in _ENDS:
                 signal.signal(number, signal.SIG_IGN)
             try:
-                status = service.stop()
+                status = _stop(service, directory)
             except click.ClickException:
                 temporary = None  # It is in use.
                 raise
             if status < 0:
                 # Its jobs run on, until another service takes them over and cancels them.
-                start(directory.absolute(), _ARGUMENTS).stop()
+                _stop(start(words, directory), directory)
                 raise click.ClickException(
                     f"The service was killed by signal {-status}, and its jobs were cancelled. "
                     "Perhaps memory was short: see the kernel's log."
@@ -183,3 +159,16 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
             shutil.rmtree(temporary, ignore_errors=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stop(service: "subprocess.Popen[bytes]", data: Path) -> int:
+    """End a service and wait until it has ended; its status, negative after a signal. Raises
+    click.ClickException if it does not end within 60 s."""
+    service.send_signal(signal.SIGTERM)
+    try:
+        return service.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise click.ClickException(
+            f"The service (process {service.pid}) was asked to end and has not yet; try again:"
+            f" trainshed down --data {data}"
+        ) from None

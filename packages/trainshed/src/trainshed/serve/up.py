@@ -155,10 +155,10 @@ def _make_data_directory(data: Path) -> None:
 
 
 def _start_in_the_background(settings: "Settings") -> None:
-    from trainshed.cli.processes import started_by
+    from trainshed.cli.processes import start
 
     in_the_foreground = [word for word in sys.argv[1:] if word != "--detach"]
-    started_by(in_the_foreground, settings.data)
+    start(in_the_foreground, settings.data)
     _say_started(settings.data)
 
 
