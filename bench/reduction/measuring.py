@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bench.reduction.cases import Task
 from bench.reduction.network import Host, Traffic
@@ -154,7 +153,3 @@ def _ticks() -> list[int]:
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, _, system, _, _, interrupts, soft, _ = map(int, words[1:9])
     return [user + system + interrupts + soft, sum(map(int, words[1:9]))]
-
-
-def sample_from(words: Any) -> Sample:
-    return Sample(**words)
