@@ -11,13 +11,8 @@ DRILL = {
     "number": 1,
     "kind": "kill",
     "replica": "workerpool0-0",
-    "atLine": "",
     "task": "workerpool0-0",
-    "state": "armed",
     "orderTime": "2026-11-20T06:00:02.000000Z",
-    "fireTime": "",
-    "attempt": 0,
-    "incarnation": 0,
 }
 
 
@@ -30,17 +25,14 @@ def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
     return {
         "drill": DRILL | {"state": "done", "fireTime": "2026-11-20T06:00:03.000000Z"},
         "outcome": outcome,
-        "why": "",
         "lost": 2,
         "unit": "step",
         "advice": f"{outcome}: see to it.",
         "verdict": {
-            "at": "",
             "rule": "replica_lost",
             "effect": "replica_restarts",
             "count": 1,
             "budget": 5,
-            "message": "",
         },
         "downSeconds": 0.5,
         "silentSeconds": 2.25,
