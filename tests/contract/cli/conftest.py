@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.contract.cli.fake_service import TOKEN, FakeService, Invoke, serve
+from tests.contract.cli.fake_service import TOKEN, FakeService, Invoke, serving
 from trainshed.cli.commands import Group, register
 from trainshed.cli.text.moments import parse_moment
 
@@ -17,12 +17,9 @@ NOW = parse_moment("2026-11-20T06:01:00Z")
 @pytest.fixture
 def service(tmp_path: Path, trainshed: Invoke) -> Iterator[FakeService]:
     """A fake service, found through the data directory of the test."""
-    fake = FakeService(trainshed)
-    server = serve(fake)
-    write_service_file(tmp_path, fake.address)
-    yield fake
-    server.shutdown()
-    server.server_close()
+    with serving(FakeService(trainshed)) as fake:
+        write_service_file(tmp_path, fake.address)
+        yield fake
 
 
 def write_service_file(data: Path, address: str, /, **more: Any) -> None:

@@ -6,7 +6,8 @@ Its answers have the shapes that `trainshed.wire.trainshed_v1` describes.
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -89,8 +90,9 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(service: FakeService) -> ThreadingHTTPServer:
-    """Start answering on a free port of loopback."""
+@contextmanager
+def serving(service: FakeService) -> Generator[FakeService]:
+    """Answer on a free port of loopback."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -137,7 +139,11 @@ def serve(service: FakeService) -> ThreadingHTTPServer:
     server.daemon_threads = True
     service.address = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    return server
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def replica(name: str, state: str = "RUNNING", **more: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Followers outlast the service: they say so once, and go on where they were (spec/logs#durability)."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,11 @@ from tests.contract.cli.conftest import write_service_file
 from tests.contract.cli.fake_service import (
     Asked,
     FakeService,
-    Invoke,
     Reply,
     Stream,
     job,
     line,
-    serve,
+    serving,
 )
 from trainshed.cli.jobs import follow
 
@@ -23,16 +21,6 @@ JOBS = "/trainshed/v1/jobs"
 LINES = [line("workerpool0-0", f"line {n}", n) for n in range(4)]
 OTHER = line("workerpool1-0", "another", 1)
 GONE = "does not answer any more"
-
-
-@pytest.fixture
-def moved(trainshed: Invoke) -> Iterator[FakeService]:
-    """A service at another address."""
-    fake = FakeService(trainshed)
-    server = serve(fake)
-    yield fake
-    server.shutdown()
-    server.server_close()
 
 
 def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
@@ -79,8 +67,9 @@ def test_a_follower_gives_up_in_the_end(
 
 
 def test_a_service_that_comes_back_at_another_address_is_found(
-    service: FakeService, moved: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    moved = FakeService(service.cli)
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
     moved.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
@@ -93,7 +82,8 @@ def test_a_service_that_comes_back_at_another_address_is_found(
         return answer(request)
 
     monkeypatch.setattr(service, "answer", moving)
-    result = service.cli("jobs", "logs", "-f", "7")
+    with serving(moved):
+        result = service.cli("jobs", "logs", "-f", "7")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "".join(f"workerpool0-0  line {n}\n" for n in range(4))
 

@@ -25,11 +25,6 @@ PLAN: dict[str, Any] = {
     "project": "p",
     "location": "us-central1",
     "admitted": True,
-    "places": [{"replica": "workerpool0-0", "task": "workerpool0-0", "node": "local"}],
-    "machines": [
-        {"pool": "workerpool0", "replicas": 1, "machineType": "n1-standard-4", "vcpus": 4},
-        {"pool": "workerpool1", "replicas": 2, "machineType": "n1-standard-4", "vcpus": 4},
-    ],
     "notices": ["Runs on Python 3.10."],
 }
 
@@ -225,7 +220,7 @@ def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
     trainshed: Invoke, ready: FakeService, program: Path
 ) -> None:
     waiting = {"reason": "stock_out", "message": "needs 4 CPUs on one node; the largest has 1"}
-    ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "places": [], "waiting": waiting})
+    ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "waiting": waiting})
     text = " ".join(trainshed("run", str(program / "other.py")).stderr.split())
     assert "Has no place here p, us-central1 needs 4 CPUs on one node; the largest has 1" in text
     assert "trainshed up --node-cpus" in text
