@@ -57,6 +57,7 @@ def test_a_follower_gives_up_in_the_end(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.3)
+    monkeypatch.setattr(follow, "_STEADY", 60.0)  # A busy machine takes a second for a stream.
     service.on("GET", f"{JOBS}/7", job())
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1]))
     result = service.cli("jobs", "logs", "-f", "7")
