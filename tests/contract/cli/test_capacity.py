@@ -9,14 +9,13 @@ from tests.contract.cli.fake_service import FakeService
 from trainshed.cli import capacity
 
 NODES = "/trainshed/v1/nodes"
-JOB = "projects/p/locations/us-central1/customJobs/7"
 
 
 def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": name,
         "condition": "READY",
-        "replicas": [{"job": JOB, "replica": replica} for replica in replicas],
+        "replicas": [{"replica": replica} for replica in replicas],
     }
     return record | more
 

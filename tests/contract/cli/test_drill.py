@@ -28,12 +28,7 @@ def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
         "lost": 2,
         "unit": "step",
         "advice": f"{outcome}: see to it.",
-        "verdict": {
-            "rule": "replica_lost",
-            "effect": "replica_restarts",
-            "count": 1,
-            "budget": 5,
-        },
+        "verdict": {"rule": "replica_lost", "effect": "replica_restarts", "count": 1, "budget": 5},
         "downSeconds": 0.5,
         "silentSeconds": 2.25,
         "restart": {"at": "2026-11-20T06:00:03.500000Z", "attempt": 1, "incarnation": 2},

@@ -13,7 +13,6 @@ POOLS = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2}]
 
 def answer(**more: Any) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "api": "vertex",
         "project": "p",
         "location": "us-central1",
         "admitted": True,

@@ -71,8 +71,6 @@ def test_waiting_ends_in_time(service: FakeService, monkeypatch: pytest.MonkeyPa
 SPEC: dict[str, Any] = {
     "workerPoolSpecs": [
         {
-            "machineSpec": {"machineType": "n1-standard-4"},
-            "replicaCount": "1",
             "pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]},
         }
     ],

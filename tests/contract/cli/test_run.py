@@ -21,7 +21,6 @@ CREATE = "/v1/projects/p/locations/us-central1/customJobs"
 EXPLAIN = "/trainshed/v1/jobs:explain"
 NAME = "projects/p/locations/us-central1/customJobs/7"
 PLAN: dict[str, Any] = {
-    "api": "vertex",
     "project": "p",
     "location": "us-central1",
     "admitted": True,

@@ -49,8 +49,7 @@ def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> d
         "tuning": tuning,
         "trials": list(trials),
     }
-    common: dict[str, Any] = {"parent": "", "trial": 0, "replicas": []}
-    return job(state=state, **more) | common | changes
+    return job(state=state, **more) | changes
 
 
 def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
