@@ -16,6 +16,7 @@ from trainshed.core.job import JobSpec
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
+from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import PreparedRuntime
@@ -37,6 +38,10 @@ GUIDE: Request = {
     "parameterServerCount": "3",
 }
 """Machines of the public guide's example of 13 replicas."""
+NO_PACKAGE: Request = dict.fromkeys(
+    ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
+)
+"""Takes out of an `ml` job what a container does without."""
 
 
 class FakeRuntimes:
@@ -74,6 +79,11 @@ class ReducingRuntimes(FakeRuntimes):
 def vertex(request: Request) -> JobSpec:
     """What becomes of a custom job in a service that has reducers."""
     return parse_custom_job(request, region="us-central1", runtimes=ReducingRuntimes()).spec
+
+
+def ml(**training: Any) -> JobSpec:
+    """The same of an `ml` job; `training` as of `ml_job`."""
+    return parse_job(ml_job(**training), runtimes=ReducingRuntimes()).spec
 
 
 def started(spec: JobSpec, label: str = "", value: str = "") -> Job:

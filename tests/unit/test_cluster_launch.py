@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     GUIDE,
+    NO_PACKAGE,
     REDUCER,
     SKLEARN,
     TENSORFLOW,
-    FakeRuntimes,
     container,
     custom_job,
-    ml_job,
+    ml,
     package,
     vertex,
 )
@@ -30,16 +30,11 @@ from trainshed.core.environment import Gang, arguments, environment, expand
 from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import OldWay
-from trainshed.core.specs.ml import parse_job
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
 PRIMARY = ReplicaId(0, 0)
 NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
-
-
-def ml(**training: Any) -> JobSpec:
-    return parse_job(ml_job(**training), runtimes=FakeRuntimes()).spec
 
 
 def gang(spec: JobSpec) -> Gang:
@@ -100,7 +95,7 @@ BASIC = ml(
 )
 THIRTEEN = ml(**GUIDE)
 CONTAINERS = ml(
-    **dict.fromkeys(("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")),
+    **NO_PACKAGE,
     masterConfig={"imageUri": CUSTOM_IMAGE},
     scaleTier="CUSTOM",
     masterType="n1-standard-4",

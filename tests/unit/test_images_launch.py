@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.specs_requests import (
-    FakeRuntimes,
+    NO_PACKAGE,
     container,
     custom_job,
     launch_plan,
-    ml_job,
+    ml,
     package,
     started,
     vertex,
@@ -21,7 +21,6 @@ from tests.unit.specs_requests import (
 from trainshed.core.catalog.images import is_reference
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan
-from trainshed.core.specs.ml import parse_job
 from trainshed.runtimes.images.references import is_pinned, tag_of
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 from trainshed_cluster.remote.agent import with_own_image
@@ -82,23 +81,9 @@ def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> Non
 def test_an_ml_job_directory_follows_the_images_own_command() -> None:
     """spec/submit#ml-jobs, spec/program#arguments: `--job-dir PATH` as two arguments after all others;
     `$(VAR)` is text in an `ml` job."""
-    request = ml_job(
-        masterConfig={"imageUri": "gcr.io/p/i:1"},
-        jobDir="gs://bucket/job",
-        packageUris=None,
-        pythonModule=None,
-        runtimeVersion=None,
-        pythonVersion=None,
-    )
-    spec = parse_job(request, runtimes=FakeRuntimes()).spec
-    assert plan(spec).argv == (
-        "python",
-        "train.py",
-        "--epochs",
-        "$(EPOCHS)",
-        "--job-dir",
-        "gs://bucket/job",
-    )
+    spec = ml(**NO_PACKAGE, masterConfig={"imageUri": "gcr.io/p/i:1"}, jobDir="gs://bucket/job")
+    program = ("python", "train.py", "--epochs", "$(EPOCHS)")
+    assert plan(spec).argv == (*program, "--job-dir", "gs://bucket/job")
 
 
 @pytest.mark.parametrize("image", [IMAGE, CMD_ONLY], ids=["entry point", "command"])

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
+    NO_PACKAGE,
     REDUCER,
     ReducingRuntimes,
     Request,
     container,
     custom_job,
-    ml_job,
+    ml,
     package,
     pool,
     vertex,
@@ -26,7 +27,6 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
-from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 
 PRIMARY, WORKER, FIRST, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
@@ -130,20 +130,17 @@ def test_reducers_of_an_operators_own_image_run_its_program() -> None:
 def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
     """spec/submit#ml-jobs, spec/reduction#reports: `ml` says it by the image; its arguments, which are for
     the other roles, are none of reducers'."""
-    values: Request = dict.fromkeys(
-        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
+    spec = ml(
+        **NO_PACKAGE,
+        scaleTier="CUSTOM",
+        masterType="n1-standard-4",
+        masterConfig={"imageUri": CUSTOM_IMAGE},
+        parameterServerType="n1-highcpu-16",
+        parameterServerCount="2",
+        parameterServerConfig={"imageUri": REDUCER},
+        args=["--lr=0.1"],
+        jobDir="gs://bucket/job",
     )
-    values |= {
-        "scaleTier": "CUSTOM",
-        "masterType": "n1-standard-4",
-        "masterConfig": {"imageUri": CUSTOM_IMAGE},
-        "parameterServerType": "n1-highcpu-16",
-        "parameterServerCount": "2",
-        "parameterServerConfig": {"imageUri": REDUCER},
-        "args": ["--lr=0.1"],
-        "jobDir": "gs://bucket/job",
-    }
-    spec = parse_job(ml_job(**values), runtimes=ReducingRuntimes()).spec
     assert arguments(spec, FIRST, environ(spec, FIRST)) == reduction.PROGRAM
     assert environ(spec, PRIMARY)[reduction.REDUCERS] == "workerpool2-0:2222,workerpool2-1:2222"
 

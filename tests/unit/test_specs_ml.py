@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
+    NO_PACKAGE,
     REFUSED_IMAGE,
     SKLEARN,
     FakeRuntimes,
@@ -40,10 +41,7 @@ def custom(**training: Any) -> Request:
 
 def image(uri: str = CUSTOM_IMAGE, *, config: Request | None = None, **training: Any) -> Request:
     """A container job on scale tier BASIC."""
-    values: Request = dict.fromkeys(
-        ("packageUris", "pythonModule", "runtimeVersion", "pythonVersion")
-    )
-    values["masterConfig"] = {"imageUri": uri, **(config or {})}
+    values = NO_PACKAGE | {"masterConfig": {"imageUri": uri, **(config or {})}}
     return ml_job(**(values | training))
 
 

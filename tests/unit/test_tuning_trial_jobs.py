@@ -2,32 +2,17 @@
 spec/tuning#trials, facts/program#arguments, facts/program#output-directory)."""
 
 import argparse
-from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.unit.specs_requests import (
-    REDUCER,
-    FakeRuntimes,
-    container,
-    custom_job,
-    ml_job,
-    package,
-    vertex,
-)
-from trainshed.core.job import JobSpec
-from trainshed.core.specs.ml import parse_job
+from tests.unit.specs_requests import REDUCER, container, custom_job, ml, package, vertex
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Value
 from trainshed.core.tuning.trial_jobs import trial_spec
 
 PARAMETERS: Parameters = (("rate", 0.001), ("layers", 3), ("batch", 64.0), ("opt", "adam w"))
 ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam w")
-
-
-def ml(**training: Any) -> JobSpec:
-    return parse_job(ml_job(**training), runtimes=FakeRuntimes()).spec
 
 
 def test_parameters_follow_the_arguments_of_every_program() -> None:
