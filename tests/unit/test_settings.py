@@ -10,7 +10,8 @@ from trainshed.serve.up import command
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # pyright: ignore[reportUnusedFunction] - a fixture
-    for name in ("PORT", "GRACE", "NODES", "PROJECT", "CACHE", "EXACT_RUNTIMES"):
+    names = ("PORT", "GRACE", "NODES", "PROJECT", "CACHE", "EXACT_RUNTIMES", "TLS_CERT", "TLS_KEY")
+    for name in names:
         monkeypatch.delenv(f"TRAINSHED_{name}", raising=False)
     monkeypatch.setenv("TRAINSHED_DATA", str(tmp_path / "data"))
 
@@ -191,3 +192,30 @@ def test_the_secret_of_an_issuer_has_to_be_there(
     assert "secret_env: there is no" in refusal(tmp_path, text)
     monkeypatch.setenv("CORP_SECRET", "geheim")
     assert load(tmp_path / "c.toml", {}).oidc[0].name == "Corp"
+
+
+@pytest.mark.parametrize(("there", "other"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
+def test_a_certificate_goes_with_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: str, other: str
+) -> None:
+    """The halves may come from two places; an empty one is none."""
+    monkeypatch.setenv(f"TRAINSHED_{there.upper()}", "x.pem")
+    expected = f"TRAINSHED_{there.upper()}: given without {other}; give both, or neither"
+    with pytest.raises(SettingsError, match=expected):
+        load(None, {})
+    monkeypatch.setenv(f"TRAINSHED_{other.upper()}", "")
+    with pytest.raises(SettingsError):
+        load(None, {})
+    (tmp_path / "c.toml").write_text(f'{other} = "y.pem"')
+    monkeypatch.delenv(f"TRAINSHED_{other.upper()}")
+    assert load(tmp_path / "c.toml", {}).tls_cert
+
+
+def test_certificates_are_looked_for_where_the_service_was_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    settings = load(None, {"tls_cert": Path("a.pem"), "tls_key": Path("~/b.pem")})
+    assert settings.tls_cert == str(tmp_path / "a.pem")
+    assert settings.tls_key == str(tmp_path / "b.pem")
