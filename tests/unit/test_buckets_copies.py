@@ -25,40 +25,34 @@ CONTENTS = {
 }
 
 
-def run(*argv: str | Path) -> None:
-    subprocess.run(argv, check=True, capture_output=True)
+Way = Callable[[Path, Path], object]
 
 
-def cp_r(source: Path, target: Path) -> None:
-    run("cp", "-r", source, target)
+def cp(*options: str) -> Way:
+    def copy(source: Path, target: Path) -> None:
+        subprocess.run(["cp", *options, source, target], check=True, capture_output=True)
 
-
-def cp_a(source: Path, target: Path) -> None:
-    run("cp", "-a", source, target)
-
-
-def cp_without_attributes(source: Path, target: Path) -> None:
-    run("cp", "-r", "--preserve=timestamps", source, target)
-
-
-def hard_links(source: Path, target: Path) -> None:
-    run("cp", "-al", source, target)
-
-
-def moved(source: Path, target: Path) -> None:
-    source.rename(target)
+    return copy
 
 
 def put_back(source: Path, target: Path) -> None:
     """Restored under the old name, where the file system may give out the old inodes."""
-    run("cp", "-r", source, target)
+    cp("-r")(source, target)
     shutil.rmtree(source)
-    run("cp", "-r", target, source)
+    cp("-r")(target, source)
     shutil.rmtree(target)
     source.rename(target)
 
 
-WAYS = [cp_r, cp_a, cp_without_attributes, hard_links, moved, put_back]
+WAYS: dict[str, Way] = {
+    "plain": cp("-r"),
+    "with all": cp("-a"),
+    "without attributes": cp("-r", "--preserve=timestamps"),
+    "hard links": cp("-al"),
+    "moved": Path.rename,
+    "put back": put_back,
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 @pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
@@ -102,10 +96,8 @@ def properties(record: ObjectRecord) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_a_copy_keeps_every_record(
-    tmp_path: Path, attributes: bool, way: Callable[[Path, Path], None]
-) -> None:
+@every_way
+def test_a_copy_keeps_every_record(tmp_path: Path, attributes: bool, way: Way) -> None:
     before = make(tmp_path / "data", attributes)
     way(tmp_path / "data", tmp_path / "copy")
     for _ in range(2):  # The second start finds them bound.
@@ -117,9 +109,9 @@ def test_a_copy_keeps_every_record(
         }
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@every_way
 def test_what_was_rewritten_in_a_copy_is_noticed(
-    tmp_path: Path, attributes: bool, way: Callable[[Path, Path], None]
+    tmp_path: Path, attributes: bool, way: Way
 ) -> None:
     before = make(tmp_path / "data", attributes)
     way(tmp_path / "data", tmp_path / "copy")
@@ -146,6 +138,6 @@ def test_a_damaged_table_is_made_anew(tmp_path: Path) -> None:
     record = put(store, "later", b"noted in the new one")
     store.close()
     assert table.with_name(f"{FILE}.damaged").exists()
-    cp_r(tmp_path / "data", tmp_path / "copy")
+    cp("-r")(tmp_path / "data", tmp_path / "copy")
     copied = everything(ObjectStore(tmp_path / "copy" / "buckets"))
     assert copied["later"].generation == record.generation
