@@ -40,36 +40,26 @@ def names_in(path: Path) -> set[str]:
     return addresses | set(alternatives.get_values_for_type(x509.DNSName))
 
 
-def damage_chain(directory: Path) -> None:
-    (directory / "server.pem").write_text("torn")
-
-
-def lose_key(directory: Path) -> None:
-    (directory / "server.key").unlink()
-
-
-def lose_note(directory: Path) -> None:
-    (directory / "server.json").unlink()
-
-
 @pytest.mark.parametrize(
-    ("host", "days", "happens"),
+    ("host", "days", "torn", "lost"),
     [
-        ("127.0.0.1", 600, None),
-        ("10.1.2.3", 1, None),
-        ("127.0.0.1", 1, damage_chain),
-        ("127.0.0.1", 1, lose_key),
-        ("127.0.0.1", 1, lose_note),
+        ("127.0.0.1", 600, "", ""),
+        ("10.1.2.3", 1, "", ""),
+        ("127.0.0.1", 1, "server.pem", ""),
+        ("127.0.0.1", 1, "", "server.key"),
+        ("127.0.0.1", 1, "", "server.json"),
     ],
 )
 def test_renewed_by_the_same_authority(
-    tmp_path: Path, host: str, days: int, happens: Callable[[Path], None] | None
+    tmp_path: Path, host: str, days: int, torn: str, lost: str
 ) -> None:
     """Near its end, under other names, or damaged: clients that trust the authority go on."""
     first = own(tmp_path, "127.0.0.1", NOW)
     authority, old = first.ca.read_bytes(), first.chain.read_bytes()
-    if happens is not None:
-        happens(tmp_path)
+    if torn:
+        (tmp_path / torn).write_text("torn")
+    if lost:
+        (tmp_path / lost).unlink()
     again = own(tmp_path, host, NOW + days * DAY)
     assert again.ca.read_bytes() == authority
     assert again.chain.read_bytes() != old
@@ -175,10 +165,6 @@ def test_a_failure_is_told_with_what_mends_it(code: int, advice: str) -> None:
     assert advice_on(OSError(code, os.strerror(code))).startswith(advice)
 
 
-def chain(files: certificates.Interception) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(files.certificate.read_bytes())
-
-
 def trusted(files: certificates.Interception) -> list[str]:
     """The certificates in the file, as they stand there."""
     return re.findall(r"-----BEGIN [^-]+-----\n[^-]+-----END [^-]+-----\n", files.trust.read_text())
@@ -186,7 +172,7 @@ def trusted(files: certificates.Interception) -> list[str]:
 
 def test_the_certificate_is_for_googles_hosts_and_trusted_by_the_file(tmp_path: Path) -> None:
     files = certificates.prepare_interception(tmp_path, NOW, {})
-    leaf = chain(files)
+    leaf = load(files.certificate)
     ours = x509.load_pem_x509_certificate(trusted(files)[0].encode())
     builder = PolicyBuilder().store(Store([ours])).time(leaf.not_valid_before_utc)
     storage = ("storage.googleapis.com", "www.googleapis.com", "b.storage.googleapis.com")
