@@ -1,5 +1,4 @@
-"""What goes into nodes of a metadata store: values of two writers of one run (facts/experiments#etags), and
-numbers (facts/experiments#limits)."""
+"""Numbers that go into nodes of a metadata store (facts/experiments#limits)."""
 
 from typing import Any
 

@@ -81,13 +81,7 @@ def test_a_link_in_a_directory_s_place_is_not_followed(
 
 def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
     """Each directory on the way down is open: of 300 some are left out, and no handle is."""
-    place = os.open(top, os.O_RDONLY)
-    for _ in range(300):
-        os.mkdir("d", dir_fd=place)
-        below = os.open("d", os.O_RDONLY, dir_fd=place)
-        os.close(place)
-        place = below
-    os.close(place)
+    deepen(top, 300)
     assert measured(top) >= 3 * MIB
     assert opened(top) == []
 
