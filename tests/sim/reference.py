@@ -7,27 +7,24 @@ nodes' room.
 
 Where the text leaves a choice, it reads:
 1. What ends because it was asked to leave its node (SIGTERM by us, "node under maintenance") counts as lost,
-   whatever
-   the program made of the signal; what ended by itself before the signal reached it counts as its own.
+   whatever the program made of the signal; what ended by itself before the signal reached it counts as its
+   own.
 2. `disableRetries` and `restartJobOnWorkerRestart` together: replicas are restarted in place (facts: the
-   first
-   switches the second off).
+   first switches the second off).
 3. With `restartJobOnWorkerRestart` a lost replica costs a job retry, of which there are three.
 4. The package of a user that cannot be installed is the user's failure: code 3, no retry.
 5. The cap of attempts counts attempts that had room; what is given up at the cap fails with its cause's own
    code.
 6. A cancel that is accepted while the shut-down of a failed job goes on makes it CANCELLED, unless the
-   primary had
-   exited by then.
+   primary had exited by then.
 7. A primary that had ended by itself, before a cancel was accepted or a retry decided, says how the job ends,
-   though it
-   is heard of later: with 0 it succeeded, with a permanent failure it failed.
+   though it is heard of later: with 0 it succeeded, with a permanent failure it failed.
 8. `disableRetries` does not keep a job from asking for room again while nothing of it ran: that is no retry.
 9. What the stall watchdog ended counts as lost (the docs' table names it there).
 10. With `restartJobOnWorkerRestart` a row that gives restarts and no retries gives as many retries of the
     job.
-11. What was asked to leave its node and is gone without a record goes by who took it, where the engine
-    knows that.
+11. What was asked to leave its node and is gone without a record goes by who took it, where the engine knows
+    that.
 12. What the engine will never start fails the job at once, with a code of its own (9); a service that could
     not start it tries again.
 13. What had not begun when it was asked to leave its node goes elsewhere, and is not counted, whoever it is.
