@@ -3,6 +3,7 @@ and its end."""
 
 import asyncio
 import json
+from asyncio import Task
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,9 +16,10 @@ from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import admission, kueue, look
+from trainshed_cluster.kubernetes.cluster import KubernetesCluster
 from trainshed_cluster.kubernetes.objects import Pod, Workload
 from trainshed_cluster.kubernetes.settings import parse
-from trainshed_cluster.remote.cluster import ClusterRefused, HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import ClusterRefused, Hold, HoldName, NodeNeed
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +126,19 @@ class Api:
             yield self._events[kind][number]
 
 
+def acquire(here: KubernetesCluster, part: int, avoid: tuple[str, ...] = ()) -> Task[Hold]:
+    """One of the two Pods of an attempt is asked for."""
+    return asyncio.create_task(here.acquire(HOLDS[part], [NEEDS[part]], avoid=avoid))
+
+
+async def delays(here: KubernetesCluster, *names: HoldName) -> Delay:
+    """Why the last of them waits, as soon as it is known of all."""
+    async for report in here.watch():
+        if report.delays.keys() >= {*names}:
+            return report.delays[names[-1]]
+    raise AssertionError("the cluster was closed")
+
+
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_LINGER_SECONDS", 0.01)
@@ -132,10 +147,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(start: Start) -> None:
     api = Api()
     here = await start(api, **QUEUE)
-    holds = [
-        asyncio.create_task(here.acquire(name, [need], avoid=("bad",)))
-        for name, need in zip(HOLDS, NEEDS, strict=True)
-    ]
+    holds = [acquire(here, part, avoid=("bad",)) for part in range(2)]
     await api.until(lambda: len(api.kinds["pods"]) == 2)
     for pod in api.kinds["pods"].values():
         own = pod["metadata"]
@@ -146,19 +158,10 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(start: Start) 
         [terms] = pod["spec"]["affinity"]["nodeAffinity"].values()
         [field] = terms["nodeSelectorTerms"][0]["matchFields"]
         assert field == {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
-    condition = (
-        "False",
-        "Pending",
-        "couldn't assign flavors: insufficient unused quota for cpu",
-    )
+    condition = ("False", "Pending", "couldn't assign flavors: insufficient unused quota for cpu")
     await api.put("ADDED", "workloads", workload("theirs"))
     await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=condition))
-    delay = None
-    async for report in here.watch():
-        if len(report.delays) == 2:
-            delay = report.delays[HOLDS[0]]
-            break
-    assert delay is not None
+    delay = await delays(here, *HOLDS)
     assert delay.message == (
         f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)"
     )
@@ -178,7 +181,7 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(start: Start) 
 async def test_what_waits_is_left_waiting_for_the_next_service(start: Start) -> None:
     api = Api()
     here = await start(api, **QUEUE)
-    acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+    acquiring = acquire(here, 0)
     await api.until(lambda: bool(api.kinds["pods"]))
     here.detach()
     acquiring.cancel()
@@ -186,7 +189,7 @@ async def test_what_waits_is_left_waiting_for_the_next_service(start: Start) -> 
     await here.close()
     assert not api.deleted
     here = await start(api, **QUEUE)
-    acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+    acquiring = acquire(here, 0)
     await api.admit()
     assert (await acquiring).nodes == ("node0",)
     assert len(api.kinds["pods"]) == 1
@@ -195,7 +198,7 @@ async def test_what_waits_is_left_waiting_for_the_next_service(start: Start) -> 
 async def test_pods_that_kueue_does_not_take_in_are_refused(start: Start) -> None:
     api = Api(manages=False)
     here = await start(api, **QUEUE)
-    acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+    acquiring = acquire(here, 0)
     await api.until(lambda: bool(api.kinds["pods"]))
     await api.admit()
     with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
@@ -214,19 +217,13 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(start: Start)
     api = Api()
     moved = HoldName("abc", JobUid(7), 1, 2)
     here = await start(api, **QUEUE)
-    holds = [
-        asyncio.create_task(here.acquire(name, [need], avoid=()))
-        for name, need in zip(HOLDS, NEEDS, strict=True)
-    ]
+    holds = [acquire(here, part) for part in range(2)]
     await api.until(lambda: len(api.kinds["pods"]) == 2)
     await api.admit()
     await asyncio.gather(*holds)
     following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
-    delay = None
-    async for report in here.watch():
-        if delay := report.delays.get(moved):
-            break
-    assert delay is not None and "until Kubernetes has seen it end on node node" in delay.message
+    delay = await delays(here, moved)
+    assert "until Kubernetes has seen it end on node node" in delay.message
     assert len(api.kinds["pods"]) == 2
     over = api.kinds["pods"]["job-1-1-1"]
     over["status"] = {"phase": "Failed"}
