@@ -204,34 +204,25 @@ async def test_credentials_that_do_not_hold_just_now_are_waited_for(
 
 
 async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
-    def forbidden(_: httpx2.Request) -> httpx2.Response:
-        return Api.refusal(403, "Forbidden")
-
-    def broken(_: httpx2.Request) -> httpx2.Response:
-        return Api.refusal(503, "ServiceUnavailable")
-
     def silent(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
     with pytest.raises(ApiFailure) as caught:
-        await client_of(forbidden).list(PODS, Pod)
+        await client_of(lambda _: Api.refusal(403, "Forbidden")).list(PODS, Pod)
     assert caught.value.status == 403 and caught.value.is_final
-    for answer in (broken, silent):
+    for answer in (lambda _: Api.refusal(503, "ServiceUnavailable"), silent):
         with pytest.raises(ClusterUnavailable):
             await client_of(answer).list(PODS, Pod)
 
 
 async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: Any) -> None:
     """As by a kubelet that has no such container, of which the API only passes on the status."""
-
-    def silent(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(404)
-
-    path = f"{PODS}/one"
-    words = "the API gives no reason for its answer to GET {} (404 Not Found)"
-    with pytest.raises(ApiFailure) as caught:
-        await client_of(silent).get(path, Pod)
-    assert str(caught.value) == words.format(path)
-    with pytest.raises(ApiFailure) as caught:
-        await client_of(silent).attach(path, "replica", b"", b"taken")
-    assert str(caught.value) == words.format(f"{path}/attach")
+    path, client = f"{PODS}/one", client_of(lambda _: httpx2.Response(404))
+    for asking, asked in (
+        (client.get(path, Pod), path),
+        (client.attach(path, "replica", b"", b"taken"), f"{path}/attach"),
+    ):
+        with pytest.raises(ApiFailure) as caught:
+            await asking
+        words = f"the API gives no reason for its answer to GET {asked} (404 Not Found)"
+        assert str(caught.value) == words
