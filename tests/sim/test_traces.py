@@ -8,19 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.sim.house import house
-from tests.sim.judging import Judge
 from tests.sim.traces import Life
-from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.core.failure.table import RULES
-from trainshed.core.job import ExitRecord
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
-from trainshed.core.lifecycle.machine import step
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import ReplicaId
 
-PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 BLOCKS, LIVES = 7, 300
 _WILD = (662, 458, 543, 203, 343, 546, 886, 618, 855, 897, 1118, 912)
 """Seeds of lives that exhaust a budget which few others do; looked at first."""
@@ -123,27 +114,3 @@ def _lives(count: int) -> list[Life]:
     for life in lives:
         life.live()
     return lives
-
-
-@pytest.mark.parametrize("record", [exited(139), exited(signal=11), exited(6)])
-def test_a_crash_of_the_whole_gang_costs_one_retry(record: ExitRecord) -> None:
-    """spec/failures#crashes: at most 3 retries. All replicas crash together, as they do when one takes its
-    peers with it: the primary's crash, reported second, is met by the retry that the worker's crash has
-    brought about."""
-    subject, now = job(1, 1), CREATED
-    judge = Judge.of(subject)
-    for attempt in (1, 2, 3, 4):
-        places = JobAdmitted(((PRIMARY, "node-0"), (WORKER, "node-0")))
-        for event in (
-            *((places,) if attempt == 1 else ()),
-            RuntimePrepared(attempt),
-            ReplicaStarted(attempt, PRIMARY, 1, now),
-            ReplicaStarted(attempt, WORKER, 1, now),
-            ReplicaExited(attempt, WORKER, 1, record),
-            ReplicaExited(attempt, PRIMARY, 1, record),
-        ):
-            now += SECOND
-            before, subject = subject, step(subject, event, now + 10 * SECOND).job
-            judge.observe(before, event, now + 10 * SECOND, subject)
-        assert subject.state is (JobState.PREPARING if attempt < 4 else JobState.FAILED)
-    assert not judge.differences, judge.told()

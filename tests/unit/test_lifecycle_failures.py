@@ -43,6 +43,19 @@ def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
     assert "workerpool0-0 2 processes beside its main one" in entry.message
 
 
+@pytest.mark.parametrize("crash", [{"code": 139}, {"signal": 11}, {"code": 6}])
+def test_a_crash_of_the_whole_gang_costs_one_retry(crash: dict[str, int]) -> None:
+    """spec/failures#crashes: at most 3 retries. All replicas crash together, as they do when one takes its
+    peers with it: the primary's crash, reported second, is met by the retry that the worker's has brought."""
+    life = Life(job(1, 1)).up()
+    for retries in (1, 2, 3, 3):
+        at = life.now
+        life.exits(WORKER, ended=at, **crash).exits(PRIMARY, ended=at, **crash)
+        assert life.job.retries == (("transient_exit", retries),)
+        life.up()
+    assert failed(life)[0] == 3
+
+
 def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:
     """spec/failures#retries: disableRetries forbids job-level retries."""
     assert Life(job(1, scheduling=DISABLED)).up().exits(PRIMARY, 139).job.state is JobState.FAILED
