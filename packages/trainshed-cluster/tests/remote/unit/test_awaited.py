@@ -74,6 +74,11 @@ def a_report(node: str, looked: float, hold: HoldName | None = None) -> ClusterR
     )
 
 
+async def changed(cluster: Cluster) -> ClusterReport:
+    """The next report."""
+    return await anext(aiter(cluster.watch()))
+
+
 async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,19 +98,13 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
             await asking
     assert not slurm.calls
     slurm.refusal = "its users may not be seen"
-    async for report in awaited.watch():
-        assert report.nodes[0].node.unreached == slurm.refusal
-        break
+    assert (await changed(awaited)).nodes[0].node.unreached == slurm.refusal
     slurm.refusal, slurm.down = "", False
-    async for report in awaited.watch():
-        assert report == slurm.latest
-        break
+    assert await changed(awaited) == slurm.latest
     assert await awaited.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]) == Hold(HOLD, "12", ("n1",))
     slurm.latest = a_report("n2", 9.0)
     slurm.changes.put_nowait(slurm.latest)
-    async for report in awaited.watch():
-        assert report.nodes[0].node.name == "n2"
-        break
+    assert (await changed(awaited)).nodes[0].node.name == "n2"
     await awaited.close()
 
 
