@@ -47,13 +47,10 @@ class Rank:
         work = self.ledger.arrived(lane, position)
         if work is not None:
             self.ledger.release(work)
-            assert self.memory[work.header.operation] == b"\xff" * len(
-                self.memory[work.header.operation]
-            )
+            memory = self.memory[work.header.operation]
+            assert memory == b"\xff" * len(memory)
             # What a user may do with it from now on.
-            self.memory[work.header.operation][:] = b"\x55" * len(
-                self.memory[work.header.operation]
-            )
+            memory[:] = b"\x55" * len(memory)
             self.done.append(work.header.operation)
 
 

@@ -116,12 +116,9 @@ class Desk:
                 case groups.Tell(is_reminder=True):
                     self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
                 case groups.Tell():
-                    header, payload = (
-                        effect.frame[: wire.HEADER.size],
-                        effect.frame[wire.HEADER.size :],
-                    )
-                    assert wire.unpack(header).kind is Kind.START
-                    self.starts[effect.member] = wire.unpack_message(Start, payload).position
+                    assert wire.unpack(effect.frame[: wire.HEADER.size]).kind is Kind.START
+                    start = wire.unpack_message(Start, effect.frame[wire.HEADER.size :])
+                    self.starts[effect.member] = start.position
                 case groups.Dismiss():
                     self.dismissed[effect.member] = effect.farewell[wire.HEADER.size :].decode()
                 case groups.Log():
@@ -182,15 +179,12 @@ def test_older_ones_are_refused() -> None:
     """spec/reduction#losses: a restarted generation fences older ones, also when nobody of it is connected
     any more."""
     desk = Desk()
+    words = r"^generation 3 is older than 5: these workers were replaced"
     member = desk.join(0, generation=5)
-    with pytest.raises(
-        Refusal, match=r"^generation 3 is older than 5: these workers were replaced"
-    ):
+    with pytest.raises(Refusal, match=words):
         desk.join(1, generation=3)
     desk.lose(member)
-    with pytest.raises(
-        Refusal, match=r"^generation 3 is older than 5: these workers were replaced"
-    ):
+    with pytest.raises(Refusal, match=words):
         desk.join(1, generation=3)
 
 
