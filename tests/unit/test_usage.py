@@ -127,22 +127,8 @@ class Month:
 
 
 def hour_of(person: str, began: int, hours: int = 1) -> Use:
-    return Use(
-        "demo",
-        person,
-        (),
-        "job",
-        "",
-        (),
-        began,
-        began + hours * HOUR,
-        "n1-standard-4",
-        "",
-        1,
-        4,
-        0,
-        0,
-    )
+    ended = began + hours * HOUR
+    return Use("demo", person, (), "job", "", (), began, ended, "n1-standard-4", "", 1, 4, 0, 0)
 
 
 def test_nothing_starts_when_a_budget_is_used_up_until_the_month_is_over() -> None:
