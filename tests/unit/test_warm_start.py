@@ -35,6 +35,9 @@ def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
         assert of(argv) == WarmStart("/runtime", ("numpy", "torch"))
 
 
+NO_MODULE = "none of python3 -m MODULE, python3 -c TEXT and python3 FILE"
+
+
 @pytest.mark.parametrize(
     ("warm", "why"),
     [
@@ -42,16 +45,10 @@ def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
         (of(modules=()), "names no framework"),
         (of(gpus=1), "it has GPUs"),
         (of(reduces=True), "it reduces"),
-        (
-            of(("python3", "-u", "-m", "x")),
-            "none of python3 -m MODULE, python3 -c TEXT and python3 FILE",
-        ),
-        (of(("python3", "-m")), "none of python3 -m MODULE, python3 -c TEXT and python3 FILE"),
-        (
-            of(("sh", "-c", "python3 -m x")),
-            "none of python3 -m MODULE, python3 -c TEXT and python3 FILE",
-        ),
-        (of(()), "none of python3 -m MODULE, python3 -c TEXT and python3 FILE"),
+        (of(("python3", "-u", "-m", "x")), NO_MODULE),
+        (of(("python3", "-m")), NO_MODULE),
+        (of(("sh", "-c", "python3 -m x")), NO_MODULE),
+        (of(()), NO_MODULE),
     ],
 )
 def test_others_begin_cold_and_say_why(warm: WarmStart, why: str) -> None:
