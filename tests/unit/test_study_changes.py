@@ -10,7 +10,7 @@ from trainshed.core.requests import Faults, Section
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger
 from trainshed.core.study.reading import read_measurement, read_parameters
-from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
 
 SPEC = StudySpec(
@@ -43,7 +43,7 @@ def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
             change()
 
 
-def test_every_trigger_is_told_in_words_and_every_unfinished_trial_can_end() -> None:
+def test_every_unfinished_trial_can_end() -> None:
     """spec/lifecycle#states: no state is a trap."""
     for state in TrialState:
         if state.is_over:
@@ -61,6 +61,12 @@ def params(**values: float | str | None) -> Section:
     return Section({"parameters": entries}, "trial", Faults())
 
 
+def read(sent: Section) -> Parameters:
+    found = read_parameters(SPEC, sent)
+    sent.faults.refuse()
+    return found
+
+
 def refused(sent: Section) -> dict[str, str]:
     read_parameters(SPEC, sent)
     with pytest.raises(InvalidRequest) as caught:
@@ -70,18 +76,13 @@ def refused(sent: Section) -> dict[str, str]:
 
 def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
     """spec/tuning#parameters: every parameter type and conditional parameters."""
-    sent = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
-    read = read_parameters(SPEC, sent)
-    sent.faults.refuse()
-    assert read == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
-    assert [type(value) for _, value in read] == [float, str, int, float]
+    found = read(params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0))
+    assert found == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
+    assert [type(value) for _, value in found] == [float, str, int, float]
 
 
 def test_only_active_parameters_are_asked_for() -> None:
-    sent = params(rate=0.5, model="linear")
-    read = read_parameters(SPEC, sent)
-    sent.faults.refuse()
-    assert read == (("rate", 0.5), ("model", "linear"))
+    assert read(params(rate=0.5, model="linear")) == (("rate", 0.5), ("model", "linear"))
 
 
 def test_every_wrong_parameter_is_named_at_once() -> None:
