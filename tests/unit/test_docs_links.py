@@ -174,10 +174,8 @@ CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
     """Terms with a capital letter are classes."""
     homes: dict[str, set[str]] = {}
-    for path in TRAINSHED.rglob("*.py"):
-        for name in CLASS.findall(path.read_text()):
-            homes.setdefault(name, set()).add(path.relative_to(TRAINSHED).parts[0])
-    for package, place in OTHERS.items():
+    places = {name: TRAINSHED / name for name in PACKAGES} | OTHERS
+    for package, place in places.items():
         for path in place.rglob("*.py"):
             for name in CLASS.findall(path.read_text()):
                 homes.setdefault(name, set()).add(package)
