@@ -49,6 +49,10 @@ def all_of(store: ObjectStore, **query: Any) -> list[tuple[str, int]]:
             return rows
 
 
+def contents(store: ObjectStore) -> list[bytes]:
+    return [get(store, "x", generation) for _, generation in all_of(store)]
+
+
 def test_what_is_replaced_or_removed_is_kept_and_can_be_read(store: ObjectStore) -> None:
     first = put(store, "a/b", b"one", Draft({"contentType": "text/plain"}, {"key": "value"}))
     second = put(store, "a/b", b"two")
@@ -138,19 +142,12 @@ def test_a_file_of_a_program_is_kept_too(store: ObjectStore) -> None:
 def test_programs_do_not_see_such_a_bucket_as_a_directory(tmp_path: Path) -> None:
     """They could remove there what the bucket promises to keep."""
     store = ObjectStore(tmp_path / "store")
-    for name, settings in (
-        ("plain", {}),
-        ("kept", VERSIONING),
-        ("held", {"defaultEventBasedHold": True}),
-    ):
+    buckets = {"plain": {}, "kept": VERSIONING, "held": {"defaultEventBasedHold": True}}
+    for name, settings in buckets.items():
         store.catalog.create(name, settings=settings, project="p")
     assert [name for name, _ in store.catalog.shown("p")] == ["plain"]
-    assert [
-        name for name in ("plain", "kept", "held", "none") if store.catalog.is_unmounted(name)
-    ] == [
-        "kept",
-        "held",
-    ]
+    unmounted = [name for name in (*buckets, "none") if store.catalog.is_unmounted(name)]
+    assert unmounted == ["kept", "held"]
 
 
 # --- holds ---
@@ -246,11 +243,7 @@ def test_no_generation_is_lost_however_it_is_killed(
         rows = all_of(after)
         assert rows[:2] == [("x", first), ("x", second)]
         assert len(rows) <= (3 if action == "overwrite" else 2)
-        assert [get(after, "x", generation) for _, generation in rows] == [
-            b"one",
-            b"two",
-            b"three",
-        ][: len(rows)]
+        assert contents(after) == [b"one", b"two", b"three"][: len(rows)]
         with_live = _live(after)
         assert with_live in (
             (None, second) if action == "delete" else (second, *dict(rows[2:]).values())
@@ -260,10 +253,7 @@ def test_no_generation_is_lost_however_it_is_killed(
         elif with_live is not None:
             after.delete(ObjectRef(BUCKET, "x"))
             assert _live(after) is None
-        assert [get(after, "x", generation) for _, generation in all_of(after)][:2] == [
-            b"one",
-            b"two",
-        ]
+        assert contents(after)[:2] == [b"one", b"two"]
         after.close()
     else:
         pytest.fail("the work never ended")
