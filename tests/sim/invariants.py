@@ -103,7 +103,8 @@ class Books:
             uid: sorted({(use.began, use.ended) for use in self.used[uid]}) for uid in self.jobs
         }
         for uid, job in self.jobs.items() if self.clock_is_true else ():
-            is_once = len(self.used[uid]) == len(spans[uid]) * len(job.spec.pools)
+            counted = sum(len(use.replicas) for use in self.used[uid])
+            is_once = counted == len(spans[uid]) * len(job.replicas)
             if not is_once or any(one[1] > other[0] for one, other in pairwise(spans[uid])):
                 self._wrong(job, f"it is counted twice: {self.used[uid]}")
         for sim_slot, run in self.world.lived if self.clock_is_true else ():
