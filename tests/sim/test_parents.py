@@ -14,7 +14,7 @@ from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, Character, Scenario
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
-from tests.sim.universe import Universe
+from tests.sim.universe import Universe, lived
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -31,12 +31,6 @@ PARTS = 12 if SOAKS else 5
 """Of a life, at whose beginnings it is cancelled."""
 
 
-def lived(world: Scenario) -> Universe:
-    made = Universe(world).run()
-    assert not made.wrong, made.wrong[0]
-    return made
-
-
 def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
     """The same story once for each of its commits, with a service that is killed just before or just after
     it; `./dev test-all` does both to each."""
@@ -44,8 +38,7 @@ def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
     assert commits > 5
     for turn, number in enumerate(range(1, commits + 1, every)):
         for stored in (False, True) if SOAKS else (turn % 2 == 1,):
-            made = Universe(dataclasses.replace(world, crash_commits=((number, stored),))).run()
-            assert not made.wrong, f"commit {number}, {stored}: {made.wrong[0]}"
+            made = lived(world, (number, stored))
             assert made.tally["crashes"] == 1
             yield made
 
@@ -84,10 +77,7 @@ def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
     commits = lived(world).tally["commits"]
     # Unless all: 1, 4, 7 ..., before and after in turn.
     for number in range(1, commits + 1, 1 if SOAKS else 3):
-        made = Counting(
-            dataclasses.replace(world, crash_commits=((number, number % 2 == 0),))
-        ).run()
-        assert not made.wrong, f"commit {number}: {made.wrong[0]}"
+        made = lived(world, (number, number % 2 == 0), universe=Counting)
         assert points(made) == wanted
         assert the_tuning_job(made).succeeded == 6
 
@@ -130,9 +120,8 @@ def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result
             return replace(super()._script(life), runs=2, reports=(report,))
 
     job = tuning(trials=6, parallel=3)
-    made = Swift(lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))).run()
-    assert not made.wrong, made.wrong[0]
-    assert the_tuning_job(made).succeeded == 6
+    world = lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))
+    assert the_tuning_job(lived(world, universe=Swift)).succeeded == 6
 
 
 # --- advisors that fail ---
@@ -203,11 +192,7 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
         assert the_tuning_job(made).ended < at + SECOND, "its trials were not told"
         first = _commit_of_cancel(made)
         for number in (first, first + 1, first + 2):
-            crash = dataclasses.replace(
-                cancelled, crash_commits=((number, stored),), downs=(SECOND,)
-            )
-            again = Universe(crash).run()
-            assert not again.wrong, f"cancel at {at}, commit {number}: {again.wrong[0]}"
+            again = lived(dataclasses.replace(cancelled, downs=(SECOND,)), (number, stored))
             assert the_tuning_job(again).state is JobState.CANCELLED
 
 
@@ -280,9 +265,7 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
             assert the_pipeline(made).ended < at + SECOND, "its job was not told"
             first = _commit_of_cancel(made)
             for number in range(first, first + 4):
-                crash = dataclasses.replace(cancelled, crash_commits=((number, number % 2 == 0),))
-                again = Universe(crash).run()
-                assert not again.wrong, f"cancel at {at}, commit {number}: {again.wrong[0]}"
+                again = lived(cancelled, (number, number % 2 == 0))
                 assert the_pipeline(again).state is PipelineState.CANCELLED
 
 

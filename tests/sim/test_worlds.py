@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.sim.house import House
 from tests.sim.making import plain
-from tests.sim.scenario import HOUR, Character, Mishap, OrderDrill, Scenario, Submit
-from tests.sim.universe import Universe
+from tests.sim.scenario import HOUR, Character, Mishap, OrderDrill, Request, Scenario, Submit
+from tests.sim.universe import Universe, lived
 from tests.sim.variety import scenario
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
@@ -24,6 +26,8 @@ from trainshed.scheduler.model import Policy
 WORLDS = 32 if SOAKS else 16
 SMALL = (35, 53)
 """Seeds of small worlds that differ in what happens in them."""
+LARGE = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
+"""Of this two fill the node of a world that has one."""
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -32,8 +36,7 @@ def test_nothing_is_lost_in_any_world(block: int) -> None:
     lost, no quota or node exceeded, never two incarnations, budgets exact, all slots given back, every job
     ends; with services, nodes, shims and zygotes that die at random."""
     for seed in range(block * WORLDS // 8, (block + 1) * WORLDS // 8):
-        lived = Universe(scenario(seed)).run()
-        assert not lived.wrong, f"seed {seed}: {lived.wrong[0]}"
+        lived(scenario(seed))
 
 
 @pytest.mark.parametrize(
@@ -54,24 +57,19 @@ def test_a_service_may_die_at_every_commit(stored: bool, seed: int) -> None:
     """spec/invariants#durability: killed just before or just after each commit of a small world in turn,
     nothing is different. `./dev test-all` takes each, else it is every other one."""
     world = small(seed)
-    commits = Universe(world).run().tally["commits"]
+    commits = lived(world).tally["commits"]
     assert commits > 20
     for number in range(1, commits + 1, 1 if SOAKS else 2):
-        lived = Universe(dataclasses.replace(world, crash_commits=((number, stored),))).run()
-        assert lived.tally["crashes"] == 1
-        assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
+        assert lived(world, (number, stored)).tally["crashes"] == 1
 
 
 def test_a_service_that_dies_at_every_third_commit_gets_through() -> None:
     """It makes progress between any two deaths, so it ends."""
-    world = small(SMALL[0])
-    crashes = tuple((number, number % 2 == 0) for number in range(3, 600, 3))
-    lived = Universe(dataclasses.replace(world, crash_commits=crashes)).run()
-    assert not lived.wrong, lived.wrong[0]
-    assert lived.tally["crashes"] > 5
+    crashes = ((number, number % 2 == 0) for number in range(3, 600, 3))
+    assert lived(small(SMALL[0]), *crashes).tally["crashes"] > 5
 
 
-def test_a_quota_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_that_is_ignored_is_noticed() -> None:
     """The checks can fail: a service that does not see a quota breaks it."""
     world = Universe(small(SMALL[0]))
     for project in ("ada", "bob", "eve"):
@@ -81,139 +79,114 @@ def test_a_quota_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _Deaf(Universe):
-    """A service that does not hear its users' cancels."""
+    """A service that does not hear its users' cancels, nor the lines that drills wait for."""
 
     def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
-        if isinstance(event, CancelRequested) and event.cause is CancelCause.USER:
+        is_cancel = isinstance(event, CancelRequested) and event.cause is CancelCause.USER
+        if is_cancel or isinstance(event, DrillTriggered):
             return Step(job)
         return super()._step(job, event, now, policy)
 
 
 def test_a_cancel_that_is_lost_is_noticed() -> None:
     """The checks can fail: spec/lifecycle#cancel, an accepted cancel is never lost."""
-    lived = (_Deaf(scenario(seed)).run() for seed in range(20))
-    assert any("was cancelled at" in wrong for world in lived for wrong in world.wrong)
+    worlds = (_Deaf(scenario(seed)).run() for seed in range(20))
+    assert any("was cancelled at" in wrong for world in worlds for wrong in world.wrong)
 
 
 def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
     """spec/operations#drills: the first line that matches after the order; a line that nobody was there to
     hear of is found later."""
-    world = at_a_line()
-    commits = Universe(world).run().tally["commits"]
+    world = dataclasses.replace(at_a_line(), downs=(20 * SECOND,))
+    commits = lived(world).tally["commits"]
     for number in range(1, commits + 1):
         for stored in (False, True):
-            crash = ((number, stored),)
-            lived = Universe(
-                dataclasses.replace(world, crash_commits=crash, downs=(20 * SECOND,))
-            ).run()
-            assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
+            books = lived(world, (number, stored)).books
             # The user orders it again of the next service, if the first one died without an answer.
-            drills = lived.books.jobs[JobUid(1)].drills
+            drills = books.jobs[JobUid(1)].drills
             assert all(drill.fired and drill.done for drill in drills)
-            assert 1 <= lived.books.rules["replica_lost"] <= len(drills) <= 2
+            assert 1 <= books.rules["replica_lost"] <= len(drills) <= 2
 
 
 def test_a_drill_that_never_fires_is_noticed() -> None:
     """The checks can fail."""
-
-    class Deaf(Universe):
-        def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
-            if isinstance(event, DrillTriggered):
-                return Step(job)
-            return super()._step(job, event, now, policy)
-
-    assert any("has not fired" in wrong for wrong in Deaf(at_a_line()).run().wrong)
+    assert any("has not fired" in wrong for wrong in _Deaf(at_a_line()).run().wrong)
 
 
 def at_a_line() -> Scenario:
     """A job that prints two lines, and is to be killed at the second."""
-    job = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
+    job = lone_job(1)
     drill = Drill(0, DrillKind.KILL, ReplicaId(0, 0), CREATED, at_line="step 2")
-    return Scenario(
-        2,
-        (Node("node-0", 16, 60 * 2**30),),
-        Policy(strict=True),
-        (Submit(CREATED, job), OrderDrill(CREATED + SECOND // 100, job.uid, drill)),
-        {job.uid: Character(6000 * SECOND, prints=2)},
-    )
+    requests = (Submit(CREATED, job), OrderDrill(CREATED + SECOND // 100, job.uid, drill))
+    return on_one_node(2, requests, {job.uid: Character(6000 * SECOND, prints=2)})
 
 
 def test_memory_that_grows_is_counted_before_it_is_given() -> None:
     """spec/queue#capacity: no node holds more than it has, though a job that ran out of memory is tried again
     with twice as much; here it waits until its neighbour is over, and then has the node to itself."""
-    machine = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
-    hungry, other = (lone_job(uid, machine) for uid in (1, 2))
-    lived = Universe(
-        Scenario(
-            1,
-            (Node("node-0", 16, 60 * 2**30),),
-            Policy(strict=True),
-            tuple(Submit(CREATED, job) for job in (hungry, other)),
-            {hungry.uid: Character(60 * SECOND, oom=1.0), other.uid: Character(3600 * SECOND)},
-            house=House(
-                ({"name": "out_of_memory", "retries": 1, "memory_growth": 2.0, "memory_cap": 2.0},)
-            ),
-        )
-    ).run()
-    assert not lived.wrong, lived.wrong[0]
-    ends = {uid: lived.books.jobs[uid] for uid in (hungry.uid, other.uid)}
+    hungry, other = lone_job(1), lone_job(2)
+    growing = {"name": "out_of_memory", "retries": 1, "memory_growth": 2.0, "memory_cap": 2.0}
+    world = on_one_node(
+        1,
+        [Submit(CREATED, job) for job in (hungry, other)],
+        {hungry.uid: Character(60 * SECOND, oom=1.0), other.uid: Character(3600 * SECOND)},
+        house=House((growing,)),
+    )
+    ends = lived(world).books.jobs
     assert (ends[hungry.uid].attempt, ends[hungry.uid].memory_factor) == (2, 2.0)
     assert ends[hungry.uid].ended > ends[other.uid].ended
 
 
 def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service() -> None:
     """spec/invariants#durability: nobody will ever report of them, so the service that comes has to look."""
-    job = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
-    world = Scenario(
+    job = lone_job(1)
+    world = on_one_node(
         3,
-        (Node("node-0", 16, 60 * 2**30),),
-        Policy(strict=True),
-        (Submit(CREATED, job),),
+        [Submit(CREATED, job)],
         {job.uid: Character(60 * SECOND)},
         mishaps=tuple(Mishap(CREATED, "refuse") for _ in range(3)),
         downs=(SECOND,),
     )
-    commits = Universe(world).run().tally["commits"]
-    for number in range(1, commits + 1):
-        lived = Universe(dataclasses.replace(world, crash_commits=((number, True),))).run()
-        assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
+    for number in range(1, lived(world).tally["commits"] + 1):
+        lived(world, (number, True))
 
 
 def test_usage_is_what_replicas_recorded() -> None:
     """docs/team.md: within 1 %, across restarts, retries, a preemption and services that die."""
-    machine = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
-    jobs = [lone_job(uid, machine) for uid in range(1, 5)]
+    jobs = [lone_job(uid) for uid in range(1, 5)]
     spot = replace(jobs[0].spec, scheduling=Scheduling(strategy=Strategy.SPOT))
     jobs[0] = replace(jobs[0], spec=spot)
-    lived = Universe(
-        Scenario(
-            32,  # In this world a job that is tried again fails while the service is away.
-            (Node("node-0", 16, 60 * 2**30),),
-            Policy(strict=True),
-            tuple(Submit(CREATED + at * HOUR, job) for at, job in enumerate(jobs)),
-            {
-                job.uid: Character(
-                    20 * HOUR, killed=0.6 * (job.uid == 2), crash=0.6 * (job.uid == 3)
-                )
-                for job in jobs
-            },
-            crash_times=tuple(CREATED + at * 7 * HOUR for at in range(1, 9)),
-            downs=(2 * HOUR,),
-        )
-    ).run()
-    assert not lived.wrong, lived.wrong[0]
-    assert lived.books.rules >= Counter(("preempted", "replica_lost", "transient_exit"))
-    attempts = {uid: len(uses) for uid, uses in lived.books.used.items()}
-    assert attempts == {uid: job.attempt for uid, job in lived.books.jobs.items()}
-    used = sum(use.ended - use.began for uses in lived.books.used.values() for use in uses)
-    recorded = sum(run.over - run.begun for _, run in lived.world.lived)
+    world = on_one_node(
+        32,  # In this world a job that is tried again fails while the service is away.
+        [Submit(CREATED + at * HOUR, job) for at, job in enumerate(jobs)],
+        {
+            job.uid: Character(20 * HOUR, killed=0.6 * (job.uid == 2), crash=0.6 * (job.uid == 3))
+            for job in jobs
+        },
+        crash_times=tuple(CREATED + at * 7 * HOUR for at in range(1, 9)),
+        downs=(2 * HOUR,),
+    )
+    made = lived(world)
+    assert made.books.rules >= Counter(("preempted", "replica_lost", "transient_exit"))
+    attempts = {uid: len(uses) for uid, uses in made.books.used.items()}
+    assert attempts == {uid: job.attempt for uid, job in made.books.jobs.items()}
+    used = sum(use.ended - use.began for uses in made.books.used.values() for use in uses)
+    recorded = sum(run.over - run.begun for _, run in made.world.lived)
     assert recorded <= used <= 1.01 * recorded
 
 
-def lone_job(number: int, machine: Machine) -> Job:
-    """A job of one replica."""
+def on_one_node(
+    seed: int, requests: Sequence[Request], characters: dict[JobUid, Character], **more: Any
+) -> Scenario:
+    """`more`: as of Scenario."""
+    nodes = (Node("node-0", 16, 60 * 2**30),)
+    return Scenario(seed, nodes, Policy(strict=True), tuple(requests), characters, **more)
+
+
+def lone_job(number: int) -> Job:
+    """A job of one large replica."""
     made = job(1)
-    pool = replace(made.spec.pools[0], machine=machine)
+    pool = replace(made.spec.pools[0], machine=LARGE)
     name = replace(made.name, job_id=str(number))
     return replace(made, uid=JobUid(number), name=name, spec=replace(made.spec, pools=(pool,)))
 
@@ -231,5 +204,4 @@ def test_a_gang_is_neither_placed_while_it_is_shut_down_nor_lost_while_it_starts
 ) -> None:
     """Found as decisions without end for a replica without a place, and as a gang that was counted as lost
     for want of slots, which were just asked for (spec/invariants#one-incarnation)."""
-    lived = Universe(world).run()
-    assert not lived.wrong, lived.wrong[0]
+    lived(world)

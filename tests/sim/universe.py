@@ -3,6 +3,7 @@ the way."""
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import random
@@ -445,3 +446,14 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._wrong.append(logging.Formatter().format(record))
         self._noticed()
+
+
+def lived(
+    scenario: Scenario, *crashes: tuple[int, bool], universe: type[Universe] = Universe
+) -> Universe:
+    """A scenario that was lived through with nothing wrong. `crashes`: instead of its own `crash_commits`."""
+    if crashes:
+        scenario = dataclasses.replace(scenario, crash_commits=crashes)
+    made = universe(scenario).run()
+    assert not made.wrong, f"seed {scenario.seed}, killed at {crashes}: {made.wrong[0]}"
+    return made
