@@ -86,22 +86,16 @@ def issue(
 class Ranks:
     """`world` communicators, each used by a thread of its own."""
 
-    def __init__(
-        self,
-        config: Settings | Sequence[Settings],
-        world: int,
-        group: str = "test",
-        generation: int = 1,
-    ) -> None:
+    def __init__(self, config: Settings, world: int, group: str = "test") -> None:
         self.world = world
         self.lines: list[str] = []
         self.all = [
             Communicator(
-                config if isinstance(config, Settings) else config[rank],
+                config,
                 group=group,
                 rank=rank,
                 world=world,
-                generation=generation,
+                generation=1,
                 log=self.lines.append,
             )
             for rank in range(world)
