@@ -1,7 +1,6 @@
 """Programs of several ranks with reducers, as a job runs them: env://, and the distribution in front of their
 packages."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from tests.e2e.nursery import Nursery
 from tests.ports import free_port
-from tests.reduction.reducers import TOKEN, Address
+from tests.reduction.reducers import TOKEN, Address, without_job
 from tests.sources import ROOT
 from trainshed_reduction import variables
 
@@ -36,16 +35,8 @@ class Ended:
 
 
 def environment(site: Path, **more: str) -> dict[str, str]:
-    """Of a program that has the distribution in `site`; nothing that a job around the tests may have set but
-    where the part in C is."""
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if name == variables.NATIVE
-        or not name.startswith(
-            ("TRAINSHED_RED", "TORCH", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
-        )
-    }
+    """Of a program that has the distribution in `site`."""
+    own = without_job("TORCH", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
     return {**own, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", **more}
 
 

@@ -19,15 +19,18 @@ TOKEN = b"a token for tests"
 Address = tuple[str, int]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Without what a job around the tests may have set."""
-    own = {
-        name: value for name, value in os.environ.items() if not name.startswith("TRAINSHED_RED")
+def without_job(*prefixes: str) -> dict[str, str]:
+    """The environment without what a job around the tests may have set, and other variables that begin so;
+    with where the part in C is."""
+    left_out = ("TRAINSHED_RED", *prefixes)
+    variables = os.environ.items()
+    return {
+        name: text for name, text in variables if name == NATIVE or not name.startswith(left_out)
     }
-    if NATIVE in os.environ:
-        own[NATIVE] = os.environ[NATIVE]
-    paths = [str(PACKAGES), str(ROOT)]
-    return {**own, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**without_job(), "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]), **more}
 
 
 class Reducer:
