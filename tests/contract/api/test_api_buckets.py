@@ -64,6 +64,5 @@ async def test_no_directory_leads_out_of_its_bucket(house: House, path: str) -> 
         (f"{LOCATION}/customJobs", packages),
         ("/v1/projects/p1/jobs", ml_job(jobDir=path)),
     ):
-        answer = await house.call("POST", url, body)
-        (violation,) = answer.error["details"][0]["fieldViolations"]
-        assert "has a . or .. between its slashes" in violation["description"]
+        (fault,) = violations(await house.call("POST", url, body)).values()
+        assert "has a . or .. between its slashes" in fault

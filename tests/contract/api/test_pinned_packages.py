@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import custom_job, ml_job, package
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.copies import copy_of
@@ -127,7 +128,6 @@ async def test_a_copy_of_a_job_that_is_not_there_is_refused(house: House, uid: s
     )
     for wanted in (uid, str(theirs.uid)):
         job = {**custom_job(package(packageUris=[ONE])), "labels": {"trainshed-copy-of": wanted}}
-        answer = await house.call("POST", CUSTOM_JOBS, job)
-        (violation,) = answer.error["details"][0]["fieldViolations"]
-        assert violation["field"] == "labels.trainshed-copy-of"
-        assert f"There is no job {wanted!r} in the project p1" in violation["description"]
+        faults = violations(await house.call("POST", CUSTOM_JOBS, job))
+        assert list(faults) == ["labels.trainshed-copy-of"]
+        assert f"There is no job {wanted!r} in the project p1" in faults["labels.trainshed-copy-of"]
