@@ -1,7 +1,5 @@
-"""Lines of a build in a job's log, through every door (spec/logs#lines, facts/lifecycle#service-lines): task
-`service`."""
-
-from typing import Any
+"""Lines of a build in a job's log (spec/logs#lines, facts/lifecycle#service-lines): task `service`.
+By Logging's filters: `test_api_logging.py`."""
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job, pool
@@ -19,19 +17,6 @@ async def _preparing(house: House) -> None:
         1000, "service", (START + 2 * SECOND, "Building"), (START + 3 * SECOND, "Downloading numpy")
     )
     house.clock = START + 60 * SECOND
-
-
-async def _entries(house: House, filter_: str) -> list[dict[str, Any]]:
-    body = {"resourceNames": ["projects/p1"], "filter": filter_, "orderBy": "timestamp asc"}
-    return (await house.result("POST", "/v2/entries:list", body)).get("entries", [])
-
-
-async def test_they_are_found_by_their_task_and_not_by_that_of_a_replica(house: House) -> None:
-    await _preparing(house)
-    base = 'resource.labels.job_id="1000" resource.labels.task_name='
-    service = [entry["textPayload"] for entry in await _entries(house, base + '"service"')]
-    assert service[-2:] == ["Building", "Downloading numpy"]
-    assert await _entries(house, base + '"workerpool0-0"') == []
 
 
 async def test_who_follows_the_log_gets_them_first(house: House) -> None:
