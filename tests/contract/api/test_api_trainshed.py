@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House, Lines
+from tests.contract.api.refusals import violations
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
@@ -22,7 +23,6 @@ from trainshed.store.logs.lines import LogLine
 from trainshed.store.logs.reader import LogReader
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
-ADMITTED = JobAdmitted(())
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
 
@@ -41,18 +41,8 @@ async def house(house: House) -> House:
 
 
 async def started(house: House) -> None:
-    await house.happen(NAME, ADMITTED)
-    await running(house)
-
-
-async def running(house: House) -> None:
     house.clock = START + SECOND
-    await house.happen(
-        NAME,
-        RuntimePrepared(1),
-        ReplicaStarted(1, PRIMARY, 1, START + SECOND),
-        ReplicaStarted(1, WORKER, 1, START + SECOND),
-    )
+    await house.run(NAME)
 
 
 async def ended(house: House) -> None:
@@ -117,10 +107,8 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
 
 
 async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None:
-    (violation,) = (await house.call("GET", "/trainshed/v1/jobs")).error["details"][0][
-        "fieldViolations"
-    ]
-    assert violation == {"field": "project", "description": "Whose jobs? Give the project's id."}
+    faults = violations(await house.call("GET", "/trainshed/v1/jobs"))
+    assert faults == {"project": "Whose jobs? Give the project's id."}
     house.serve(settings=ApiSettings(project="p1"))
     (job,) = (await house.call("GET", "/trainshed/v1/jobs")).json["jobs"]
     assert job["name"] == NAME
@@ -285,11 +273,12 @@ async def test_watching_gives_the_job_at_each_change(house: House) -> None:
     async with house.stream(f"{JOB}/watch") as lines:
         first = await lines.next()
         assert (first["state"], first["waits"]) == ("QUEUED", [])
-        await house.happen(NAME, ADMITTED)
+        await house.happen(NAME, JobAdmitted(()))
         second = await lines.next()
         assert second["state"] == "PREPARING"
         assert second["waits"] == ["Attempt 1: 2 replicas placed."]
-        await running(house)
+        starts = (ReplicaStarted(1, replica, 1, house.clock) for replica in (PRIMARY, WORKER))
+        await house.happen(NAME, RuntimePrepared(1), *starts)
         state = ""
         while state != "RUNNING":
             state = (await lines.next())["state"]
