@@ -1,4 +1,4 @@
-"""The gRPC transport: credentials, what is not served, faults, limits, both versions, health."""
+"""The gRPC transport: what is not served, faults, limits, both versions."""
 
 import asyncio
 import importlib
@@ -13,6 +13,7 @@ from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls import call as api_call
 from trainshed.core.errors import PermissionDenied
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.store.port import NewWork
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool as wire_pool
@@ -34,6 +35,11 @@ async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
 
 def creation(job: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"parent": PARENT, "customJob": job or custom_job()}
+
+
+def created(job: dict[str, Any] | None = None) -> Any:
+    """The message of a creation."""
+    return wire_json.from_public("google.cloud.aiplatform.v1.CreateCustomJobRequest", creation(job))
 
 
 async def refused(house: GrpcHouse, path: str, request: bytes = b"", **more: Any) -> Any:
@@ -76,9 +82,7 @@ async def test_a_permission_that_lacks_has_a_reason(
 
 async def test_an_enum_value_that_nobody_knows_is_refused(house: GrpcHouse) -> None:
     """spec/submit#refusals. Over the wire an enum is a number, and any number gets through."""
-    request: Any = wire_json.from_public(
-        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
-    )
+    request = created()
     machine = request.custom_job.job_spec.worker_pool_specs[0].machine_spec
     machine.accelerator_type = 999
     machine.accelerator_count = 1
@@ -93,10 +97,7 @@ async def test_a_refusal_too_long_for_a_trailer_still_arrives(house: GrpcHouse) 
     wrong."""
     uris = [f"gs://missing-bucket-{n}/{'x' * 100}.tar.gz" for n in range(90)]
     job = custom_job(pool(), package(packageUris=uris))
-    request = wire_json.from_public(
-        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation(job)
-    ).SerializeToString()
-    status = await refused(house, CREATE, request)
+    status = await refused(house, CREATE, created(job).SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     assert status.message.startswith("List of found errors:\t1.Field: ")
     assert "over REST" in status.message
@@ -118,11 +119,8 @@ async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) ->
         woken.set()
 
     force_setattr(house.services, "create", slow)
-    request = wire_json.from_public(
-        "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
-    ).SerializeToString()
     metadata = (("authorization", f"Bearer {house.token}"),)
-    call = house.channel.unary_unary(CREATE)(request, metadata=metadata)
+    call = house.channel.unary_unary(CREATE)(created().SerializeToString(), metadata=metadata)
     await asyncio.wait_for(reached.wait(), 60)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -146,7 +144,7 @@ async def test_operations_have_the_types_of_the_version_they_were_made_through(
     types: list[str] = []
     for beta in (True, False):
         name = (await house.ask(f"{JOBS}.CreateCustomJob", creation(), beta=beta)).name
-        await house.happen(name, *_cancelled())
+        await house.happen(name, CancelRequested(CancelCause.USER, 0))
         made = await house.ask(f"{JOBS}.DeleteCustomJob", {"name": name}, beta=beta)
         operation = await house.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})
         assert operation == made
@@ -155,9 +153,3 @@ async def test_operations_have_the_types_of_the_version_they_were_made_through(
     assert versions == ["v1beta1.DeleteOperationMetadata", "v1.DeleteOperationMetadata"]
     page = await house.ask(f"{OPERATIONS}.ListOperations", {"name": PARENT})
     assert sorted(listed.metadata.type_url for listed in page.operations) == sorted(types)
-
-
-def _cancelled() -> tuple[Any, ...]:
-    from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-
-    return (CancelRequested(CancelCause.USER, 0),)
