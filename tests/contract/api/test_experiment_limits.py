@@ -5,7 +5,7 @@ import base64
 
 import pytest
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.house import House
 from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, store_made
 from tests.contract.api.test_tensorboards import run_made, series_made
@@ -121,4 +121,3 @@ async def test_a_batch_read_names_twenty_series(house: House) -> None:
         "GET", f"{board}:batchRead?timeSeries={series}&timeSeries=x&timeSeries={elsewhere}"
     )
     assert fields(answer) == {"time_series[1]", "time_series[2]"}
-    assert f"{LOCATION}/" in board

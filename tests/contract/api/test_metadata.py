@@ -259,16 +259,14 @@ async def test_a_job_names_experiments_of_its_project_that_are_there(house: Hous
     ):
         assert fields(await job_made(house, **spec)) == expected
     await run_made(house, "e")
-    answer = await house.call(
-        "POST",
-        f"{LOCATION.replace('p1', 'p2')}/customJobs",
-        custom_job(experiment=f"{STORE}/contexts/e"),
-    )
+    answer, absent = [
+        await house.call(
+            "POST",
+            f"{LOCATION.replace('p1', 'p2')}/customJobs",
+            custom_job(experiment=f"{STORE}/contexts/{name}"),
+        )
+        for name in ("e", "f")
+    ]
     assert fields(answer) == {"job_spec.experiment"}
-    absent = await house.call(
-        "POST",
-        f"{LOCATION.replace('p1', 'p2')}/customJobs",
-        custom_job(experiment=f"{STORE}/contexts/f"),
-    )
     # Another project does not learn which of the two is there.
     assert absent.error["message"] == answer.error["message"].replace("contexts/e", "contexts/f")

@@ -123,7 +123,7 @@ async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None
     assert await values(house, series, maxDataPoints=2) == [(0, 0.0), (2, 0.25)]
     assert await values(house, series, maxDataPoints=1) == [(2, 0.25)]
     board = run.partition("/experiments")[0]
-    place = run.partition("/ui/")[2] or run.removeprefix("/v1/")
+    place = run.removeprefix("/v1/")
     names = [("timeSeries", f"{place}/timeSeries/{entry}") for entry in (acc, loss)]
     both = (await house.result("GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
     assert [entry["tensorboardTimeSeriesId"] for entry in both] == [acc, loss]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, Answer, House, Stand
+from tests.contract.api.house import LOCATION, Answer, House
 from tests.people import known
 from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
@@ -26,11 +26,6 @@ from trainshed.core.works import Work
 JOBS = f"{LOCATION}/customJobs"
 
 
-@pytest.fixture
-def stand(house: House) -> Stand:
-    return house.viewers
-
-
 async def made(house: House, name: str = "job", location: str = LOCATION) -> str:
     """The uid of a job with a log directory `gs://bucket/NAME/logs`."""
     body = custom_job()
@@ -46,16 +41,14 @@ async def link(house: House, job: str, *others: Any, status: int = 200, token: s
     return answer.json
 
 
-async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(
-    house: House, stand: Stand
-) -> None:
+async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(house: House) -> None:
     job = await made(house)
     answer = await link(house, job)
     assert answer["directories"] == ["gs://bucket/job/logs"]
     assert not answer["hasFiles"]
     described = f"/trainshed/v1/jobs/{job}"
     assert "tensorboardUri" not in await house.result("GET", described)
-    stand.written.add("gs://bucket/job/logs")
+    house.viewers.written.add("gs://bucket/job/logs")
     assert (await house.result("GET", described))["tensorboardUri"] == answer["uri"]
     # Programs are shown no link, and get none.
     token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
