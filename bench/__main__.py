@@ -26,6 +26,7 @@ from bench import (
     logs,
     loop,
     main_job,
+    peers,
     recovery,
     report,
     restarts,
@@ -33,7 +34,6 @@ from bench import (
     warm_starts,
 )
 from bench.measures import Row
-from bench.peers import __main__ as all_peers
 from bench.report import Section
 
 BARE = "bare interpreter, same run"
@@ -160,7 +160,7 @@ PARTS = (
         "peers",
         "Slurm and Ray on this machine (installs them where it may)",
         90,
-        lambda options: all_peers.measure(max(5, options.rounds // 2), options.jobs),
+        lambda options: peers.measure(max(5, options.rounds // 2), options.jobs),
         ours="there",
         disk=3,
         counts=False,

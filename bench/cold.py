@@ -1,9 +1,8 @@
 """The first job of a runtime and the same job again, against a fresh virtual environment and against `podman
 run`.
 
-`python -m bench.cold` prints the rows. Both sides build from uv's downloads of the same cache, which an
-unmeasured round fills first, so that no network is measured. A cold round of ours begins with an empty cache
-of runtimes.
+Both sides build from uv's downloads of the same cache, which an unmeasured round fills first, so that no
+network is measured. A cold round of ours begins with an empty cache of runtimes.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from pathlib import Path
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import Service, environment, running
 
-from bench import measures, report
+from bench import measures
 from bench.measures import STAMP, Connection, Row, median
 from trainshed.runtimes.trees import remove_tree
 
@@ -268,11 +267,3 @@ def contained_first_line(podman: Podman) -> float:
     begun = time.time_ns()
     done = podman.run("run", "--rm", "--network", "host", _IMAGE, "/bin/date", "+%s%N")
     return (int(done.stdout) - begun) / 1e6
-
-
-def main() -> int:
-    return report.tell(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

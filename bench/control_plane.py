@@ -1,11 +1,9 @@
 """What the store's calls and a pass of the scheduler cost beside a long history: 1,000,000 finished jobs
 stored against 1,000, each with 10,000 queued ones.
 
-Both stores are open at once and are called in turn, so that a slow moment of the machine hits both. Run:
-python -m bench.control_plane [--finished N] [--directory WHERE]; takes minutes and about 5 GB of disk.
+Both stores are open at once and are called in turn, so that a slow moment of the machine hits both.
 """
 
-import argparse
 import asyncio
 import contextlib
 import gc
@@ -13,7 +11,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
@@ -51,10 +48,6 @@ class Comparison:
     def ratios(self) -> tuple[float, float]:
         """Of p50 and of p99: long over short."""
         return self.long[0] / self.short[0], self.long[1] / self.short[1]
-
-    @property
-    def held(self) -> bool:
-        return max(self.ratios) <= LIMIT
 
 
 @dataclass(slots=True)
@@ -262,32 +255,3 @@ def rows(compared: dict[str, Comparison]) -> list[Row]:
                 )
             )
     return made
-
-
-def report(compared: dict[str, Comparison]) -> str:
-    lines = [
-        f"{'ms':34} {'p50':>9} {'beside':>9} {'ratio':>6}   {'p99':>9} {'beside':>9} {'ratio':>6}"
-    ]
-    for what, each in compared.items():
-        middle, late = each.ratios
-        lines.append(
-            f"{what:34} {each.short[0]:9.3f} {each.long[0]:9.3f} {middle:6.2f}   "
-            f"{each.short[1]:9.3f} {each.long[1]:9.3f} {late:6.2f}{'' if each.held else '  MISSED'}"
-        )
-    return "\n".join(lines)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.control_plane", description=__doc__)
-    parser.add_argument("--finished", type=int, default=FINISHED[1])
-    parser.add_argument("--rounds", type=int, default=3_000)
-    parser.add_argument("--directory", type=Path, default=None, help="where there is room")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="trainshed-bench-", dir=options.directory) as temporary:
-        compared = measure(Path(temporary), (FINISHED[0], options.finished), rounds=options.rounds)
-    print(report(compared))
-    return 0 if all(each.held for each in compared.values()) else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

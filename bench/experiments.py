@@ -1,14 +1,12 @@
 """Experiments and their curves: a million points over gRPC, and the SDK's table of 100 runs.
 
-`python -m bench.experiments` starts a service of its own. The floor of the points is one bare process that
-reads the same requests and appends them to a file, each synced; that of the table is the processor time that
-the SDK takes for itself.
+The floor of the points is one bare process that reads the same requests and appends them to a file, each
+synced; that of the table is the processor time that the SDK takes for itself.
 """
 
 import importlib
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,7 +17,6 @@ from typing import Any, Final
 
 from tests.e2e.running import PROJECT, REGION, Service, given_by_env, running
 
-from bench import report
 from bench.measures import Connection, Row
 
 POINTS: Final = 1_000_000
@@ -256,11 +253,3 @@ def _experiment(connection: Connection, board: str) -> None:
             f"/v1/{store}/contexts/{name}:addContextArtifactsAndExecutions",
             {"artifacts": [made]},
         )
-
-
-def main() -> int:
-    return report.tell(measure())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

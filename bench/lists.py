@@ -1,14 +1,11 @@
 """Lists over REST beside a long history, and the end of the service: 1,000,000 finished jobs stored against
 1,000, all like one that a service has really run.
 
-Both services are up at once and are asked in turn. Run it by itself: `python -m bench.lists [--finished N]`.
+Both services are up at once and are asked in turn.
 """
 
-import argparse
 import asyncio
 import statistics
-import sys
-import tempfile
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -16,7 +13,6 @@ from urllib.parse import quote
 from msgspec.structs import replace
 from tests.e2e.running import Service, container_job, down, start
 
-from bench import report
 from bench.history import fill
 from bench.measures import Connection, Row
 from trainshed.core.lifecycle.records import Job
@@ -127,15 +123,3 @@ def _ends(services: list[Service]) -> Row:
         f"≤ {DOWN:g} ms",
         held,
     )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.lists", description=__doc__)
-    parser.add_argument("--finished", type=int, default=FINISHED[1])
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
-        return report.tell(measure(Path(directory), options.finished))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

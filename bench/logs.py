@@ -1,14 +1,10 @@
 """Logs: what it costs to take lines from a program, and how fast they are read back over REST and printed by
-the command line, beside a plain reader of the same bytes.
-
-`python -m bench.logs` starts a service of its own.
-"""
+the command line, beside a plain reader of the same bytes."""
 
 import http.client
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,7 +21,6 @@ from tests.e2e.running import (
     running,
 )
 
-from bench import report
 from bench.measures import Connection, Row, cpu_seconds, median
 
 LINES = 1_000_000
@@ -127,7 +122,3 @@ def _checked(count: int, begun: float) -> float:
     if count < LINES:
         raise RuntimeError(f"{count} lines came of {LINES}")
     return count / seconds
-
-
-if __name__ == "__main__":
-    sys.exit(report.tell(measure()))

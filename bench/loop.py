@@ -1,11 +1,10 @@
 """How long a status call waits while the service has much to do: a gang of 200, a build, a flood of lines, a
 listing of 100,000 objects, a zygote that hangs.
 
-`python -m bench.loop` starts a service of its own. A process beside it calls `GET /trainshed/v1/status` every
-few milliseconds, in turn with an echo of its own that no service is behind.
+A process beside the service calls `GET /trainshed/v1/status` every few milliseconds, in turn with an echo of
+its own that no service is behind.
 """
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tests.e2e.running import Service, running
 
-from bench import loop_load, report
+from bench import loop_load
 from bench.measures import Row, percentile
 
 LIMIT = 100.0
@@ -58,11 +57,3 @@ def _row(name: str, service: Service, scene: Callable[[Service], None]) -> Row:
 def _figures(spans: list[float]) -> str:
     figures = percentile(spans, 0.5), percentile(spans, 0.99), max(spans)
     return " / ".join(f"{each:.1f}" for each in figures) + " ms"
-
-
-def main() -> int:
-    return report.tell(measure())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,14 +1,12 @@
 """From the start of a service that was killed to where its jobs are in its hands again: 1,000 that run, and
 1,000 queued.
 
-`python -m bench.recovery` starts services of its own, kills each with its zygote (SIGKILL), starts it again
-and looks at it from outside, in turn with a service that has no jobs. Programs are `sleep`s and readers of a
-pipe that end when told.
+It starts services of its own, kills each with its zygote (SIGKILL), starts it again and looks at it from
+outside, in turn with a service that has no jobs. Programs are `sleep`s and readers of a pipe that end when
+told.
 """
 
-import argparse
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -19,7 +17,6 @@ from pathlib import Path
 from tests.e2e.processes import marked
 from tests.e2e.running import running
 
-from bench import report
 from bench.measures import Connection, Row, cpu_seconds, median
 from bench.patient import PATIENCE, Patient, Spoilt, end, in_state, since, state_at_end
 
@@ -220,18 +217,3 @@ def available_megabytes() -> int:
 
 def say(text: str) -> None:
     print(f"NOTE: {text}", file=sys.stderr, flush=True)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=JOBS)
-    options = parser.parse_args()
-    load = os.getloadavg()[0]
-    found = measure(options.rounds, options.jobs)
-    print(f"load {load:.1f} before the run")
-    return report.tell(found)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,14 +1,10 @@
 """From a replica's death to the first statement of its next incarnation, against a bare interpreter of the
 same run.
 
-`python -m bench.restarts` starts a service of its own and prints two things: a worker that is killed and
-restarted in place while the others' processes go on, and a job that is retried whole because its primary
-exited with 139.
+Two things: a worker that is killed and restarted in place while the others' processes go on, and a job that
+is retried whole because its primary exited with 139.
 """
 
-import argparse
-import os
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable
@@ -17,7 +13,7 @@ from pathlib import Path
 
 from tests.e2e.running import Service, container_job, running
 
-from bench import measures, report
+from bench import measures
 from bench.measures import Connection, Row, median
 
 REPLICAS = 3
@@ -172,16 +168,3 @@ def run(service: Service, script: str, births: int) -> Said:
             f"the job is {view['state']}: {view.get('error')}"
         )
     return Said(tuple(firsts), exits[0])
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.restarts", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="rounds that count")
-    load = os.getloadavg()[0]
-    found = measure(parser.parse_args().rounds)
-    print(f"load {load:.1f} before the run")
-    return report.tell(found)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

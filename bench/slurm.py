@@ -1,14 +1,11 @@
 """The Slurm engine beside Slurm by hand, on a real cluster of three nodes on this machine
 (`tests.slurm.lab`).
 
-`python -m bench.slurm` starts the cluster and a service on it, and does the same by hand, in turn with it:
-`srun` in an allocation that is kept, `salloc` and `srun`, and `sbatch`. Needs root and Debian's packages of
-Slurm; says so otherwise.
+It starts the cluster and a service on it, and does the same by hand, in turn with it: `srun` in an allocation
+that is kept, `salloc` and `srun`, and `sbatch`. Needs root and Debian's packages of Slurm; says so otherwise.
 """
 
-import argparse
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +20,7 @@ from tests.e2e.running import CACHE, Service, common_place, container_job, runni
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.nodes import HUB, until
 
-from bench import measures, report, restarts
+from bench import measures, restarts
 from bench.measures import Connection, Row, median
 
 FORGIVEN = 2
@@ -416,18 +413,3 @@ def bounded(name: str, ours: list[float], floor: list[float], most: float) -> Ro
         f"≤ {most:g} ms",
         median(ours) <= most,
     )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.slurm", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="rounds of each start")
-    parser.add_argument("--jobs", type=int, default=60, help="jobs of the throughput row")
-    options = parser.parse_args()
-    load = os.getloadavg()[0]
-    found = measure(options.rounds, options.jobs)
-    print(f"load {load:.1f} before the run")
-    return report.tell(found)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
