@@ -20,7 +20,7 @@ from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import Service, environment, running
 
 from bench import measures
-from bench.measures import STAMP, Connection, Row, median
+from bench.measures import STAMP, Connection, Row, median, medians
 from trainshed.runtimes.trees import remove_tree
 
 ADDED = 20.0
@@ -68,7 +68,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
         venv.append(fresh_environment(place, place.directory / "venv", content))
         with _service(place, f"cold-{number}") as service:
             ours.append(_first_line(service, place)[0])
-    rows = [_row("cold: first job of a runtime → first line, p50", ours, venv)]
+    rows = [medians("cold: first job of a runtime → first line, p50", ours, venv)]
     with _service(place, "warm") as service:
         _, interpreter = _first_line(service, place)
         uri = upload(service, "pkg-1.0.tar.gz", place.package.read_bytes())
@@ -84,7 +84,7 @@ def _rows(place: Place, rounds: int) -> list[Row]:
             )
         )
         rows.append(
-            _row(
+            medians(
                 "warm: the same job again → first line, against the environment's own Python, p50",
                 again,
                 bare,
@@ -113,22 +113,13 @@ def _rows(place: Place, rounds: int) -> list[Row]:
         finally:
             podman.run("rmi", "--force", _IMAGE)
         rows.append(
-            _row(
+            medians(
                 "warm: the same job again → first line, against `podman run` of an image, p50",
                 again,
                 contained,
             )
         )
     return rows
-
-
-def _row(name: str, values: list[float], floor: list[float]) -> Row:
-    return Row(
-        name,
-        f"{median(values):.1f} ms",
-        f"{median(floor):.1f} ms",
-        median(values) / median(floor),
-    )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.history import LOCATIONS, PROJECTS, T0, fill, job_of, name_of
-from bench.measures import Row
+from bench.measures import Row, beside
 from bench.passes import Passes
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -43,11 +43,6 @@ class Comparison:
 
     short: tuple[float, float]
     long: tuple[float, float]
-
-    @property
-    def ratios(self) -> tuple[float, float]:
-        """Of p50 and of p99: long over short."""
-        return self.long[0] / self.short[0], self.long[1] / self.short[1]
 
 
 @dataclass(slots=True)
@@ -241,17 +236,6 @@ def rows(compared: dict[str, Comparison]) -> list[Row]:
     """Two rows of the report per call. The column of the floor holds the time beside the short history."""
     made: list[Row] = []
     for what, each in compared.items():
-        for word, short, long, ratio in zip(
-            ("p50", "p99"), each.short, each.long, each.ratios, strict=True
-        ):
-            made.append(
-                Row(
-                    f"{what}, {word}",
-                    f"{long:.3f} ms",
-                    f"{short:.3f} ms",
-                    ratio,
-                    f"≤ {LIMIT}×",
-                    ratio <= LIMIT,
-                )
-            )
+        for word, short, long in zip(("p50", "p99"), each.short, each.long, strict=True):
+            made.append(beside(f"{what}, {word}", long, short, LIMIT, digits=3))
     return made

@@ -1,7 +1,7 @@
 """One decision at 10,000 nodes and 100,000 queued jobs, as rows (`bench.scheduler_scale` measures)."""
 
 from bench import scheduler_scale
-from bench.measures import Row
+from bench.measures import Row, within
 
 LIMIT = 0.3
 """Seconds of one decision on a kept snapshot."""
@@ -56,12 +56,10 @@ def _decisions(found: dict[str, float], prefix: str = "") -> list[Row]:
         )
         for key, name in _DECISIONS.items()
     ] + [
-        Row(
+        within(
             f"{prefix}longest hold of the event loop by these",
-            f"{found['held'] * 1e3:.0f} ms",
-            "–",
+            found["held"] * 1e3,
             None,
-            f"≤ {HELD * 1e3:g} ms",
-            found["held"] <= HELD,
+            HELD * 1e3,
         )
     ]

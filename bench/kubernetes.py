@@ -28,8 +28,8 @@ from tests.kubernetes.whole import MEMORY_MIB, configure, service_on
 from tests.slurm.nodes import HUB, until
 
 from bench import measures, report, restarts
-from bench.measures import Connection, Row
-from bench.slurm import above, bounded
+from bench.measures import Connection, Row, median, medians, within
+from bench.slurm import above
 
 FORGIVEN = 1
 """Rounds at the start whose times do not count."""
@@ -201,7 +201,7 @@ def _gangs(lab: KubernetesLab, service: Service, rounds: int) -> Row:
         _one(lab, f"a gang of {GANG}", lambda: _gang(service)),
     )
     name = f"{GANG} replicas on 2 nodes all started, p50, against {GANG} Pods as kubectl makes them"
-    return restarts.row(name, gang, bare)
+    return medians(name, gang, bare)
 
 
 def _gang(service: Service) -> float:
@@ -230,7 +230,7 @@ def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
         _one(lab, "a worker in place", lambda: restarts.restart(service)),
     )
     name = "worker killed → first line of its next incarnation, p50, against a new Pod"
-    return bounded(name, in_place, plain, IN_PLACE)
+    return within(name, median(in_place), median(plain), IN_PLACE)
 
 
 def _calls(lab: KubernetesLab) -> Row:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.e2e.running import Service, container_job, down, start
 
 from bench.history import fill
-from bench.measures import Connection, Row
+from bench.measures import Connection, Row, beside, within
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.store.sqlite.database import open_database
@@ -91,17 +91,7 @@ def _lists(services: list[Service], rounds: int) -> list[Row]:
                 spans.append((time.perf_counter() - begun) * 1e3)
         # What the first calls load does not count.
         short, long = (statistics.median(spans[5:]) for spans in times)
-        ratio = long / short
-        rows.append(
-            Row(
-                f"{name}, p50",
-                f"{long:.2f} ms",
-                f"{short:.2f} ms",
-                ratio,
-                f"≤ {LIMIT:g}×",
-                ratio <= LIMIT,
-            )
-        )
+        rows.append(beside(f"{name}, p50", long, short, LIMIT, digits=2))
     return rows
 
 
@@ -114,12 +104,4 @@ def _ends(services: list[Service]) -> Row:
         if service.process.poll() is None:
             service.process.wait(timeout=60)
     short, long = spans
-    held = long <= DOWN
-    return Row(
-        "`trainshed down`",
-        f"{long:.0f} ms",
-        f"{short:.0f} ms",
-        long / short,
-        f"≤ {DOWN:g} ms",
-        held,
-    )
+    return within("`trainshed down`", long, short, DOWN)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running
 
 from bench import measures
-from bench.measures import Connection, Row, median, percentile
+from bench.measures import Connection, Row, beside, median, medians, percentile, within
 
 FORGIVEN = 2
 """Rounds at the start whose times do not count: caches and imports get warm."""
@@ -35,13 +35,6 @@ def warm(service: Service) -> None:
     connection = Connection(service)
     for _ in range(3):
         measures.first_line(connection)
-
-
-def start(name: str, value: float, floor: float, target: float | None = None) -> Row:
-    """Milliseconds; the floor is the job's own interpreter."""
-    ratio = value / floor
-    told, held = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)
-    return Row(name, f"{value:.1f} ms", f"{floor:.1f} ms", ratio, told, held)
 
 
 def start_up(service: Service, rounds: int) -> list[Row]:
@@ -70,24 +63,17 @@ def start_up(service: Service, rounds: int) -> list[Row]:
     )
     first, followed = ours[FORGIVEN:], seen[FORGIVEN:]
     rows = [
-        start("submit → first line, p50", median(first), median(bare), 2.0),
-        start("submit → first line, p95", percentile(first, 0.95), percentile(bare, 0.95)),
-        start("submit → line seen by a follower, p50", median(followed), median(bare)),
-        start("8 replicas all started, p50", median(ours8), median(bare8), 1.3),
-        start("16 replicas all started, p50", median(ours16), median(bare16), 1.3),
+        medians("submit → first line, p50", first, bare, 2.0),
+        beside("submit → first line, p95", percentile(first, 0.95), percentile(bare, 0.95)),
+        medians("submit → line seen by a follower, p50", followed, bare),
+        medians("8 replicas all started, p50", ours8, bare8, 1.3),
+        medians("16 replicas all started, p50", ours16, bare16, 1.3),
     ]
     if shutil.which("gcloud") is None:
         print("NOTE: gcloud is not installed here; its row is SKIPPED.", file=sys.stderr)
         return rows
     (local,) = measures.interleaved(3, measures.gcloud_local_train)
-    rows.append(
-        Row(
-            "gcloud ai-platform local train → first line, p50",
-            f"{median(local):.1f} ms",
-            f"{median(bare):.1f} ms",
-            median(local) / median(bare),
-        )
-    )
+    rows.append(medians("gcloud ai-platform local train → first line, p50", local, bare))
     return rows
 
 
@@ -118,14 +104,7 @@ def submit_cost(service: Service, seconds: int) -> list[Row]:
         cpu, rate = measures.submit_cpu(service, connections, seconds)
         by = f"{connections} connection{'s' if connections > 1 else ''}"
         rows += [
-            Row(
-                f"CPU of the service per submit, {by}",
-                f"{cpu:.2f} ms",
-                "–",
-                None,
-                f"≤ {most:g} ms",
-                cpu <= most,
-            ),
+            within(f"CPU of the service per submit, {by}", cpu, None, most, digits=2),
             Row(f"durable submits per second, {by}", f"{rate:.0f}/s", "–"),
         ]
     return rows

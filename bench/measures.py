@@ -236,3 +236,22 @@ def interleaved(rounds: int, *functions: Callable[[], float]) -> list[list[float
 
 def median(values: list[float]) -> float:
     return statistics.median(values)
+
+
+def beside(
+    name: str, value: float, floor: float, target: float | None = None, *, digits: int = 1
+) -> Row:
+    """A row of milliseconds; `target`: how many times the floor they may be."""
+    ratio = value / floor
+    told, held = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)
+    return Row(name, f"{value:.{digits}f} ms", f"{floor:.{digits}f} ms", ratio, told, held)
+
+
+def medians(name: str, values: list[float], floor: list[float], target: float | None = None) -> Row:
+    return beside(name, median(values), median(floor), target)
+
+
+def within(name: str, value: float, floor: float | None, most: float, *, digits: int = 0) -> Row:
+    """A row of milliseconds of which there may be so many, whatever the floor is."""
+    of_floor, ratio = ("–", None) if floor is None else (f"{floor:.{digits}f} ms", value / floor)
+    return Row(name, f"{value:.{digits}f} ms", of_floor, ratio, f"≤ {most:g} ms", value <= most)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.e2e.processes import marked
 from tests.e2e.running import running
 
-from bench.measures import Connection, Row, cpu_seconds, median
+from bench.measures import Connection, Row, beside, cpu_seconds, median
 from bench.patient import PATIENCE, Patient, Spoilt, end, in_state, since, state_at_end
 
 JOBS = 1_000
@@ -177,8 +177,7 @@ def rows(what: str, times: list[Recovered], empty: list[Recovered], *, missed: b
     made.append(row(f"{after} {first}", [one.next for one in times], bare))
     used, floor = median([one.cpu for one in times]), median([one.cpu for one in empty])
     name = f"restart with {what}: processor time until adopted"
-    made.append(Row(name, f"{used:.0f} ms", f"{floor:.0f} ms", used / floor))
-    return made
+    return [*made, beside(name, used, floor, digits=0)]
 
 
 def row(name: str, values: list[float], floor: list[float]) -> Row:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.e2e.running import Service, container_job, running
 
 from bench import measures
-from bench.measures import Connection, Row, median
+from bench.measures import Connection, Row, medians
 
 REPLICAS = 3
 FORGIVEN = 2
@@ -89,29 +89,17 @@ def rows(service: Service, rounds: int) -> list[Row]:
     )
     against = "against the job's own interpreter, p50"
     return [
-        row("worker killed → first line of its next incarnation, p50", in_place, bare),
-        row(f"worker killed → first line, {against}", in_place, bare_own, IN_PLACE),
-        row("primary exits 139 → first line in the retried job, p50", whole, bare),
-        row(f"primary exits 139 → first line, {against}", whole, bare_own),
-        row(
+        medians("worker killed → first line of its next incarnation, p50", in_place, bare),
+        medians(f"worker killed → first line, {against}", in_place, bare_own, IN_PLACE),
+        medians("primary exits 139 → first line in the retried job, p50", whole, bare),
+        medians(f"primary exits 139 → first line, {against}", whole, bare_own),
+        medians(
             f"primary exits 139 → all {REPLICAS} replicas started, {against}",
             gangs[FORGIVEN:],
             bare_own,
             WHOLE_JOB,
         ),
     ]
-
-
-def row(name: str, values: list[float], floor: list[float], target: float | None = None) -> Row:
-    ratio = median(values) / median(floor)
-    return Row(
-        name,
-        f"{median(values):.1f} ms",
-        f"{median(floor):.1f} ms",
-        ratio,
-        "" if target is None else f"≤ {target:g}×",
-        None if target is None else ratio <= target,
-    )
 
 
 def restart(service: Service) -> float:

@@ -21,7 +21,7 @@ from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.nodes import HUB, until
 
 from bench import measures, restarts
-from bench.measures import Connection, Row, median
+from bench.measures import Connection, Row, beside, median, medians, within
 
 FORGIVEN = 2
 """Rounds at the start whose times do not count."""
@@ -261,7 +261,7 @@ def kept_gangs(here: Site, rounds: int) -> list[Row]:
             )
         )
     name = f"{GANG} replicas on 3 nodes with nodes kept, p50, against srun -n{GANG} in a kept allocation"
-    return [restarts.row(name, ours, in_kept, GANG_RATIO)]
+    return [medians(name, ours, in_kept, GANG_RATIO)]
 
 
 def settled(here: Site, one: Callable[[], float]) -> float:
@@ -286,8 +286,8 @@ def gangs(here: Site, rounds: int) -> list[Row]:
     )
     name = f"{GANG} replicas on 3 nodes all started, p50"
     return [
-        wanted(restarts.row(f"{name}, against salloc and srun -n{GANG}", ours, in_fresh)),
-        restarts.row(f"{name}, against that srun alone", ours, of_srun[FORGIVEN:]),
+        wanted(medians(f"{name}, against salloc and srun -n{GANG}", ours, in_fresh)),
+        medians(f"{name}, against that srun alone", ours, of_srun[FORGIVEN:]),
     ]
 
 
@@ -311,10 +311,13 @@ def again(here: Site, rounds: int) -> list[Row]:
             )
         )
     return [
-        bounded(
-            "worker killed → first line of its next incarnation, p50", in_place, step, IN_PLACE
+        within(
+            "worker killed → first line of its next incarnation, p50",
+            median(in_place),
+            median(step),
+            IN_PLACE,
         ),
-        restarts.row("primary exits 139 → first line in the retried job, p50", whole, step),
+        medians("primary exits 139 → first line in the retried job, p50", whole, step),
     ]
 
 
@@ -333,12 +336,7 @@ def throughput(here: Site, jobs: int) -> list[Row]:
             f"{by_hand:.1f}/s",
             ours / by_hand,
         ),
-        Row(
-            "processor time of slurmctld per job",
-            f"{1000 * cpu / jobs:.1f} ms",
-            f"{1000 * by_hand_cpu / jobs:.1f} ms",
-            cpu / by_hand_cpu,
-        ),
+        beside("processor time of slurmctld per job", 1000 * cpu / jobs, 1000 * by_hand_cpu / jobs),
         Row("commands sent to Slurm per job", f"{commands / jobs:.1f}", "1", commands / jobs),
     ]
 
@@ -400,16 +398,4 @@ def above(name: str, ours: list[float], floor: list[float], most: float | None =
         median(ours) / median(floor),
         "" if most is None else f"≤ {most:g} ms more",
         None if most is None else more <= most,
-    )
-
-
-def bounded(name: str, ours: list[float], floor: list[float], most: float) -> Row:
-    """A row of starts; bounded by milliseconds."""
-    return Row(
-        name,
-        f"{median(ours):.0f} ms",
-        f"{median(floor):.0f} ms",
-        median(ours) / median(floor),
-        f"≤ {most:g} ms",
-        median(ours) <= most,
     )

@@ -19,7 +19,7 @@ from tests.e2e.tuning_programs import TUNING_JOBS, study_spec
 from tests.torch_runtime import IMAGE
 
 from bench import report
-from bench.measures import Connection, Row, interleaved, median
+from bench.measures import Connection, Row, interleaved, medians
 from trainshed.core.launch import WARM_LABEL
 
 MOST = 5.0
@@ -80,21 +80,11 @@ def _first_statements(service: Service, uri: str, rounds: int) -> list[Row]:
     warm, cold, bare = interleaved(
         rounds, lambda: took("on"), lambda: took("off"), lambda: _bare(python)
     )
-    floor = median(bare)
-    rows: list[Row] = []
-    for name, values, target in (("warm", warm, MOST), ("cold", cold, 0.0)):
-        ratio = median(values) / floor
-        rows.append(
-            Row(
-                f"PyTorch: submit → first statement after its import, {name}, p50",
-                f"{median(values):.1f} ms",
-                f"{floor:.1f} ms",
-                ratio,
-                f"≤ {target:g}×" if target else "",
-                ratio <= target if target else None,
-            )
-        )
-    return rows
+    what = "PyTorch: submit → first statement after its import"
+    return [
+        medians(f"{what}, warm, p50", warm, bare, MOST),
+        medians(f"{what}, cold, p50", cold, bare),
+    ]
 
 
 def _bare(python: str) -> float:

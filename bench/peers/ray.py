@@ -89,12 +89,8 @@ def restart(ray: Head, rounds: int) -> Row:
     fresh = [value for value in ours if not isnan(value)]
     if not fresh:
         raise Unavailable("every restart found a worker that was there before.")
-    return Row(
-        f"Ray {VERSION}: killed actor → first statement of its next life, p50 of {len(fresh)}",
-        f"{median(fresh):.1f} ms",
-        f"{median(bare):.1f} ms",
-        median(fresh) / median(bare),
-    )
+    what = f"killed actor → first statement of its next life, p50 of {len(fresh)}"
+    return measures.medians(f"Ray {VERSION}: {what}", fresh, bare)
 
 
 def tasks(ray: Head, count: int) -> Row:

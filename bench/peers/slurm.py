@@ -92,12 +92,8 @@ def restart(slurm: Cluster, rounds: int) -> Row:
         for values in measures.interleaved(rounds + FORGIVEN, measures.bare_first_line, again)
     )
     slurm.run("scancel", allocation)
-    return Row(
-        f"Slurm {slurm.version}: killed step → first line of its replacement, p50 of {rounds}",
-        f"{median(ours):.1f} ms",
-        f"{median(bare):.1f} ms",
-        median(ours) / median(bare),
-    )
+    what = f"killed step → first line of its replacement, p50 of {rounds}"
+    return measures.medians(f"Slurm {slurm.version}: {what}", ours, bare)
 
 
 def throughput(slurm: Cluster, jobs: int) -> Row:
