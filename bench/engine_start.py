@@ -20,10 +20,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.spawner import ZygoteHandle, start
-from trainshed.engines.port import (
-    ReplicaReport,
-    SlotRequest,
-)
+from trainshed.engines.port import ReplicaReport, SlotRequest
 
 GANG = 8
 PROGRAM = [sys.executable, "-c", "print(1)"]

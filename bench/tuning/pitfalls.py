@@ -8,15 +8,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
-from bench.tuning.problems import (
-    Objective,
-    Point,
-    Problem,
-    coordinates,
-    double,
-    hartmann,
-    study,
-)
+from bench.tuning.problems import Objective, Point, Problem, coordinates, double, hartmann, study
 
 FAILING = ("failing-edge-4", "failing-oblique-5")
 SPOILT = ("hartmann-6-outliers", "hartmann-6-unsaid", "sphere-5-outliers", "sphere-5-unsaid")

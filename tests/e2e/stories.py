@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    SKLEARN,
-    Service,
-    custom_job,
-    worker_pool,
-)
+from tests.e2e.running import CUSTOM_JOBS, SKLEARN, Service, custom_job, worker_pool
 
 PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
 BEGUN = "begun"

@@ -8,14 +8,7 @@ from trainshed.core.job import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
 from trainshed.core.pipelines import ModelDraft, Pipeline, PipelineSpec, Task
 from trainshed.core.study.records import Study, StudyUid
-from trainshed.core.study.spec import (
-    Goal,
-    Metric,
-    Parameter,
-    ParameterType,
-    Selection,
-    StudySpec,
-)
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 
 PROJECT, REGION = "demo", "us-central1"

@@ -4,13 +4,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import MACHINE, job
 from trainshed.core.catalog.quotas import metrics, usage_of
-from trainshed.core.job import (
-    Accelerators,
-    Disk,
-    Machine,
-    Scheduling,
-    Strategy,
-)
+from trainshed.core.job import Accelerators, Disk, Machine, Scheduling, Strategy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
 from trainshed.scheduler.model import Demand, Policy, gang

@@ -1,13 +1,7 @@
 """Why a job waits and what would let it start, in exact words (issue 3, point 3)."""
 
 from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, World, gang, node
-from trainshed.core.capacity import (
-    NodeCondition,
-    OthersUse,
-    QuotaKey,
-    Waiting,
-    WaitReason,
-)
+from trainshed.core.capacity import NodeCondition, OthersUse, QuotaKey, Waiting, WaitReason
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.explaining import node_statuses, preflight, quota_statuses, why
 from trainshed.scheduler.fair_share import position

@@ -6,15 +6,7 @@ from tests.unit.clusters import NOW, REGION, SECOND, STRICT, V100, World, gang, 
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
-from trainshed.scheduler.model import (
-    Admit,
-    Gang,
-    GangState,
-    Place,
-    Policy,
-    Preempt,
-    StockOut,
-)
+from trainshed.scheduler.model import Admit, Gang, GangState, Place, Policy, Preempt, StockOut
 
 PATIENT = STRICT.patience
 CPUS = "cpus_n1_e2"

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.gp.acquisition import (
-    LikelyScore,
-    TrustRegion,
-    UpperBound,
-    by_differences,
-)
+from trainshed.studies.gp.acquisition import LikelyScore, TrustRegion, UpperBound, by_differences
 from trainshed.studies.gp.belief import warp
 from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.search import Search

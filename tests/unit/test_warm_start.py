@@ -11,13 +11,7 @@ from trainshed.core.launch import WARM_LABEL, WarmStart
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.units import Nanos
-from trainshed.core.warm_start import (
-    ENVIRONMENT,
-    WarmStarts,
-    differing,
-    of_program,
-    own_values,
-)
+from trainshed.core.warm_start import ENVIRONMENT, WarmStarts, differing, of_program, own_values
 from trainshed.runtimes.port import Preloadable, PreparedRuntime
 from trainshed.wire.trainshed_v1 import jobs as records
 

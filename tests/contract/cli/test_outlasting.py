@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.cli.conftest import write_service_file
-from tests.contract.cli.fake_service import (
-    Asked,
-    FakeService,
-    Reply,
-    Stream,
-    job,
-    line,
-    serving,
-)
+from tests.contract.cli.fake_service import Asked, FakeService, Reply, Stream, job, line, serving
 from trainshed.cli.jobs import follow
 
 JOBS = "/trainshed/v1/jobs"

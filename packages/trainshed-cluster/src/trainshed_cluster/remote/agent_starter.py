@@ -15,10 +15,7 @@ from trainshed.eventloop.background import joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.cluster import (
-    AgentEnded,
-    Hold,
-)
+from trainshed_cluster.remote.cluster import AgentEnded, Hold
 from trainshed_cluster.remote.gang import (
     FailedStarts,
     Gang,

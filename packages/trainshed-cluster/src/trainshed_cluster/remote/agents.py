@@ -10,11 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.core.lifecycle.replica_events import (
-    Loss,
-    ReplicaEvent,
-    ReplicaExited,
-)
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaExited
 from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     Capabilities,

@@ -26,12 +26,7 @@ from trainshed.replica.system.listening import listen_tcp
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import Channel
-from trainshed_cluster.remote.credentials import (
-    Credential,
-    Issuer,
-    shown_end,
-    shown_name,
-)
+from trainshed_cluster.remote.credentials import Credential, Issuer, shown_end, shown_name
 from trainshed_cluster.remote.greeting import FirstLine, Tunnelled
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,7 @@ from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed_cluster.remote.options import examine_address
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
-from trainshed_cluster.slurm.queries import (
-    SHOW_CONFIG,
-    list_nodes,
-    parse_config,
-)
+from trainshed_cluster.slurm.queries import SHOW_CONFIG, list_nodes, parse_config
 from trainshed_cluster.slurm.records import NodeLine, node_state
 from trainshed_cluster.slurm.routes import Routes
 from trainshed_cluster.slurm.settings import SlurmSettings, parse

@@ -23,16 +23,7 @@ from trainshed.core.catalog.quotas import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
-from trainshed.core.usage import (
-    HOUR,
-    Budget,
-    MachineTime,
-    Prices,
-    Use,
-    budgeted,
-    month_of,
-    uses,
-)
+from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, budgeted, month_of, uses
 
 _SOON: Final = 10**9
 """Nanoseconds for which an answer holds while nothing is given back: to count what runs takes a while."""

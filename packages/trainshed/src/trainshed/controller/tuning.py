@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.controller.measurements import (
-    Curves,
-    known_metrics,
-    of_lines,
-    of_summaries,
-    thinned,
-)
+from trainshed.controller.measurements import Curves, known_metrics, of_lines, of_summaries, thinned
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job

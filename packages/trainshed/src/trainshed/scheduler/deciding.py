@@ -8,14 +8,7 @@ from msgspec.structs import replace
 
 from trainshed.core.names import ReplicaId
 from trainshed.scheduler.entries import Entry
-from trainshed.scheduler.model import (
-    Admit,
-    Decision,
-    GangState,
-    Place,
-    Preempt,
-    StockOut,
-)
+from trainshed.scheduler.model import Admit, Decision, GangState, Place, Preempt, StockOut
 from trainshed.scheduler.resources import Vector, plus
 from trainshed.scheduler.snapshot import Snapshot
 

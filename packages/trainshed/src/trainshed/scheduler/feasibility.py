@@ -9,14 +9,7 @@ from collections.abc import Iterable
 
 from trainshed.scheduler.entries import ResourceRequest
 from trainshed.scheduler.model import NodeCapacity
-from trainshed.scheduler.resources import (
-    Kind,
-    Kinds,
-    NodeResources,
-    Placement,
-    count_fitting,
-    fits,
-)
+from trainshed.scheduler.resources import Kind, Kinds, NodeResources, Placement, count_fitting, fits
 from trainshed.scheduler.snapshot import Snapshot
 
 Feasibility = tuple[str, bool]

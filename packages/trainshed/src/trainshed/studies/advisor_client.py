@@ -16,13 +16,7 @@ import msgspec
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.studies.advisor_process import HEAD, Call, ExpectCall, StopCall, SuggestCall, frame
-from trainshed.studies.port import (
-    AdvisorFailed,
-    Curve,
-    Proposals,
-    Seen,
-    StoppingVerdict,
-)
+from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.wire.trainshed_v1.jobs import Outlook
 
 log = logging.getLogger(__name__)

@@ -26,12 +26,7 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import AnyEntry, AuditEntry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
-from trainshed.core.errors import (
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Violation,
-)
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work

@@ -27,12 +27,7 @@ from trainshed.api.resources.jobs import (
     read_job_name,
     with_link,
 )
-from trainshed.api.resources.submission import (
-    BucketUse,
-    checked,
-    new_job,
-    store_works,
-)
+from trainshed.api.resources.submission import BucketUse, checked, new_job, store_works
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.lifecycle.records import Job

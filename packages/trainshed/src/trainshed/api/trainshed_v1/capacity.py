@@ -13,12 +13,7 @@ from trainshed.access.policy import member_fault, member_of
 from trainshed.api.calls.services import CapacityView
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import read_job_name
-from trainshed.api.trainshed_v1.call import (
-    JsonCall,
-    queried_place,
-    read_place,
-    read_project,
-)
+from trainshed.api.trainshed_v1.call import JsonCall, queried_place, read_place, read_project
 from trainshed.api.trainshed_v1.usage import usage_of
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog

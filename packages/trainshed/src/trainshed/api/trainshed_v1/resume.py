@@ -13,17 +13,7 @@ from trainshed.api.trainshed_v1.drills import drill_view
 from trainshed.api.trainshed_v1.timeline import verdict_view
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import ReplicaId, log_task_name
-from trainshed.core.resume import (
-    Finding,
-    Hit,
-    Progress,
-    Series,
-    Step,
-    find,
-    hits,
-    learned,
-    result,
-)
+from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
 

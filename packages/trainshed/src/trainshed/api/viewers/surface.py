@@ -18,12 +18,7 @@ from trainshed.api.calls.http import NDJSON, refusal_answer
 from trainshed.api.calls.links import PATH, holder, jobs_of, view_link
 from trainshed.api.calls.services import Services, Viewers
 from trainshed.api.resources.jobs import jobs_below
-from trainshed.core.errors import (
-    NotFound,
-    PermissionDenied,
-    RequestError,
-    Unauthenticated,
-)
+from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unauthenticated
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline

@@ -10,13 +10,7 @@ from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit, of_job, redirect
 from trainshed.core.catalog.quotas import metrics
 from trainshed.httpd.messages import Response
-from trainshed.wire.trainshed_v1.capacity import (
-    Node,
-    NodeList,
-    QuotaList,
-    UsageReport,
-    UsageRow,
-)
+from trainshed.wire.trainshed_v1.capacity import Node, NodeList, QuotaList, UsageReport, UsageRow
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
 
 _WAITING: Final = 50

@@ -19,13 +19,7 @@ from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
-from trainshed.core.specs.ml_pools import (
-    ROLES,
-    Hardware,
-    Programs,
-    read_hardware,
-    read_programs,
-)
+from trainshed.core.specs.ml_pools import ROLES, Hardware, Programs, read_hardware, read_programs
 from trainshed.core.specs.study import read_algorithm, tag_fault
 from trainshed.core.specs.study_parameters import ML_JOB, read_parameters
 from trainshed.core.specs.tuning import Counts, check_counts

@@ -17,14 +17,7 @@ import socket
 from collections.abc import Callable
 
 from trainshed.replica import protocol
-from trainshed.replica.observe import (
-    disk,
-    growing_files,
-    masking,
-    notes,
-    segments,
-    stall,
-)
+from trainshed.replica.observe import disk, growing_files, masking, notes, segments, stall
 from trainshed.replica.supervisor import (
     clients,
     journal,

@@ -5,12 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
-from trainshed.runtimes.images.references import (
-    host_of,
-    is_local,
-    names_registry,
-    tag_of,
-)
+from trainshed.runtimes.images.references import host_of, is_local, names_registry, tag_of
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.stop import Stop
 

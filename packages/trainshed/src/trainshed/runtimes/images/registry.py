@@ -16,12 +16,7 @@ from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.runtimes.images.commands import ImageConfig
-from trainshed.runtimes.images.references import (
-    host_of,
-    is_pinned,
-    names_registry,
-    tag_of,
-)
+from trainshed.runtimes.images.references import host_of, is_pinned, names_registry, tag_of
 from trainshed.runtimes.port import Image, Progress
 
 _PATIENCE = 10.0

@@ -15,18 +15,8 @@ import numpy as np
 from trainshed.core.study.progress import score
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Algorithm, Scale, StudySpec, Value
-from trainshed.studies.gp.acquisition import (
-    Score,
-    TrustRegion,
-    trust_radius,
-)
-from trainshed.studies.gp.belief import (
-    Belief,
-    Observed,
-    believe,
-    bound_score,
-    successes,
-)
+from trainshed.studies.gp.acquisition import Score, TrustRegion, trust_radius
+from trainshed.studies.gp.belief import Belief, Observed, believe, bound_score, successes
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
 from trainshed.studies.gp.success import Success
