@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.contract.buckets_service import MIB, Service, plain, serving
+from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.people import known
 from trainshed.access import account_tokens
 from trainshed.access.account_tokens import is_json_web_token
@@ -534,3 +535,8 @@ def test_who_guesses_at_the_port_waits_and_nobody_else_does(service: Service) ->
     assert took("guessed", "GET", f"/with/{'k' * 32}{target}") == (401, True)
     # One call may take as long on a busy machine, not ten of ten.
     assert any(took(service.token, "GET", target) == (200, False) for _ in range(10))
+
+
+@as_root_only
+def test_closed_files_as_an_ordinary_user() -> None:
+    run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "closed", timeout=120)

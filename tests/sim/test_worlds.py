@@ -11,15 +11,13 @@ from msgspec.structs import replace
 from tests.sim.house import House
 from tests.sim.making import plain
 from tests.sim.scenario import HOUR, Character, Mishap, OrderDrill, Request, Scenario, Submit
-from tests.sim.universe import Universe, lived
+from tests.sim.universe import lived
 from tests.sim.variety import scenario
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
-from trainshed.core.capacity import Node, QuotaKey
+from trainshed.core.capacity import Node
 from trainshed.core.job import Machine, Scheduling, Strategy
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillTriggered, Event
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
-from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import Policy
 
@@ -69,31 +67,6 @@ def test_a_service_that_dies_at_every_third_commit_gets_through() -> None:
     assert lived(small(SMALL[0]), *crashes).tally["crashes"] > 5
 
 
-def test_a_quota_that_is_ignored_is_noticed() -> None:
-    """The checks can fail: a service that does not see a quota breaks it."""
-    world = Universe(small(SMALL[0]))
-    for project in ("ada", "bob", "eve"):
-        world.books.quotas[QuotaKey(project, "us-central1", "pd_ssd_gb")] = 1
-    world.books.quotas_since = CREATED - 3600 * SECOND
-    assert any("pd_ssd_gb" in wrong for wrong in world.run().wrong)
-
-
-class _Deaf(Universe):
-    """A service that does not hear its users' cancels, nor the lines that drills wait for."""
-
-    def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
-        is_cancel = isinstance(event, CancelRequested) and event.cause is CancelCause.USER
-        if is_cancel or isinstance(event, DrillTriggered):
-            return Step(job)
-        return super()._step(job, event, now, policy)
-
-
-def test_a_cancel_that_is_lost_is_noticed() -> None:
-    """The checks can fail: spec/lifecycle#cancel, an accepted cancel is never lost."""
-    worlds = (_Deaf(scenario(seed)).run() for seed in range(20))
-    assert any("was cancelled at" in wrong for world in worlds for wrong in world.wrong)
-
-
 def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
     """spec/operations#drills: the first line that matches after the order; a line that nobody was there to
     hear of is found later."""
@@ -106,11 +79,6 @@ def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
             drills = books.jobs[JobUid(1)].drills
             assert all(drill.fired and drill.done for drill in drills)
             assert 1 <= books.rules["replica_lost"] <= len(drills) <= 2
-
-
-def test_a_drill_that_never_fires_is_noticed() -> None:
-    """The checks can fail."""
-    assert any("has not fired" in wrong for wrong in _Deaf(at_a_line()).run().wrong)
 
 
 def at_a_line() -> Scenario:

@@ -360,7 +360,7 @@ class TestSessions:
 
 ordinary = pytest.mark.skipif(
     os.geteuid() == 0,
-    reason="nothing is closed to root; test_buckets_closed.py runs it as another user",
+    reason="nothing is closed to root; test_buckets_callers.py runs it as another user",
 )
 
 

@@ -15,14 +15,8 @@ CONTEXT = NodeName(StoreName("p", "us-central1", "default"), NodeKind.CONTEXT, "
 def test_numbers_are_finite() -> None:
     """Over REST there is no way to send others; over gRPC a Struct takes them."""
     message: Any = pool.message_class("google.cloud.aiplatform.v1.Context")()
-    message.metadata.update(
-        {
-            "fine": 1.5,
-            "_metrics": {"loss": float("nan")},
-            "list": [[1, float("inf")]],
-            "text": "NaN",
-        }
-    )
+    wrong = {"_metrics": {"loss": float("nan")}, "list": [[1, float("inf")]]}
+    message.metadata.update({"fine": 1.5, "text": "NaN", **wrong})
     with pytest.raises(InvalidRequest) as refused:
         read_node(CONTEXT, message, 0)
     assert {violation.field for violation in refused.value.violations} == {"context.metadata"}

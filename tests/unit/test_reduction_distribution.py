@@ -1,6 +1,7 @@
 """The distribution that workers import and images of users install (spec/reduction)."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -41,12 +42,14 @@ def test_a_compiler_that_has_failed_is_tried_again_later(
     def run(*_: object) -> str:
         return outcomes.pop(0)
 
+    now = Mock(**{"time.return_value": 1e9})
+    monkeypatch.setattr(reduction, "time", now)
     monkeypatch.setattr(Reduction, "_run", run)
     package, lines = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}), list[str]()
     without = package.build(lines.append)
     assert lines[-1] == "Reducers are not used, and all-reduce is native: cc failed: no memory"
     assert package.find() == without, "not for each job"
-    monkeypatch.setattr(package, "_without_until", 0.0)
+    now.time.return_value += 3600
     assert package.find() is None
     whole = package.build(lines.append)
     assert package.find() == whole != without and not outcomes

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,29 +9,19 @@ from trainshed.replica.endpoint import peers
 from trainshed.replica.endpoint.peers import Peers
 
 
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        yield made
-
-
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("netlink", [None, -1], ids=["sock_diag", "proc"])
 def test_a_connection_is_known_by_its_user(
-    listener: socket.socket,
-    family: socket.AddressFamily,
-    netlink: int | None,
-    monkeypatch: pytest.MonkeyPatch,
+    family: socket.AddressFamily, netlink: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one by an IPv4 address that is written as an IPv6 one, and where the kernel has no sock_diag, as
     that of some sandboxes."""
     if netlink is not None:
         monkeypatch.setattr(peers, "_SOCK_DIAG", netlink)
-    port = listener.getsockname()[1]
     host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
     me = os.geteuid()
-    with socket.socket(family) as client:
-        client.connect((host, port))
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(family) as client:
+        client.connect((host, listener.getsockname()[1]))
         accepted = listener.accept()[0]
         with accepted:
             assert Peers(0, (me, 1)).belongs(accepted)

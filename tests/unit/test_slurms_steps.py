@@ -1,15 +1,11 @@
 """Which directories hold sockets of Slurm's steps."""
 
 import socket
-import sys
 from pathlib import Path
-
-import pytest
 
 from trainshed.replica.sandbox import view
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
 def test_steps_are_found_by_the_names_of_their_sockets(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as step:

@@ -34,7 +34,6 @@ async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) ->
 
 
 async def test_a_mistyped_address_leads_back_to_the_pages(browser: Browser) -> None:
-    """Also where no page's address begins like it."""
     for path in ("/job/17", "/overviews", "/v1/nothing"):
         page = await browser.get(path)
         assert (page.status, b'href="/queue"' in page.body) == (404, True), path

@@ -28,7 +28,6 @@ from tests.contract.store.store_samples import (
     live_job,
     make_job,
     operation,
-    quota_key,
     step,
 )
 from tests.contract.store.study_samples import (
@@ -44,6 +43,7 @@ from tests.contract.store.study_samples import (
     suggesting,
     told,
 )
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.notifications import Notification, Occasion
@@ -75,7 +75,7 @@ async def fill(store: Store) -> None:
     await store.intake.replace_labels(works[0].name, (("team", "b"),), "", T0 + 9)
     await store.intake.delete_job(make_job(3).name, operation(1))
     await store.intake.drain_node(NodeDrain("n2", T0, "new disk"))
-    await store.intake.set_quota(quota_key(), 2.5)
+    await store.intake.set_quota(QuotaKey("p", "us-central1", "cpus"), 2.5)
     await store.studies.create_study(make_study(30))
     await store.studies.create_trial(make_trial(30), [measured(1, 0.25)])
     await store.studies.begin_operation(suggesting(5, 30))

@@ -2,7 +2,6 @@
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import QuotaKey
 from trainshed.core.job import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
@@ -80,10 +79,6 @@ def operation(number: int, target: str = "x", parent: str = "projects/p/location
 
 def drill(kind: DrillKind = DrillKind.KILL, at_line: str = "") -> Drill:
     return Drill(0, kind, ReplicaId(1, 0), T0, at_line=at_line)
-
-
-def quota_key(project_id: str = "p", region: str = "us-central1", metric: str = "cpus") -> QuotaKey:
-    return QuotaKey(project_id, region, metric)
 
 
 async def ended(store: Store, job: Job) -> None:

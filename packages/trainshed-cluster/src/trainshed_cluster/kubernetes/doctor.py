@@ -152,17 +152,11 @@ class Examination:
                 yield _lacks(right, "of the cluster", final=True)
         if not await self._may(_PODS_EVERYWHERE, ""):
             yield _lacks(_PODS_EVERYWHERE, "of the whole cluster", final=False)
+        of_kueue = _OF_KUEUE if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:
-            for right in self._in_namespaces:
+            for right in (*_IN_NAMESPACES, *of_kueue):
                 if not await self._may(right, namespace):
                     yield _lacks(right, f"of namespace {namespace}", final=True)
-
-    @property
-    def _in_namespaces(self) -> tuple[Right, ...]:
-        return (
-            *_IN_NAMESPACES,
-            *(_OF_KUEUE if self._settings.queue == "kueue" else ()),
-        )
 
     async def _may(self, right: Right, namespace: str) -> bool:
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed

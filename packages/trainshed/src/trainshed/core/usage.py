@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
-from trainshed.core.job import WorkerPool
 from trainshed.core.lifecycle.records import Job, person_of
 from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
@@ -107,37 +106,32 @@ def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
     if not job.placed:
         return ()
     nodes = {replica.id: replica.node for replica in job.replicas}
-    held: dict[tuple[int, str], list[ReplicaId]] = {}
+    held: list[Use] = []
     for pool in job.spec.pools:
+        machine, accelerators = pool.machine, pool.machine.accelerators
+        by_node: dict[str, list[ReplicaId]] = {}
         for replica in pool.replicas():
-            held.setdefault((pool.position, nodes.get(replica, "")), []).append(replica)
-    pools = {pool.position: pool for pool in job.spec.pools}
-    return tuple(
-        _use(job, until, pools[position], node, tuple(replicas))
-        for (position, node), replicas in held.items()
-    )
-
-
-def _use(
-    job: Job, until: Nanos, pool: WorkerPool, node: str, replicas: tuple[ReplicaId, ...]
-) -> Use:
-    accelerators = pool.machine.accelerators
-    return Use(
-        job.name.project_id,
-        person_of(job.creator),
-        job.labels,
-        str(job.name),
-        node,
-        replicas,
-        job.placed,
-        max(until, job.placed),
-        pool.machine.type,
-        accelerators.type if accelerators else "",
-        len(replicas),
-        pool.machine.vcpus * len(replicas),
-        pool.machine.memory_bytes * len(replicas),
-        accelerators.count * len(replicas) if accelerators else 0,
-    )
+            by_node.setdefault(nodes.get(replica, ""), []).append(replica)
+        held += (
+            Use(
+                job.name.project_id,
+                person_of(job.creator),
+                job.labels,
+                str(job.name),
+                node,
+                tuple(replicas),
+                job.placed,
+                max(until, job.placed),
+                machine.type,
+                accelerators.type if accelerators else "",
+                len(replicas),
+                machine.vcpus * len(replicas),
+                machine.memory_bytes * len(replicas),
+                accelerators.count * len(replicas) if accelerators else 0,
+            )
+            for node, replicas in by_node.items()
+        )
+    return tuple(held)
 
 
 def released(before: Job, after: Job) -> tuple[Use, ...]:

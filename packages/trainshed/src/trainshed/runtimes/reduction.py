@@ -87,8 +87,8 @@ _COMPILERS = ("cc", "gcc", "clang")
 _PASSED_ON = ("CC", "PATH", "TMPDIR")
 _SECONDS = 300.0
 """Seconds for each step; more than the package itself gives its compiler."""
-_AGAIN_SECONDS = 3600.0
-"""After which a compiler is tried again that has failed: it may have lacked time or memory."""
+_AGAIN_SECONDS = 3600
+"""A compiler that has failed, for lack of time or memory perhaps, is tried again in the next such time."""
 
 
 class _NotCompiled(Exception):
@@ -102,8 +102,6 @@ class Reduction:
         self._shelf = Shelf(root)
         #: Variables by which a compiler is found (PATH, CC); None = this process's.
         self._environ = os.environ if environ is None else environ
-        #: Until when the part in C is not tried (monotonic seconds).
-        self._without_until = 0.0
 
     @cached_property
     def key(self) -> str:
@@ -119,13 +117,12 @@ class Reduction:
 
     @property
     def _without(self) -> str:
-        """The name of the package without its part in C."""
-        return f"{self.key}-without"
+        """The name of the package without its part in C, for now."""
+        return f"{self.key}-without-{int(time.time()) // _AGAIN_SECONDS}"
 
     def find(self) -> Path | None:
         """Return the directory for PYTHONPATH if it is prepared. Fast."""
-        is_waiting = time.monotonic() < self._without_until
-        keys = (self.key, self._without) if is_waiting else (self.key,)
+        keys = self.key, self._without
         return next((self._shelf.path(key) for key in keys if self._shelf.has(key)), None)
 
     def used(self) -> None:
@@ -152,10 +149,8 @@ class Reduction:
             try:
                 return self._shelf.put(self.key, fill, waiting=waiting)
             except _NotCompiled:
-                self._without_until = time.monotonic() + _AGAIN_SECONDS
-                return self._shelf.put(
-                    self._without, partial(fill, is_whole=False), waiting=waiting
-                )
+                without = partial(fill, is_whole=False)
+                return self._shelf.put(self._without, without, waiting=waiting)
         except OSError as failure:
             raise BuildFailed(
                 f"{NAME} could not be written: {failure}. Check the disk and the permissions of the cache "
