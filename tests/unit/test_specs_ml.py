@@ -41,7 +41,7 @@ def custom(**training: Any) -> Request:
 
 def image(uri: str = CUSTOM_IMAGE, *, config: Request | None = None, **training: Any) -> Request:
     """A container job on scale tier BASIC."""
-    values = NO_PACKAGE | {"masterConfig": {"imageUri": uri, **(config or {})}}
+    values: Request = NO_PACKAGE | {"masterConfig": {"imageUri": uri, **(config or {})}}
     return ml_job(**(values | training))
 
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -94,7 +95,7 @@ def test_a_temporary_directory_stays_while_a_service_is_in_it(
         assert process.stdout is not None and process.stdout.readline()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.setattr(processes, "_STOP_SECONDS", 0.01)
-        monkeypatch.setattr(processes, "start", lambda *_: process)
+        monkeypatch.setattr(processes, "start", Mock(return_value=process))
         with pytest.raises(click.ClickException, match=f"down --data {tmp_path}"):
             processes.own_service(None).__enter__()
     assert len([*tmp_path.glob("trainshed-run-*")]) == 1

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from unittest.mock import Mock
 
 import pytest
 from websockets.sync.server import ServerConnection, serve
@@ -22,7 +23,7 @@ def test_a_connection_ends_where_its_far_end_ends(monkeypatch: pytest.MonkeyPatc
     with serve(answer, "127.0.0.1", 0) as server, here, theirs:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.socket.getsockname()[1]}", "", "")
-        monkeypatch.setattr(client, "post", lambda path, which: {"token": "t", "path": "/"})
+        monkeypatch.setattr(client, "post", Mock(return_value={"token": "t", "path": "/"}))
         shell._carry(client, "", {}, here)  # pyright: ignore[reportPrivateUsage] - forwards for ever
         theirs.settimeout(10)
         assert theirs.makefile("rb").read() == b"all of it"

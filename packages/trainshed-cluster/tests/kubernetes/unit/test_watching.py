@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -208,16 +209,16 @@ async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
         raise httpx2.ConnectError("refused")
 
     with pytest.raises(ApiFailure) as caught:
-        await client_of(lambda _: Api.refusal(403, "Forbidden")).list(PODS, Pod)
+        await client_of(Mock(return_value=Api.refusal(403, "Forbidden"))).list(PODS, Pod)
     assert caught.value.status == 403 and caught.value.is_final
-    for answer in (lambda _: Api.refusal(503, "ServiceUnavailable"), silent):
+    for answer in (Mock(return_value=Api.refusal(503, "ServiceUnavailable")), silent):
         with pytest.raises(ClusterUnavailable):
             await client_of(answer).list(PODS, Pod)
 
 
 async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: Any) -> None:
     """As by a kubelet that has no such container, of which the API only passes on the status."""
-    path, client = f"{PODS}/one", client_of(lambda _: httpx2.Response(404))
+    path, client = f"{PODS}/one", client_of(Mock(return_value=httpx2.Response(404)))
     attaching = client.attach(path, "replica", b"", b"taken")
     for call, target in ((client.get(path, Pod), path), (attaching, f"{path}/attach")):
         with pytest.raises(ApiFailure, match=rf"its answer to GET {target} \(404 Not Found\)"):
