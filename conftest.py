@@ -24,10 +24,13 @@ with pytest.MonkeyPatch.context() as loading:
 # The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
 
-# How long an example takes is told by the tests beside it.
+# How long an example takes is told by the tests beside it, not by how busy the machine is.
 # Where nothing else is said, half of the usual number finds what ./dev mutants plants.
-hypothesis.settings.register_profile("all", hypothesis.settings(), deadline=None)
-hypothesis.settings.register_profile("some", hypothesis.settings(), deadline=None, max_examples=50)
+PATIENT = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("all", PATIENT)
+hypothesis.settings.register_profile("some", PATIENT, max_examples=50)
 hypothesis.settings.load_profile("all" if SOAKS else "some")
 
 LONGEST = (

@@ -44,7 +44,7 @@ def stored(n: int, t: int, stream: str, text: str) -> bytes:
     return f'{{"n":{n},"t":{t},"s":"{stream}","m":{quoted(text)}}}\n'.encode()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.sampled_from(tuple(Stream)), TEXTS), min_size=1, max_size=6),
     st.booleans(),
@@ -87,7 +87,7 @@ def test_damaged_lines_are_left_out_and_others_sent() -> None:
         assert "line 1" not in kept
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from((Stream.STDOUT, Stream.STDERR)), TEXTS)
 def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text: str) -> None:
     severity = severity_of(stream, text)

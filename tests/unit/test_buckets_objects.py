@@ -218,7 +218,7 @@ class TestNamesThatClash:
         assert names(store) == sorted(wanted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sets(st.text("ab/-.\U0001f600", min_size=1, max_size=6).filter(lambda n: n not in {".", ".."}),
             max_size=12),

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.soaks import SOAKS
 from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, SHARE
@@ -159,12 +158,6 @@ def books(snapshot: Snapshot) -> Any:
     )
 
 
-GENERATED = settings(
-    max_examples=100 if SOAKS else 50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-
-
-@GENERATED
 @given(worlds())
 def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World) -> None:
     """spec/queue#quotas: no node over capacity, no quota exceeded, no gang half placed; the same plan for the
@@ -199,7 +192,6 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
     world.check()
 
 
-@GENERATED
 @given(worlds())
 def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
     before = books(world.snapshot)
@@ -213,7 +205,6 @@ def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
     assert answer.admitted == bool(places)
 
 
-@GENERATED
 @given(worlds())
 def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: World) -> None:
     """ADR 12: no decision gets in the way of another one of its plan."""
@@ -223,7 +214,6 @@ def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: Wo
         world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
 
 
-@GENERATED
 @given(worlds(), worlds())
 def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: World) -> None:
     """ADR 12: while a decision is made, nodes change, jobs end and others take their places."""
@@ -245,7 +235,6 @@ def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: Wor
         assert meter.limit is None or meter.used <= meter.limit or len(meter.holders) == 1
 
 
-@GENERATED
 @given(worlds())
 def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
     """However it came about, and in whatever order, the same state gives the same plan."""
@@ -260,7 +249,6 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
     assert world.plan() == anew.plan()
 
 
-@GENERATED
 @given(worlds())
 def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
     """Others give back what they use: only a node's whole size says whether a job can ever run there."""
@@ -270,7 +258,6 @@ def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
     assert {d for d in world.plan().decisions if isinstance(d, StockOut)} == refused
 
 
-@GENERATED
 @given(worlds())
 def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
     """spec/queue#order: of two jobs that differ in nothing but age, the younger one never starts alone."""
@@ -286,7 +273,6 @@ def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
                 assert b.uid not in admitted or a.uid in admitted
 
 
-@GENERATED
 @given(worlds())
 def test_every_victim_is_needed(world: World) -> None:
     """spec/failures#preemption: with one of them spared, the job they yield to would have no room."""
@@ -310,7 +296,6 @@ def test_every_victim_is_needed(world: World) -> None:
         assert taker.uid not in trial.admitted()
 
 
-@GENERATED
 @given(worlds())
 def test_what_spot_work_borrows_is_back_after_one_grace(world: World) -> None:
     """spec/queue#spot: whoever's turn it is, and has room but for spot work, starts when that has left."""
@@ -329,7 +314,7 @@ def test_what_spot_work_borrows_is_back_after_one_grace(world: World) -> None:
         assert world.states[owner.uid].places
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(worlds(), st.lists(st.integers(1, 30), min_size=40, max_size=40))
 def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None:
     """spec/lifecycle#end: with jobs that end, none waits for ever; what nothing could hold is told apart."""
@@ -358,7 +343,7 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     raise AssertionError(f"{len(world.states)} jobs never ended")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.sampled_from(
         [Policy(strict=True, patience=PATIENCE), Policy(max_replicas=8, patience=PATIENCE)]
@@ -411,7 +396,6 @@ Account = tuple[str, str | None]
 people = st.tuples(st.sampled_from(["p", "q", "r"]), st.sampled_from(["", "ana", "bo"]))
 
 
-@GENERATED
 @given(
     st.lists(st.tuples(people, st.integers(1, 40), st.integers(0, 40)), max_size=4),
     st.lists(people, max_size=4),
@@ -475,7 +459,6 @@ def test_who_used_least_of_what_they_are_due_goes_first(
 
 
 @given(worlds(), gangs(99))
-@GENERATED
 def test_a_gang_fits_at_a_glance_where_places_are_found_for_it(world: World, item: Gang) -> None:
     snapshot = world.snapshot
     kinds = snapshot.entry(GangState(item)).shape.kinds

@@ -192,7 +192,7 @@ def logs(draw: st.DrawFn) -> list[tuple[ReplicaId, int, list[tuple[int, int]]]]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(logs(), st.integers(1, 7), st.integers(1, 5), st.booleans())
 def test_pages_and_following_give_every_line_once_in_order(
     tmp_path_factory: pytest.TempPathFactory,

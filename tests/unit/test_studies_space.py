@@ -16,7 +16,7 @@ from trainshed.studies.random_search import STEPS, Grid, GridSearch
 from trainshed.studies.space import Space, starting_point
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(trees(), st.integers(0, 2**32))
 def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], seed: int) -> None:
     """spec/tuning#parameters: every type, scale and condition. Encoding what was decoded leads to the same
@@ -38,7 +38,7 @@ def test_any_place_is_a_legal_point_and_comes_back(tree: tuple[Parameter, ...], 
                 assert returned == value
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(trees(), st.integers(0, 2**32))
 def test_snapping_twice_changes_nothing(tree: tuple[Parameter, ...], seed: int) -> None:
     space = Space(tree)
@@ -48,7 +48,7 @@ def test_snapping_twice_changes_nothing(tree: tuple[Parameter, ...], seed: int) 
     assert np.isfinite(space.embed(once)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees(), st.integers(1, 500), st.integers(0, 2**31))
 def test_the_start_is_legal(tree: tuple[Parameter, ...], number: int, seed: int) -> None:
     space, spec = Space(tree), StudySpec(tree, (LOSS,))
@@ -96,7 +96,7 @@ def test_points_that_others_tried_are_left_out() -> None:
     assert set(points) | {everything[11], everything[3]} == set(everything)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(trees())
 def test_places_are_points_and_points_have_one_place(tree: tuple[Parameter, ...]) -> None:
     grid, spec = Grid(tree), StudySpec(tree, (LOSS,))

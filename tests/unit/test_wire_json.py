@@ -236,7 +236,7 @@ JOBS: Strategy = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(JOBS)
 def test_public_dictionaries_round_trip_as_by_protobuf(job: dict[str, Any]) -> None:
     message = wire.from_public(AI + "CustomJob", job)
@@ -259,7 +259,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.recursive(JSON, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=12))
 def test_any_json_is_read_or_refused_in_words(value: Any) -> None:
     try:
