@@ -431,3 +431,10 @@ def test_a_chunk_of_thousands_of_digits_is_a_400(ask: Ask, content_range: str) -
     place = started.headers["location"].removeprefix("http://h:1")
     assert ask("PUT", place, b"hello", content_range=content_range).status == 400
     assert ask("PUT", place, b"hello", content_range="bytes 0-4/5").status == 200
+
+
+def test_a_batch_is_split_once_whatever_its_parts_say_that_they_are(ask: Ask) -> None:
+    head = b"--b%d\r\nContent-Type: multipart/mixed; boundary=b%d\r\n\r\n"
+    nested = b"".join(head % (n, n + 1) for n in range(5000))
+    answer = ask("POST", "/batch/storage/v1", nested, content_type="multipart/mixed; boundary=b0")
+    assert answer.status == 400
