@@ -24,8 +24,8 @@ from tests.soaks import SOAKS
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 PICTURES = ROOT / "build" / "console"
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
-LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"]}).then(found =>
-  found.violations.map(each => `${each.id}: ${each.help} at ${each.nodes.slice(0, 3).map(n => n.target)}`))"""
+LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"]}).then(report =>
+  report.violations.map(v => `${v.id}: ${v.help} at ${v.nodes.slice(0, 3).map(n => n.target)}`))"""
 """Only what is wrong comes back: to tell of everything that is right takes axe longer than to find it."""
 TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
   frame => frame.scrollWidth - frame.clientWidth).filter(n => n > 0)"""

@@ -3,7 +3,7 @@
 
 (() => {
   const element = (id) => document.getElementById(id);
-  const asked = new URLSearchParams(location.hash.slice(1));
+  const link = new URLSearchParams(location.hash.slice(1));
   const terminal = new Terminal({
     cursorBlink: true,
     fontFamily: 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace',
@@ -14,12 +14,12 @@
   const fit = new FitAddon.FitAddon();
   const encoder = new TextEncoder();
   let socket = null;
-  let firstToken = asked.get("token");
+  let firstToken = link.get("token");
 
   // A ticket is good once; it need not stand in the address any longer.
   if (firstToken) {
-    asked.delete("token");
-    history.replaceState(null, "", `#${asked}`);
+    link.delete("token");
+    history.replaceState(null, "", `#${link}`);
   }
 
   terminal.loadAddon(fit);
@@ -28,7 +28,7 @@
   function show(state, text) {
     document.body.dataset.state = state;
     element("state").textContent = text;
-    element("again").hidden = state !== "closed" || !asked.get("key");
+    element("again").hidden = state !== "closed" || !link.get("key");
   }
 
   function name(title) {
@@ -45,12 +45,12 @@
     const answer = await fetch("ticket", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ job: asked.get("job"), replica: asked.get("replica"), key: asked.get("key") }),
+      body: JSON.stringify({ job: link.get("job"), replica: link.get("replica"), key: link.get("key") }),
     });
-    const said = await answer.json();
-    if (!answer.ok) throw new Error(said.error.message);
-    name(said.title);
-    return said.token;
+    const opened = await answer.json();
+    if (!answer.ok) throw new Error(opened.error.message);
+    name(opened.title);
+    return opened.token;
   }
 
   function size() {

@@ -12,7 +12,7 @@ function fail(text) {
 }
 
 // Calls `heard` with each line of JSON of an answer.
-async function each(answer, heard) {
+async function eachLine(answer, heard) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -39,17 +39,17 @@ async function open() {
       fail(refused.error.message);
       return;
     }
-    await each(answer, (told) => {
-      if (told.line) {
+    await eachLine(answer, (message) => {
+      if (message.line) {
         const line = document.createElement("li");
-        line.textContent = told.line;
+        line.textContent = message.line;
         lines.append(line);
-      } else if (told.error) {
+      } else if (message.error) {
         ended = true;
-        fail(told.error);
-      } else if (told.path) {
+        fail(message.error);
+      } else if (message.path) {
         ended = true;
-        location.replace(told.path);
+        location.replace(message.path);
       }
     });
     if (!ended) fail("The connection broke off.");
