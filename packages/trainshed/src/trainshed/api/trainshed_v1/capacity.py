@@ -287,7 +287,7 @@ async def _used(
     chosen = [job for job in holding if project in (None, job.name.project_id)]
     for number, job in enumerate(chosen):
         held = uses(job, until)
-        if number < _MOST_MEASURED:
+        if number < _MOST_MEASURED and job.placed < until:
             usages = await call.services.logs.usage(job.uid, job.attempt)
             held = tuple(measured(use, usages) for use in held)
         running += (use.within(since, until) for use in held)
