@@ -243,8 +243,8 @@ def beside(
 ) -> Row:
     """A row of milliseconds; `target`: how many times the floor they may be."""
     ratio = value / floor
-    told, held = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)
-    return Row(name, f"{value:.{digits}f} ms", f"{floor:.{digits}f} ms", ratio, told, held)
+    budget, is_kept = ("", None) if target is None else (f"≤ {target:g}×", ratio <= target)
+    return Row(name, f"{value:.{digits}f} ms", f"{floor:.{digits}f} ms", ratio, budget, is_kept)
 
 
 def medians(name: str, values: list[float], floor: list[float], target: float | None = None) -> Row:

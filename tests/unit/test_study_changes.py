@@ -62,9 +62,9 @@ def params(**values: float | str | None) -> Section:
 
 
 def read(sent: Section) -> Parameters:
-    found = read_parameters(SPEC, sent)
+    values = read_parameters(SPEC, sent)
     sent.faults.refuse()
-    return found
+    return values
 
 
 def refused(sent: Section) -> dict[str, str]:
@@ -76,9 +76,9 @@ def refused(sent: Section) -> dict[str, str]:
 
 def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
     """spec/tuning#parameters: every parameter type and conditional parameters."""
-    found = read(params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0))
-    assert found == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
-    assert [type(value) for _, value in found] == [float, str, int, float]
+    values = read(params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0))
+    assert values == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
+    assert [type(value) for _, value in values] == [float, str, int, float]
 
 
 def test_only_active_parameters_are_asked_for() -> None:
