@@ -179,7 +179,7 @@ def main() -> int:
         section, failed = run(part, options)
         sections.append(section)
         broken |= part.counts and (failed or not section.held)
-    text = report.text(sections, report.publish(sections) if options.publish else ())
+    text = report.text(sections)
     print(text)
     target = ROOT / "build" / "bench" / "main.md"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -200,9 +200,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=5, help="length of the submit load")
     parser.add_argument(
         "--finished", type=int, default=control_plane.FINISHED[1], help="jobs of the long history"
-    )
-    parser.add_argument(
-        "--publish", action="store_true", help="note in bench/published.json which targets held"
     )
     return parser.parse_args()
 

@@ -4,14 +4,11 @@ takes them."""
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import published
 from bench.measures import Row
-from bench.published import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +35,10 @@ def machine() -> str:
 def commit() -> str:
     """Of the code that runs, short; "+" behind it where files differ from it, "" without git."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(
+    described = subprocess.run(
         command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
-    return found.stdout.strip()
-
-
-def as_run(section: Section) -> Run:
-    """What is kept of a section that is published."""
-    held = {published.key(row): row.held for row in section.rows if row.held is not None}
-    return Run(section.part, time.strftime("%Y-%m-%d"), machine(), commit(), held)
+    return described.stdout.strip()
 
 
 def tell(rows: Sequence[Row]) -> int:
@@ -59,9 +50,8 @@ def tell(rows: Sequence[Row]) -> int:
     return 1 if any(one.held is False for one in rows) else 0
 
 
-def table(section: Section, runs: Sequence[Run] = ()) -> str:
-    """The section as Markdown; the load before it stands below. `runs`: those that were published, this one
-    among them: with them each target says on how many machines and days it held."""
+def table(section: Section) -> str:
+    """The section as Markdown; the load before it and the commit stand below."""
     lines = [
         f"| what | {section.ours} | {section.floor} | ratio | target |",
         "|---|---|---|---|---|",
@@ -69,8 +59,6 @@ def table(section: Section, runs: Sequence[Run] = ()) -> str:
     for row in section.rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.2f}×"
         verdict = "" if row.held is None else (" held" if row.held else " MISSED")
-        if on := published.judged(runs, section.part, row):
-            verdict += f" ({on})"
         lines.append(
             f"| {row.name} | {row.value} | {row.floor} | {ratio} | {row.target}{verdict} |"
         )
@@ -78,17 +66,10 @@ def table(section: Section, runs: Sequence[Run] = ()) -> str:
         lines = []
     if section.lost:
         lines += ["", f"SKIPPED: {section.lost}"]
-    by = f"; {commit()}, {time.strftime('%Y-%m-%d')}" if runs else ""
-    return "\n".join([*lines, "", f"{machine()}; load {section.load:.1f} before this part{by}."])
+    below = f"{machine()}; load {section.load:.1f} before this part; commit {commit()}."
+    return "\n".join([*lines, "", below])
 
 
-def text(sections: Sequence[Section], runs: Sequence[Run] = ()) -> str:
+def text(sections: Sequence[Section]) -> str:
     """All sections, each under its part's name."""
-    return "\n\n".join(f"## {section.part}\n\n{table(section, runs)}" for section in sections)
-
-
-def publish(sections: Sequence[Section]) -> list[Run]:
-    """Note in `published.json` what has rows, and return all runs that are noted there."""
-    runs = [*published.load(), *(as_run(section) for section in sections if section.rows)]
-    published.save(runs)
-    return runs
+    return "\n\n".join(f"## {section.part}\n\n{table(section)}" for section in sections)

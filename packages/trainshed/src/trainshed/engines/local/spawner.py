@@ -139,7 +139,7 @@ _PROBE_SECONDS = 30.0
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
-POOL: Final = 8
+POOL: Final = 6
 """Idle shims: so many programs start without waiting for forks. Each takes some two megabytes with its
 main process."""
 
