@@ -88,7 +88,7 @@ def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
 def test_without_namespaces_paths_lead_into_the_slot() -> None:
     made = document(replace(HOST, level=protocol.LEVEL_SESSION))
     files = "/data/slots/5/2/workerpool1-0/files"
-    assert made.isolation.hostname == ""
+    assert made.isolation.hostname is None
     assert made.program.environ["TMPDIR"] == f"{files}/tmp"
     assert made.program.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
 
@@ -141,7 +141,7 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
-    assert document(session, shared=CERTIFIED).network.certificate == ""
+    assert document(session, shared=CERTIFIED).network.certificate is None
     # A run without a service has buckets alone.
     local = intercepted(
         HOST,
@@ -156,7 +156,7 @@ def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> 
     files = "/data/slots/5/2/workerpool1-0/files"
     plan = replace(PLAN, software=replace(PLAN.software, template="/elsewhere/template"))
     shared = document(plan=plan)
-    assert shared.program.python_template == ""
+    assert shared.program.python_template is None
     assert shared.program.environ["PATH"].startswith(
         f"{files}/python-user/bin:/elsewhere/template/bin:/l"
     )

@@ -36,7 +36,7 @@ IMAGE = Image(
 )
 CMD_ONLY = replace(IMAGE, entrypoint=(), command=("python", "train.py"))
 NOTHING = replace(IMAGE, entrypoint=(), command=())
-UNREAD = Image("", "", unread="registry.example does not answer (timed out)")
+UNREAD = Image(None, "", unread="registry.example does not answer (timed out)")
 
 
 def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
@@ -114,7 +114,7 @@ def test_what_is_not_known_of_an_image_a_command_of_the_job_does_without() -> No
     body = container(command=["/bin/train"], args=["--fast"])
     launch = plan(vertex(custom_job(body)), UNREAD)
     assert launch.argv == ("/bin/train", "--fast")
-    assert launch.software.image == ImageRoot("")
+    assert launch.software.image == ImageRoot(None)
     with pytest.raises(
         PackageFailed, match=r"registry\.example does not answer .* Set the command"
     ):
@@ -129,12 +129,12 @@ def test_a_program_in_its_agents_own_image_has_what_that_sets(
     for name, value in (("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("GREETING", "hello")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("EPOCHS", "of the image")
-    bare = plan(vertex(custom_job(container())), replace(IMAGE, root="", workdir=""))
+    bare = plan(vertex(custom_job(container())), replace(IMAGE, root=None, workdir=None))
     launch = with_own_image(bare)
     environ = dict(launch.environ)
     assert (environ["GREETING"], environ["EPOCHS"]) == ("hello", "3")
     assert not any(name.startswith("KUBERNETES_") for name in environ)
-    assert launch.software.image == ImageRoot("", str(tmp_path), "ada")
+    assert launch.software.image == ImageRoot(None, str(tmp_path), "ada")
     unpacked = plan(vertex(custom_job(container())))
     assert with_own_image(unpacked) == unpacked
 

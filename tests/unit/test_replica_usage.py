@@ -94,13 +94,13 @@ class Look:
                     "argv": [],
                     "environ": {},
                     "logs": str(logs),
-                    "usage_every": 0.01,
                     "memory_limit": 512 * MIB,
                 }
             ),
             [str(group) for group in groups],
             shim,
             self.loop,
+            every=0.01,
         )
 
     def entries(self) -> list[dict[str, Any]]:

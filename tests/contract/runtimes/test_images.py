@@ -128,6 +128,7 @@ def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, refere
     assert image.command == ("id",)
     assert ("GREETING", "hello there") in image.environ
     assert (image.workdir, image.user) == ("/home/ada", "ada")
+    assert image.root is not None
     root = Path(image.root)
     assert (root / "bin/sh").stat().st_mode & 0o111
     assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777

@@ -72,5 +72,6 @@ async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Regis
     now[0] = 61 * 10**9
     registry.close()
     away = await images.prepare(name, lines.append)
-    assert away == Image("", "", unread=away.unread) and "does not answer" in away.unread
+    assert away.unread and away == Image(None, "", unread=away.unread)
+    assert "does not answer" in away.unread
     assert lines == [f"What the image {name} starts by itself is not known here: {away.unread}."]

@@ -167,10 +167,10 @@ class SimSlot(Struct):
             plan.incarnation,
             script,
             self.slot.node,
-            vcpus=plan.limits.cpu_weight / 100,
-            memory_bytes=plan.limits.memory,
+            vcpus=(plan.limits.cpu_weight or 0) / 100,
+            memory_bytes=plan.limits.memory or 0,
             accelerators=self.accelerators,
-            stall_after=plan.limits.stall_after,
+            stall_after=plan.limits.stall_after or 0,
             watch_metrics=plan.watch_metrics,
         )
         return run

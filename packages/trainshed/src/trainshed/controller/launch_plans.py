@@ -46,11 +46,11 @@ class LaunchDefaults(Struct, frozen=True):
     #: Whether there are processes that keep frameworks imported, in which programs can begin warm.
     keeps_imports: bool = True
 
-    def memory_limit(self, promised: int, factor: float = 1.0) -> int:
+    def memory_limit(self, promised: int, factor: float = 1.0) -> int | None:
         """Return a replica's memory limit in bytes; `promised`: what its machine type has, 0 = no limit.
         `factor`: how much the out-of-memory escalation has raised it."""
         limits = [limit for limit in (int(promised * factor), self.memory_cap) if limit]
-        return min(limits, default=0)
+        return min(limits, default=None)
 
 
 def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...]:
@@ -69,7 +69,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
         accelerators.count if accelerators else 0,
         accelerators.type if accelerators else "",
         machine.vcpus,
-        launching.memory_limit(machine.memory_limit_bytes, job.memory_factor),
+        launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
         machine.type,
         job.spec.pool(replica.id.pool).program.runtime.image,
         job.name.project_id,
@@ -122,14 +122,14 @@ def master_port(uid: JobUid, attempt: int) -> int:
     return 10_000 + int.from_bytes(digest[:4], "big") % 20_000
 
 
-def stall_after(job: Job) -> int:
-    """Return after how many ns without progress the job's programs are ended; 0 = never. A label that was
-    changed to something else than a number counts as unset."""
+def stall_after(job: Job) -> int | None:
+    """Return after how many ns without progress the job's programs are ended; None = never. A label that
+    was changed to something else than a number counts as unset."""
     text = dict(job.labels).get(STALL_LABEL, "")
-    return int(text) * 10**9 if text.isdecimal() else 0
+    return int(text) * 10**9 or None if text.isdecimal() else None
 
 
-def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
+def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None = None) -> ReductionPart:
     """Return a replica's part in reductions. In each pool of workers, which run one program, the first one
     is expected to use them, unless the job says that it does without reducers. `packages`:
     directory of `trainshed_reduction`."""
@@ -176,7 +176,7 @@ def _plan(
         address=slot.address,
         hosts=hosts,
         software=Software(
-            template=runtime.template,
+            template=runtime.template or None,
             path=runtime.path,
             read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
             image=ImageRoot(image.root, image.workdir, image.user) if image else None,
@@ -219,7 +219,7 @@ def _warm(
     accelerators = pool.machine.accelerators
     warm = warm_start.of_program(
         argv,
-        runtime=source.template if source else "",
+        runtime=source.template if source else None,
         modules=source.modules if source else (),
         in_image=runtime.image is not None,
         gpus=accelerators.count if accelerators else 0,
@@ -239,7 +239,7 @@ def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> 
         modules = sheet.preloads if sheet else ()
         prepared = PreparedRuntime(
             "",
-            image=Image("", "") if program.runtime.image else None,
+            image=Image(None, "") if program.runtime.image else None,
             preloadable=Preloadable("preloadable", modules),
         )
         argv = () if program.runtime.image else arguments(job.spec, pool.replicas()[0], {})

@@ -58,7 +58,7 @@ def environment(
     replica: ReplicaId,
     *,
     image: Mapping[str, str] | None = None,
-    packages: str = "",
+    packages: str | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """Return the variables of a replica: its container image's, the service's, then the user's. Later ones
     win, but the user cannot change the metrics file, nor the variables by which a job's workers and reducers

@@ -23,21 +23,21 @@ they do not."""
 class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
 
-    #: Its content stays unchanged, whatever the program writes; "" = whoever starts the program is in the
-    #: image already, and adds the variables that it sets (`trainshed_cluster.remote.agent`).
-    directory: str
-    #: As in the container image; "" = /.
-    workdir: str = ""
-    #: As in the container image, `USER[:GROUP]` by name or number; "" = root.
-    user: str = ""
+    #: Its content stays unchanged, whatever the program writes; None = whoever starts the program is in
+    #: the image already, and adds the variables that it sets (`trainshed_cluster.remote.agent`).
+    directory: str | None
+    #: As in the container image; None = /.
+    workdir: str | None = None
+    #: As in the container image, `USER[:GROUP]` by name or number; None = root.
+    user: str | None = None
 
 
 class Software(Struct, frozen=True):
     """What a program runs in: an environment of the service, or a container image."""
 
     #: Directory of a minimal Python environment, used in place and read-only, or copied into the slot where
-    #: nothing can be mounted; "" = none.
-    template: str = ""
+    #: nothing can be mounted.
+    template: str | None = None
     #: Directories of commands, put on PATH after those of the slot's own Python.
     path: tuple[str, ...] = ()
     #: Directories that the program must not be able to write to, root or not.
@@ -49,14 +49,14 @@ class Software(Struct, frozen=True):
 class Limits(Struct, frozen=True):
     """What one replica may use."""
 
-    #: Bytes; 0 = no limit.
-    memory: Bytes = 0
-    #: Bytes of the disk that the job asked for, watched by its shim (spec/submit#defaults); 0 = not known.
-    disk: Bytes = 0
-    #: Relative share of the processors, 100 per vCPU; 0 = as any other process.
-    cpu_weight: int = 0
-    #: Nanoseconds without any sign of progress after which the program is ended; 0 = it is not watched.
-    stall_after: int = 0
+    #: None = no limit.
+    memory: Bytes | None = None
+    #: Bytes of the disk that the job asked for, watched by its shim (spec/submit#defaults); None = not known.
+    disk: Bytes | None = None
+    #: Relative share of the processors, 100 per vCPU; None = as any other process.
+    cpu_weight: int | None = None
+    #: Nanoseconds without any sign of progress after which the program is ended; None = it is not watched.
+    stall_after: int | None = None
 
 
 class Account(Struct, frozen=True):
@@ -72,10 +72,10 @@ class ReductionPart(Struct, frozen=True):
     """A replica's part in a Reduction Server (spec/reduction#reports); by default it has none."""
 
     #: Directory of the package that it reduces by; in a container image it is shown at `REDUCTION_PACKAGES`.
-    packages: str = ""
-    #: How many reducers the job has; the replica's reports about them are stored. 0 = there are none, and
-    #: nothing is stored.
-    reducers: int = 0
+    packages: str | None = None
+    #: How many reducers the job has; the replica's reports about them are stored. None = there are none,
+    #: and nothing is stored.
+    reducers: int | None = None
     #: Whether people are told if its program ends without having used them.
     is_expected: bool = False
 
@@ -83,12 +83,13 @@ class ReductionPart(Struct, frozen=True):
 class WarmStart(Struct, frozen=True):
     """The start of a program in a fork of an interpreter that has imported its frameworks (docs/adr/0083)."""
 
-    #: Directory of the runtime's Python environment, to which the interpreter belongs; "" = there is none.
-    runtime: str = ""
+    #: Directory of the runtime's Python environment, to which the interpreter belongs; None = there is
+    #: none.
+    runtime: str | None = None
     #: Frameworks that are imported there.
     modules: tuple[str, ...] = ()
-    #: Why it cannot be had, as a clause; "" = it may be.
-    cold_because: str = ""
+    #: Why it cannot be had, as a clause.
+    cold_because: str | None = None
 
 
 class LaunchPlan(Struct, frozen=True):

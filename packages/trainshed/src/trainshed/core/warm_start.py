@@ -75,7 +75,7 @@ def is_asked_for(label: str, setting: WarmStarts, *, is_trial_of_package: bool) 
 def of_program(
     argv: Sequence[str],
     *,
-    runtime: str,
+    runtime: str | None,
     modules: Sequence[str],
     in_image: bool,
     gpus: int,
@@ -83,7 +83,7 @@ def of_program(
 ) -> WarmStart:
     """Return the warm start of one program, whose job asks for it. `runtime`: the directory of its runtime's
     environment; `modules`: the modules to import."""
-    why = ""
+    why = None
     if in_image:
         why = "it runs in a container image, not in a runtime of this service"
     elif not modules:
@@ -94,7 +94,7 @@ def of_program(
         why = "it reduces gradients by a plug-in of its own"
     elif not _is_python(argv):
         why = "its command is none of python3 -m MODULE, python3 -c TEXT and python3 FILE"
-    return WarmStart("" if why else runtime, () if why else tuple(modules), why)
+    return WarmStart(None if why else runtime, () if why else tuple(modules), why)
 
 
 def _is_python(argv: Sequence[str]) -> bool:

@@ -110,11 +110,10 @@ class Program(Section):
     argv: "Sequence[str]"
     #: All of its environment.
     environ: "dict[str, str]"
-    #: Its working directory; "" = the slot's own.
-    directory: "str" = ""
-    #: Python environment to copy into the slot; "" = none, because no Python is needed, or it is used in
-    #: place.
-    python_template: "str" = ""
+    #: Its working directory; None = the slot's own.
+    directory: "str | None" = None
+    #: Python environment to copy into the slot; None = no Python is needed, or it is used in place.
+    python_template: "str | None" = None
 
 
 class Isolation(Section):
@@ -122,10 +121,10 @@ class Isolation(Section):
 
     #: Sandbox level (`LEVEL_*`).
     level: "str" = LEVEL_SESSION
-    #: "" = the machine's.
-    hostname: "str" = ""
-    #: Its hosts file; "" = the machine's.
-    hosts: "str" = ""
+    #: None = the machine's own.
+    hostname: "str | None" = None
+    #: Its hosts file; None = the machine's.
+    hosts: "str | None" = None
     #: (first, count) of the machine's user ids that are the program's own (`LEVEL_OWN`); () = none, so that
     #: it keeps the shim's user.
     users: "Sequence[int]" = ()
@@ -141,36 +140,35 @@ class Isolation(Section):
     devices: "Sequence[str]" = ()
     #: (name, directory) of the buckets shown as /gcs/NAME.
     buckets: "Sequence[tuple[str, str]]" = ()
-    #: Directory of the root file system that it sees; "" = the machine's.
-    image: "str" = ""
-    #: User of an image's program; "" = its root.
-    image_user: "str" = ""
-    #: File of certificate authorities that the program is to trust, shown where systems keep theirs; "" =
-    #: none.
-    roots: "str" = ""
-    #: Bytes of /dev/shm; 0 = the kernel's choice, half of the memory.
-    shm_bytes: "int" = 0
+    #: Directory of the root file system that it sees; None = the machine's.
+    image: "str | None" = None
+    #: User of an image's program; None = its root.
+    image_user: "str | None" = None
+    #: File of certificate authorities that the program is to trust, shown where systems keep theirs.
+    roots: "str | None" = None
+    #: Bytes of /dev/shm; None = the kernel's choice, half of the memory.
+    shm_bytes: "int | None" = None
 
 
 class Limits(Section):
     """What the replica may use, and where its control groups are made."""
 
-    #: Bytes of memory; 0 = no limit.
-    memory_limit: "int" = 0
-    #: Its share of the processors, 100 for each; 0 = as any other process.
-    cpu_weight: "int" = 0
-    #: Number of processes and threads; 0 = no limit.
-    pids_limit: "int" = 0
-    #: Bytes of disk that the job asked for; 0 = not known.
-    disk_limit: "int" = 0
+    #: Bytes of memory; None = no limit.
+    memory_limit: "int | None" = None
+    #: Its share of the processors, 100 for each; None = as any other process.
+    cpu_weight: "int | None" = None
+    #: Number of processes and threads; None = no limit.
+    pids_limit: "int | None" = None
+    #: Bytes of disk that the job asked for; None = not known.
+    disk_limit: "int | None" = None
     #: Whether the replica is ended if its files take more.
     disk_enforced: "bool" = False
-    #: Seconds without any progress after which the program is ended (`stall`); 0 = it is not watched.
-    stall_after: "float" = 0.0
-    #: Control group directories under which the replica's own are made; "" = none.
-    memory_base: "str" = ""
-    cpu_base: "str" = ""
-    pids_base: "str" = ""
+    #: Seconds without any progress after which the program is ended (`stall`); None = it is not watched.
+    stall_after: "float | None" = None
+    #: Control group directories under which the replica's own are made.
+    memory_base: "str | None" = None
+    cpu_base: "str | None" = None
+    pids_base: "str | None" = None
     #: Name of its control groups.
     cgroup_name: "str" = ""
 
@@ -180,22 +178,23 @@ class Network(Section):
 
     #: The replica's address, on which its endpoint listens as well.
     address: "str" = "127.0.0.1"
-    #: A bind of this port on the wildcard address becomes one of `address`; 0 = none does.
-    cluster_port: "int" = 0
+    #: A bind of this port on the wildcard address becomes one of `address`; None = none does.
+    cluster_port: "int | None" = None
     #: The service's ports, which the program can bind on `address` alone.
     kept_ports: "Sequence[int]" = ()
     #: Port of the endpoint at `address`.
     storage_port: "int" = 0
-    #: Unix socket behind the endpoint; "" = there is no endpoint.
-    storage_socket: "str" = ""
+    #: Unix socket behind the endpoint; None = there is no endpoint.
+    storage_socket: "str | None" = None
     #: JSON text, on one line, that each connection to `storage_socket` begins with.
     identity: "str" = ""
-    #: Unix socket of the service's REST APIs, which answer for Google's; "" = they are not served.
-    rest_socket: "str" = ""
+    #: Unix socket of the service's REST APIs, which answer for Google's; None = they are not served.
+    rest_socket: "str | None" = None
     #: Unix socket of the service's gRPC APIs, likewise.
-    grpc_socket: "str" = ""
-    #: PEM file with the key and chain that the endpoint shows for Google's hosts; "" = those are not served.
-    certificate: "str" = ""
+    grpc_socket: "str | None" = None
+    #: PEM file with the key and chain that the endpoint shows for Google's hosts; None = those are not
+    #: served.
+    certificate: "str | None" = None
 
 
 class Observation(Section):
@@ -205,15 +204,16 @@ class Observation(Section):
     logs: "str"
     #: Texts that never get into the log.
     masked: "Sequence[str]" = ()
-    #: Seconds between two measurements of what the replica uses, its disk included; 0 = use is not measured.
-    usage_every: "float" = 0.0
+    #: Seconds between two measurements of what the replica uses, its disk included; None = it is not
+    #: measured.
+    usage_every: "float | None" = None
     #: Uuids of its GPUs.
     gpus: "Sequence[str]" = ()
     #: Record the measurements that the program reports (`metrics`).
     watch_metrics: "bool" = False
     #: Number of the job's reducers if the replica is one or is to use them, and is watched for that
-    #: (`reduction_reports`); 0 = it is not.
-    reducers: "int" = 0
+    #: (`reduction_reports`); None = it is not.
+    reducers: "int | None" = None
     #: Whether people are told if it ends without having used them.
     reducers_expected: "bool" = False
 
@@ -222,15 +222,15 @@ class WarmStart(Section):
     """Whether the program begins in a fork of an interpreter that has imported its frameworks
     (docs/adr/0083)."""
 
-    #: Unix socket of the preloader that forks it; "" = it starts in its own interpreter.
-    preloader: "str" = ""
+    #: Unix socket of the preloader that forks it; None = it starts in its own interpreter.
+    preloader: "str | None" = None
     #: Directory of its Python environment, as the program sees it.
     template: "str" = ""
     #: What the preloader has imported, as a text for people.
     preloaded: "str" = ""
-    #: Why it starts in its own interpreter although its job asked for a warm start, as a clause; "" = it did
-    #: not ask, or gets one.
-    cold_because: "str" = ""
+    #: Why it starts in its own interpreter although its job asked for a warm start, as a clause; None = it
+    #: did not ask, or gets one.
+    cold_because: "str | None" = None
 
 
 class LaunchDocument(Section):

@@ -38,20 +38,20 @@ class PackageSource(Protocol):
 class Image(Struct, frozen=True):
     """A container image, with its own entry point, command and environment."""
 
-    #: Directory of its unpacked root file system, which nobody may write to; "" = the engine's cluster
+    #: Directory of its unpacked root file system, which nobody may write to; None = the engine's cluster
     #: provides the image, and programs start inside it.
-    root: str
+    root: str | None
     #: Identifies the content, whatever the image is called.
     digest: str
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
-    #: Working directory; "" = /.
-    workdir: str = ""
-    #: `USER[:GROUP]` by name or number; "" = root.
-    user: str = ""
-    #: Why the image's own settings could not be read, as a clause; "" = they were.
-    unread: str = ""
+    #: Working directory; None = /.
+    workdir: str | None = None
+    #: `USER[:GROUP]` by name or number; None = root.
+    user: str | None = None
+    #: Why the image's own settings could not be read, as a clause; None = they were.
+    unread: str | None = None
 
 
 class PreparedRuntime(Struct, frozen=True):

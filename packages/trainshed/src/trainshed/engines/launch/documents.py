@@ -3,6 +3,7 @@ lookup of secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -86,8 +87,8 @@ def launch_document(
         program=protocol.Program(
             argv=plan.argv,
             environ=environ,
-            directory=(image.workdir or "/") if image else "",
-            python_template="" if host.namespaced else plan.software.template,
+            directory=(image.workdir or "/") if image else None,
+            python_template=None if host.namespaced else plan.software.template,
         ),
         isolation=_isolation(plan, where, edits),
         limits=_limits(plan, host, shared),
@@ -95,14 +96,14 @@ def launch_document(
             address=slot.endpoint or slot.address,
             # Where replicas share the machine's address each has its own port, so that binding to the
             # wildcard address is harmless.
-            cluster_port=0 if slot.endpoint else PROGRAM_PORT,
+            cluster_port=None if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
             storage_port=where.endpoint[1],
-            storage_socket=str(shared.access.storage_socket or ""),
+            storage_socket=_text(shared.access.storage_socket),
             identity=identity(plan),
-            rest_socket=str(shared.access.rest_socket or ""),
-            grpc_socket=str(shared.access.grpc_socket or ""),
-            certificate=str(shared.access.certificate) if where.intercepted else "",
+            rest_socket=_text(shared.access.rest_socket),
+            grpc_socket=_text(shared.access.grpc_socket),
+            certificate=_text(shared.access.certificate) if where.intercepted else None,
         ),
         observation=protocol.Observation(
             logs=str(where.logs),
@@ -127,7 +128,7 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
     template = (software.template,) if host.namespaced and software.template else ()
     return protocol.Isolation(
         level=host.level,
-        hostname=slot.hostname if host.namespaced else "",
+        hostname=slot.hostname if host.namespaced else None,
         hosts=str(where.hosts),
         users=(slot.users, users.COUNT) if slot.users else (),
         hidden=(*map(str, shared.hidden), *CLOSED),
@@ -136,9 +137,9 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
         mounts=tuple(mounts),
         devices=edits.devices,
         buckets=plan.buckets if host.namespaced else (),
-        image=image.directory if image else "",
-        image_user=image.user if image else "",
-        roots=str(shared.access.trust or "") if where.intercepted else "",
+        image=image.directory if image else None,
+        image_user=image.user if image else None,
+        roots=_text(shared.access.trust) if where.intercepted else None,
         shm_bytes=_memory(plan, host),
     )
 
@@ -150,7 +151,7 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
         pids_limit=cgroups.bounded(shared.processes, host.processes),
         disk_limit=plan.limits.disk,
         disk_enforced=shared.disk_enforced,
-        stall_after=plan.limits.stall_after / 1e9,
+        stall_after=plan.limits.stall_after / 1e9 if plan.limits.stall_after else None,
         memory_base=host.memory_base,
         cpu_base=host.cpu_base,
         pids_base=host.pids_base,
@@ -158,9 +159,13 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
     )
 
 
-def _memory(plan: LaunchPlan, host: HostFacts) -> int:
-    """Return the memory limit in bytes; 0 = none. No replica gets more than the machine has."""
-    return min(plan.limits.memory, host.memory_bytes) if plan.limits.memory else 0
+def _memory(plan: LaunchPlan, host: HostFacts) -> int | None:
+    """Return the memory limit in bytes. No replica gets more than the machine has."""
+    return min(plan.limits.memory, host.memory_bytes) if plan.limits.memory else None
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def identity(plan: LaunchPlan) -> str:

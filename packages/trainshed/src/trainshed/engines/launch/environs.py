@@ -165,7 +165,7 @@ def reducer_threads(plan: LaunchPlan, processors: float) -> dict[str, str]:
     (0 = not known). Empty for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
-    vcpus = min(plan.limits.cpu_weight / 100, reduction.MOST_THREADS)
+    vcpus = min((plan.limits.cpu_weight or 0) / 100, reduction.MOST_THREADS)
     return {reduction.THREADS: str(max(1, int(min(vcpus, processors or vcpus))))}
 
 

@@ -60,8 +60,8 @@ class _Preloader(Struct):
     is_ready: bool = False
     #: The modules that its programs find imported, as a text for people.
     preloaded: str = ""
-    #: Why there is none, as a clause; "" = there is one, or will be.
-    refused: str = ""
+    #: Why there is none, as a clause; None = there is one, or will be.
+    refused: str | None = None
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
@@ -81,11 +81,12 @@ class Preloaders:
         environment."""
         if (warm := plan.warm) is None:
             return protocol.WarmStart()
-        apart = (
-            "" if host.namespaced else "at isolation level session its Python is a copy of its own"
-        )
-        if why := apart or warm.cold_because:
-            return protocol.WarmStart(cold_because=why)
+        template = plan.software.template
+        if warm.runtime is None or template is None:
+            return protocol.WarmStart(cold_because=warm.cold_because)
+        if not host.namespaced:
+            apart = "at isolation level session its Python is a copy of its own"
+            return protocol.WarmStart(cold_because=apart)
         own = warm_start.own_values(environ)
         key = _Key(plan.account.project, warm.runtime, warm.modules, own)
         preloader, why = self._ready(key, environ)
@@ -93,7 +94,7 @@ class Preloaders:
             return protocol.WarmStart(cold_because=why)
         return protocol.WarmStart(
             preloader=str(self._socket(key)),
-            template=plan.software.template,
+            template=template,
             preloaded=preloader.preloaded,
         )
 

@@ -38,6 +38,7 @@ class TlsFront:
         self._network = network
         self._preamble = preamble(network.identity.encode("utf-8"))
         self._out = out
+        assert network.certificate is not None
         try:
             made.load_cert_chain(network.certificate)
         except OSError:

@@ -61,7 +61,7 @@ class Disk:
         self,
         files: str,
         *,
-        limit: int,
+        limit: int | None,
         every: float,
         events: loop.Loop,
         note: Callable[[str, str, str], None],
@@ -73,7 +73,7 @@ class Disk:
         self.used = 0
         #: Directory of everything that the replica may write.
         self._files = files
-        #: Bytes of disk that its job asked for; 0 = not known.
+        #: Bytes of disk that its job asked for; None = not known.
         self._limit = limit
         #: Called once, if its files take more than that; None = the replica is not ended.
         self._end = end if limit else None
@@ -144,6 +144,8 @@ class Disk:
             self._see_size()
 
     def _see_size(self) -> None:
+        if self._limit is None:
+            return
         used, limit = _gigabytes(self.used), _gigabytes(self._limit)
         advice = "Delete what is not needed, or ask for a larger one (bootDiskSizeGb)."
         if self._end is not None and self._is_running and self.used > self._limit:
@@ -151,7 +153,7 @@ class Disk:
             text = "its files take %s, and its disk has %s: it is ended. %s" % (used, limit, advice)
             self._note(EXCEEDED, notes.WARNING, text)
             end()
-        elif 0 < self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
+        elif self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
             self._is_nearly_full = True
             self._note(
                 NEARLY_FULL,

@@ -44,7 +44,7 @@ class Reduction:
         mask: masking.Mask | None = None,
     ) -> None:
         """Created before the program starts. `plan`: one with `reducers`."""
-        self._most_notes = MOST_NOTES + plan.observation.reducers
+        self._most_notes = MOST_NOTES + (plan.observation.reducers or 0)
         self._is_expected = plan.observation.reducers_expected
         #: Writes a line of the service into the replica's log.
         self._say = say

@@ -41,7 +41,7 @@ _DUMP_PAUSE = 0.01
 
 def arrange(plan: protocol.LaunchDocument) -> None:
     """Set the environment of a watched program so that Python processes can print their stacks."""
-    if plan.limits.stall_after > 0:
+    if plan.limits.stall_after:
         plan.program.environ.setdefault(*_ENVIRONMENT)
 
 

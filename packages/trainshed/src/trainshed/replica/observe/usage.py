@@ -55,14 +55,16 @@ class Usage:
         directories: Sequence[str],
         shim: int,
         events: loop.Loop,
+        *,
+        every: float,
         disk: Callable[[], int] = lambda: 0,
     ) -> None:
         """Opens no file. `directories`: of its control groups. `shim`: the process id below which its
-        processes are. `disk`: returns how many bytes its files take (`Disk.used`)."""
+        processes are. `every`: seconds between two measurements. `disk`: returns how many bytes its files
+        take (`Disk.used`)."""
         self._file: growing_files.Appender | None = None
         self._plan = plan
-        #: Seconds between two measurements.
-        self._every = plan.observation.usage_every
+        self._every = every
         self._directories = directories
         self._shim = shim
         self._events = events
@@ -86,7 +88,7 @@ class Usage:
             {
                 "started": started,
                 "incarnation": self._plan.incarnation,
-                "limit": self._plan.limits.memory_limit,
+                "limit": self._plan.limits.memory_limit or 0,
                 "cpus": len(os.sched_getaffinity(0)),
                 "gpus": list(observation.gpus),
             }

@@ -217,10 +217,10 @@ def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
                 owners.give(way)
 
 
-def user_of(text: str, root: str) -> "tuple[int, int, str]":
-    """Return (user id, group id, home directory) of `USER[:GROUP]`, by the image at `root`; "" is root.
+def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
+    """Return (user id, group id, home directory) of `USER[:GROUP]`, by the image at `root`; None is root.
     Raises OSError if it knows no such name."""
-    name, _, group = text.partition(":")
+    name, _, group = (text or "").partition(":")
     name = name or "0"
     account = _entry(inside(root, "/etc/passwd"), name, 7)
     if account is None and not name.isdigit():

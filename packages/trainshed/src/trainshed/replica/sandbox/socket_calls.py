@@ -84,7 +84,7 @@ class SocketCalls:
         self,
         handle: int,
         own: str,
-        port: int,
+        port: "int | None",
         redirected: Mapping[Address, Address],
         kept: Container[int] = (),
     ) -> None:
@@ -92,7 +92,7 @@ class SocketCalls:
         self._handle = handle
         #: The replica's address.
         self._own = own
-        #: The cluster port; 0 = there is none.
+        #: The cluster port.
         self._port = port
         #: Redirected addresses of connections.
         self._redirected = redirected

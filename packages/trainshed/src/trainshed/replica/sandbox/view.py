@@ -109,7 +109,7 @@ class View:
             for place in {os.path.dirname(source) for _, source in self._isolation.buckets}
         }
         if self._isolation.image:
-            self._show_image()
+            self._show_image(self._isolation.image)
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
             mounts.have_directory(self._place("/dev"))
             kernel.bind("/dev", self._place("/dev"))
@@ -136,7 +136,7 @@ class View:
         bound += [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
         bound.sort(key=lambda mount: mount[1])  # Outer ones first: they would cover others.
-        hosts = self._source(self._isolation.hosts)
+        hosts = self._source(self._isolation.hosts or "/etc/hosts")
         places, hidden = self._hidden, mounts.outermost(self._hidden)
         for path in hidden:
             _cover(path)
@@ -241,12 +241,10 @@ class View:
 
     # --- an image's file system ---
 
-    def _show_image(self) -> None:
-        self._root = mounts.show_image(
-            self._isolation.image, self._layer, self._scratch, self.owners
-        )
+    def _show_image(self, image: str) -> None:
+        self._root = mounts.show_image(image, self._layer, self._scratch, self.owners)
         self.user = mounts.user_of(self._isolation.image_user, self._root)
-        hosts = self._source(self._isolation.hosts)
+        hosts = self._source(self._isolation.hosts or "/etc/hosts")
         shown = [(self._own(source), target, False) for source, target in self._binds]
         shown.append((self._source("/sys"), "/sys", True))
         shown += [(self._source(source), target, frost) for source, target, frost in self._mounts]
@@ -278,12 +276,15 @@ class View:
         """Return the mounts that add `roots` to the image's own certificates, at each place where it keeps
         them."""
         shown: list[tuple[mounts.Source, str, bool]] = []
-        for path in roots.PLACES if self._isolation.roots else ():
+        own = self._isolation.roots
+        if own is None:
+            return shown
+        for path in roots.PLACES:
             place = self._place(path)
             if path == roots.PLACE or os.path.isfile(place):
                 both = os.path.join(self._scratch, "roots-%d.pem" % len(shown))
                 with open(both, "wb") as file:
-                    file.write(roots.text(place) + b"\n" + roots.text(self._isolation.roots))
+                    file.write(roots.text(place) + b"\n" + roots.text(own))
                 shown.append((self._source(both), path, True))
         return shown
 

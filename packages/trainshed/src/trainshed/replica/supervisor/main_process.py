@@ -157,7 +157,7 @@ class _Beginning:
         plan, isolation = self._plan, self._plan.isolation
         # Before anything is hidden, which includes the way to the preloader's socket.
         if plan.warm.preloader and self._is_namespaced:
-            self._warm = warm_start.WarmStart(plan.warm, self._level)
+            self._warm = warm_start.WarmStart(plan.warm.preloader, plan.warm, self._level)
         # The service keeps the files that it makes to itself, but everybody may pass the directories on the
         # way to what the program is shown.
         os.umask(0o022)

@@ -47,14 +47,18 @@ def interval(used: int, limit: int, age: float) -> float:
 
 
 class MemoryLimit:
-    """The memory limit of one incarnation. `limit`: bytes, 0 = none. `shim`: supervises it."""
+    """The memory limit of one incarnation. `limit`: bytes. `shim`: supervises it."""
 
     def __init__(
-        self, groups: cgroups.ControlGroups, limit: int, events: loop.Loop, shim: "Supervisor"
+        self,
+        groups: cgroups.ControlGroups,
+        limit: int | None,
+        events: loop.Loop,
+        shim: "Supervisor",
     ) -> None:
         self._groups = groups
-        self._limit = limit
-        self._polled = limit > 0 and not groups.holds_memory
+        self._limit = limit or 0
+        self._polled = self._limit > 0 and not groups.holds_memory
         self._events = events
         self._shim = shim
         self._begun = 0.0

@@ -67,9 +67,9 @@ def limit_processes(most: int) -> None:
 
 def install_python(files: str, template: str) -> None:
     """Copy the template of a Python environment into the slot, unless an earlier incarnation has its copy
-    there; "" = no template."""
+    there."""
     target = os.path.join(files, PYTHON)
-    if template and not os.path.isdir(target):
+    if not os.path.isdir(target):
         copy_tree(template, target + ".new")
         os.rename(target + ".new", target)
 

@@ -96,7 +96,7 @@ class Sidecars:
             )
         self._disk: disk.Disk | None = None
         self._usage: usage.Usage | None = None
-        if observation.usage_every > 0 or plan.limits.disk_enforced:
+        if observation.usage_every or plan.limits.disk_enforced:
             self._disk = disk.Disk(
                 protocol.FILES,
                 limit=plan.limits.disk_limit,
@@ -105,13 +105,14 @@ class Sidecars:
                 note=notes.add,
                 end=shim.end_for_disk if plan.limits.disk_enforced else None,
             )
-        if observation.usage_every > 0:
+        if observation.usage_every:
             self._usage = usage.Usage(
                 plan,
                 groups.directories(),
                 process,
                 events,
-                lambda: self._disk.used if self._disk is not None else 0,
+                every=observation.usage_every,
+                disk=lambda: self._disk.used if self._disk is not None else 0,
             )
 
     def program_started(self, at: int) -> None:
@@ -126,7 +127,7 @@ class Sidecars:
             self._metrics.begin(at)
         if self._reduction is not None:
             self._reduction.begin()
-        if self._plan.limits.stall_after > 0:
+        if self._plan.limits.stall_after:
             stall.Watchdog(
                 self._plan.limits.stall_after,
                 self._loop,
@@ -245,7 +246,7 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
         "hostname": plan.isolation.hostname,
         "address": plan.network.address,
         "level": plan.isolation.level,
-        "user": plan.isolation.users[0] if plan.isolation.users else -1,
+        "user": plan.isolation.users[0] if plan.isolation.users else None,
         "memory": plan.limits.memory_limit,
         "disk": plan.limits.disk_limit,
         "processes": plan.limits.pids_limit,

@@ -40,8 +40,8 @@ class WarmStart:
     child of the shim, their first process, and waits there. Make it before anything of the machine is hidden,
     call `prepare` when the view is made, then `run`."""
 
-    def __init__(self, warm: protocol.WarmStart, level: str) -> None:
-        """Ask for the fork without waiting for it."""
+    def __init__(self, preloader: str, warm: protocol.WarmStart, level: str) -> None:
+        """Ask that preloader for the fork without waiting for it."""
         self._warm = warm
         self._process = 0
         self._received = b""
@@ -49,7 +49,7 @@ class WarmStart:
         self._python = ""
         #: Why the program is to start in its own interpreter, as a clause; "" = it is not.
         self.cold_because = ""
-        self._connection = unix_sockets.connected(warm.preloader)
+        self._connection = unix_sockets.connected(preloader)
         if self._connection is None:
             self.cold_because = "its preloader has ended; the next one is made for programs to come"
             return

@@ -109,8 +109,11 @@ _AWAY_SECONDS = 10.0
 _RETRY_PAUSE = 0.05
 
 
-def reached(path: str, preamble: bytes = b"") -> "socket.socket | None":
-    """Return what `connected` does; None = nobody has listened there for too long. Blocks."""
+def reached(path: "str | None", preamble: bytes = b"") -> "socket.socket | None":
+    """Return what `connected` does; None = nobody has listened there for too long, or there is no path.
+    Blocks."""
+    if path is None:
+        return None
     deadline = time.monotonic() + _AWAY_SECONDS
     while True:
         made = connected(path, preamble)

@@ -50,10 +50,16 @@ class ImageConfig(Struct, frozen=True):
     #: Bytes when unpacked.
     size: Bytes = 0
 
-    def image(self, root: str) -> Image:
-        """Return the image for launch plans. `root`: its unpacked root file system; "" = on the cluster."""
+    def image(self, root: str | None) -> Image:
+        """Return the image for launch plans. `root`: its unpacked root file system; None = on the cluster."""
         return Image(
-            root, self.id, self.entrypoint, self.command, self.environ, self.workdir, self.user
+            root,
+            self.id,
+            self.entrypoint,
+            self.command,
+            self.environ,
+            self.workdir or None,
+            self.user or None,
         )
 
 

@@ -295,12 +295,12 @@ class ClusterImages:
         try:
             config = await asyncio.to_thread(self._registries.read, reference)
         except NotRead as failure:
-            image = Image("", "", unread=str(failure))
+            image = Image(None, "", unread=str(failure))
             if progress is not None:
                 progress(
                     f"What the image {reference} starts by itself is not known here: {failure}."
                 )
         else:
-            image = config.image("")
+            image = config.image(None)
         self._read[reference] = _Read(image, self._now())
         return image

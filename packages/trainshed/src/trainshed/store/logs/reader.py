@@ -51,27 +51,24 @@ class Launch(msgspec.Struct, frozen=True):
     #: Nanoseconds since the epoch.
     at: Nanos = 0
     argv: tuple[str, ...] = ()
-    #: The directory in which it started; "" = a working directory of its own.
-    directory: str = ""
+    #: The directory in which it started; None = a working directory of its own.
+    directory: str | None = None
     #: Names of all its environment variables, sorted.
     names: tuple[str, ...] = ()
     #: Values of those variables that the service sets to describe the program's place
     #: (`replica.supervisor.sidecars.SHOWN`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: "" = the machine's.
-    hostname: str = ""
-    #: "" = the machine's.
+    #: None = the machine's.
+    hostname: str | None = None
     address: str = ""
     #: The sandbox's isolation level.
     level: str = ""
-    #: Number of the Unix user; -1 = the service's own user.
-    user: int = -1
-    #: Memory limit in bytes; 0 = none.
-    memory: Bytes = 0
-    #: Disk limit in bytes; 0 = none.
-    disk: Bytes = 0
-    #: Limit of processes and threads; 0 = none.
-    processes: int = 0
+    #: Number of the Unix user; None = the service's own user.
+    user: int | None = None
+    #: Limits: of memory, of disk, of processes and threads; None = there is none.
+    memory: Bytes | None = None
+    disk: Bytes | None = None
+    processes: int | None = None
     #: UUIDs of its GPUs.
     gpus: tuple[str, ...] = ()
 
