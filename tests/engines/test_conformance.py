@@ -89,9 +89,9 @@ HOUR = 3600 * 10**9
 
 
 class LocalLab(Lab):
-    """`level`: the isolation that is demanded, "" = the strongest there is."""
+    """`level`: the isolation that is demanded; None = the strongest there is."""
 
-    def __init__(self, data: Path, level: str) -> None:
+    def __init__(self, data: Path, level: str | None) -> None:
         self._data = data
         # The interpreter that tests run may lie where only its owner can go.
         own = (Path(sys.prefix), Path(sys.base_prefix))
@@ -109,7 +109,7 @@ class LocalLab(Lab):
 class TestLocal(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:
-        lab = LocalLab(tmp_path / "data", "")
+        lab = LocalLab(tmp_path / "data", None)
         lab.kills = KILLS_OF_LOCAL
         return lab
 

@@ -9,7 +9,7 @@ from trainshed.replica.system import cgroups, unix_sockets
 
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
-    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == ("", "", "")
+    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == (None, None, None)
     groups = cgroups.ControlGroups(
         protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
     )
@@ -20,11 +20,11 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
 
 
 def test_memory_limit_of_a_group_in_both_versions(tmp_path: Path) -> None:
-    assert cgroups.memory_limit(str(tmp_path)) == 0
+    assert cgroups.memory_limit(str(tmp_path)) is None
     (tmp_path / "memory.limit_in_bytes").write_text("1024\n")
     assert cgroups.memory_limit(str(tmp_path)) == 1024
     (tmp_path / "memory.max").write_text("max\n")
-    assert cgroups.memory_limit(str(tmp_path)) == 0
+    assert cgroups.memory_limit(str(tmp_path)) is None
 
 
 def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_group_can(
@@ -35,9 +35,9 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     kernel.mkdir()
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
-    assert cgroups.process_share(str(inner), str(kernel)) == 0
+    assert cgroups.process_share(str(inner), str(kernel)) is None
     (kernel / "threads-max").write_text("96000\n")
-    assert cgroups.process_share("", str(kernel)) == 24000
+    assert cgroups.process_share(None, str(kernel)) == 24000
     (kernel / "pid_max").write_text("32768\n")
     assert cgroups.process_share(str(inner), str(kernel)) == 8192
     (inner / "pids.max").write_text("max\n")

@@ -45,7 +45,7 @@ SECOND = 10**9
 class House:
     """An engine with its data directory and everything that was heard from it; can be restarted."""
 
-    def __init__(self, data: Path, level: str) -> None:
+    def __init__(self, data: Path, level: str | None) -> None:
         self.data = data
         self.level = level
         # The interpreter that tests run may lie where only its owner can go.
@@ -236,7 +236,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(
     params=[
-        pytest.param("", id="local"),
+        pytest.param(None, id="local"),
         # tests/engines proves both, and tests/contract/replica has programs at both levels.
         pytest.param(
             LEVEL_SESSION,

@@ -215,7 +215,7 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
         tempfile.TemporaryDirectory(dir="/tmp") as cache,
         tempfile.TemporaryDirectory(dir="/tmp") as other,
     ):
-        house = House(Path(data), "")
+        house = House(Path(data), None)
         await house.open()
         try:
             if _level(house) == LEVEL_SESSION:

@@ -419,7 +419,7 @@ class Agent:
 
     async def _look_round(self) -> None:
         while True:
-            await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every))
+            await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every or 0))
             for replica in self._known.replicas():
                 self._untold.add(replica, None)
 

@@ -84,8 +84,8 @@ class NodeNeed(Struct, frozen=True):
     #: Public machine type of the replicas, or of one that is routed as the others are; "" = not known.
     machine: str = ""
     owner: Owner = THE_SERVICE
-    #: Seconds for which their job may run; 0 = not known.
-    seconds: int = 0
+    #: Seconds for which their job may run; None = not known.
+    seconds: int | None = None
     #: The replica (`workerpool0-1`) and its hostname, if it is for one alone (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""

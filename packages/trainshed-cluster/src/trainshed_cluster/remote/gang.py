@@ -389,7 +389,7 @@ def needs(
     wanted: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
     for some in by_way.values():
         node = some[0].node
-        vcpus = sum(request.vcpus for request in some) or 1.0
+        vcpus = sum(request.vcpus or 0 for request in some) or 1.0
         memory_asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
         memory = memory_asked + AGENT_MEMORY
         if anywhere:

@@ -51,28 +51,28 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
     lease: float
-    #: Sandbox level that is demanded; "" = the strongest that works there.
-    level: str = ""
-    #: How many processes a replica may have; 0 = any number.
-    processes: int = 0
-    #: Seconds between two measurements of what a replica uses; 0 = use is not measured.
-    usage_every: float = 0.0
+    #: Sandbox level that is demanded; None = the strongest that works there.
+    level: str | None = None
+    #: How many processes a replica may have; None = any number.
+    processes: int | None = None
+    #: Seconds between two measurements of what a replica uses; None = use is not measured.
+    usage_every: float | None = None
     #: A replica whose files take more than its disk is ended.
     disk_enforced: bool = False
     #: Directories that programs must not see.
     hidden: tuple[str, ...] = ()
     #: Paths that programs may read even inside hidden ones.
     visible: tuple[str, ...] = ()
-    #: The service's cache directory, where the node does not see it; "" = it does.
-    cache: str = ""
-    #: PEM with the key and chain that endpoints show for Google's hosts; "" = those are not served.
-    interception: str = ""
+    #: The service's cache directory, where the node does not see it; None = it does.
+    cache: str | None = None
+    #: PEM with the key and chain that endpoints show for Google's hosts; None = those are not served.
+    interception: str | None = None
     #: PEM of the authorities that programs trust in that case.
-    trust: str = ""
+    trust: str | None = None
     #: Names of the service's sockets that are reached through tunnels (`hub`).
     doors: tuple[str, ...] = ()
-    #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.
-    hosts_file: str = ""
+    #: The node's hosts file, where the agent has the node to itself, as a Pod; None = others use it as well.
+    hosts_file: str | None = None
     #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;
     #: their ends are then reported. 0 = it ends at once, and its programs with it.
     grace: float = 0.0
@@ -218,16 +218,17 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
     #: Capabilities of the local engine; None = unknown, because of `failure`.
     capabilities: Capabilities | None
-    #: Why nothing can be run there, in which case this is its last message; "" = programs can be run.
-    failure: str = ""
+    #: Why nothing can be run there, in which case this is its last message; None = programs can be
+    #: run.
+    failure: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; "" = it was
-    done."""
+    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; None = it
+    was done."""
 
     number: int
-    failure: str = ""
+    failure: str | None = None
     message: str = ""
 
 

@@ -148,8 +148,8 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
     }
 
 
-def _text(path: Path | None) -> str:
-    return path.read_text("utf-8") if path is not None and path.exists() else ""
+def _text(path: Path | None) -> str | None:
+    return path.read_text("utf-8") if path is not None and path.exists() else None
 
 
 def examine_address(engine: str, callers: str, address: str) -> Finding:

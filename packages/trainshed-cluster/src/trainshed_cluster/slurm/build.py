@@ -107,7 +107,7 @@ def _document(
         user=user,
         credential=replace(credential, host=Listening(settings.address).dialled),
         directory=node_directory(settings, look_up(user) if user else None),
-        cache="" if settings.shared else str(context.cache),
+        cache=None if settings.shared else str(context.cache),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
         # `RemoteOptions.agent` lists the agent's own values.
         **{**document(), **own},

@@ -294,7 +294,7 @@ class SlurmCluster:
             qos=route.qos,
             constraint=route.constraint,
             extra=route.extra,
-            seconds=min(first.seconds + _SPARE_SECONDS, *longest) if first.seconds else 0,
+            seconds=min(first.seconds + _SPARE_SECONDS, *longest) if first.seconds else None,
         )
 
     def _gres(self, need: NodeNeed, route: SlurmRoute) -> Gres | None:
@@ -313,8 +313,8 @@ class SlurmCluster:
     async def _obtain(self, name: HoldName, ask: Ask) -> Hold:
         """Find or request a hold. Where account or QOS let it have no such time limit, theirs has to do."""
         way = (ask.partition, ask.account, ask.qos, ask.user)
-        if ask.seconds >= self._refused.get(way, math.inf):
-            ask = replace(ask, seconds=0)
+        if ask.seconds and ask.seconds >= self._refused.get(way, math.inf):
+            ask = replace(ask, seconds=None)
         try:
             return await self._find(name, ask) or await self._request(name, ask)
         except (ClusterRefused, ClusterUnavailable) as failure:
@@ -323,7 +323,7 @@ class SlurmCluster:
             if not ask.seconds or not may_be_time:
                 raise
         await self._try_to_cancel(name)
-        hold = await self._request(name, replace(ask, seconds=0))
+        hold = await self._request(name, replace(ask, seconds=None))
         self._refused[way] = ask.seconds
         return hold
 

@@ -58,8 +58,8 @@ class Ask(Struct, frozen=True):
     qos: str = ""
     constraint: str = ""
     extra: tuple[str, ...] = ()
-    #: Seconds after which Slurm ends the job; 0 = after whatever the site says.
-    seconds: int = 0
+    #: Seconds after which Slurm ends the job; None = after whatever the site says.
+    seconds: int | None = None
     #: Nodes that Slurm must not choose: it chooses as many others as `nodes` names. None = exactly `nodes`.
     avoid: tuple[str, ...] | None = None
 
@@ -82,7 +82,7 @@ def allocate(ask: Ask) -> list[str]:
         "qos": ask.qos,
         "constraint": ask.constraint,
         # In minutes.
-        "time": str(-(-ask.seconds // 60) or ""),
+        "time": str(-(-ask.seconds // 60)) if ask.seconds else "",
     }
     return ["salloc", "--no-shell", "--no-kill", *_given(options), *ask.extra]
 

@@ -65,8 +65,8 @@ class Capabilities(Struct, frozen=True):
     isolation: str = ""
     #: (level, why it does not work here) of each stronger level.
     not_stronger: tuple[tuple[str, str], ...] = ()
-    #: Like `memory_limit`; "" = there is none.
-    process_limit: str = ""
+    #: Like `memory_limit`; None = there is none.
+    process_limit: str | None = None
     #: Container images can be run.
     images: bool = False
 
@@ -98,8 +98,8 @@ class SlotRequest(Struct, frozen=True):
     accelerators: int = 0
     #: Public type of those devices; "" = it needs none.
     accelerator: str = ""
-    #: How many of the node's vCPUs are reserved for it; 0 = whatever is left.
-    vcpus: float = 0
+    #: How many of the node's vCPUs are reserved for it; None = whatever is left.
+    vcpus: float | None = None
     memory_bytes: int = 0
     #: Public machine type; "" = not known.
     machine: str = ""
@@ -110,13 +110,13 @@ class SlotRequest(Struct, frozen=True):
     project: str = ""
     #: The job's service account; "" = the project's default one.
     service_account: str = ""
-    #: Port at which running peers already look for it, so that it must get the same; 0 = none yet.
-    port: int = 0
+    #: Port at which running peers already look for it, so that it must get the same; None = none yet.
+    port: int | None = None
     #: False: it has lost its node and waits for another. `node` is then the former one, and of a slot that it
     #: has, only what peers were told has to stay.
     is_placed: bool = True
-    #: Seconds for which its job may run, over all attempts; 0 = not known.
-    seconds: int = 0
+    #: Seconds for which its job may run, over all attempts; None = not known.
+    seconds: int | None = None
 
     @property
     def wanted(self) -> MachineWanted:
@@ -137,10 +137,11 @@ class Slot(Struct, frozen=True):
     port: int
     #: Value of CUDA_VISIBLE_DEVICES; None = it asked for no accelerators, "" = it asked and there are none.
     devices: str | None = None
-    #: First of the machine's user ids that are reserved for it; 0 = none are.
-    users: int = 0
-    #: The loopback address of its endpoint, where `address` is one that other machines reach; "" = `address`.
-    endpoint: str = ""
+    #: First of the machine's user ids that are reserved for it; None = none are.
+    users: int | None = None
+    #: The loopback address of its endpoint, where `address` is one that other machines reach; None =
+    #: `address`.
+    endpoint: str | None = None
 
 
 class ReplicaReport(Struct, frozen=True):
@@ -189,7 +190,7 @@ class NodeChanged(Struct, frozen=True):
 
     node: str
     state: NodeState
-    #: Why it is in that state; for a node that is UP, what is nevertheless wrong with it, "" = nothing.
+    #: Why it is in that state; for a node that is UP, what is nevertheless wrong with it; None = nothing.
     cause: str
 
 

@@ -34,10 +34,10 @@ USAGE_EVERY: Final = 10.0
 class ProgramRules(Struct, frozen=True):
     """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
 
-    #: The sandbox level that is demanded; "" = the strongest that works.
-    isolation: str = ""
-    #: How many processes a replica may have; 0 = any number.
-    max_processes: int = 0
+    #: The sandbox level that is demanded; None = the strongest that works.
+    isolation: str | None = None
+    #: How many processes a replica may have; None = any number.
+    max_processes: int | None = None
     #: A replica whose files take more than its disk is ended.
     enforce_disk: bool = False
     #: Paths that programs may read even inside directories that are hidden from them.

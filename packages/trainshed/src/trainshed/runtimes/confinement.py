@@ -51,18 +51,17 @@ class InstallationTerms(Struct, frozen=True):
     covered: tuple[str, ...] = ()
     #: Paths that may be read because the operator says so, wherever they are.
     visible: tuple[str, ...] = ()
-    #: Limits of memory, of processes and of disk; 0 = no limit.
-    memory_bytes: int = 0
-    processes: int = 0
-    disk_bytes: int = 0
-    #: Limit of wall-clock time; 0 = no limit.
-    seconds: float = 0.0
-    #: CPU weight, 100 per vCPU; 0 = not set.
-    cpu_weight: int = 0
-    #: Directories of control groups; "" = none.
-    memory_base: str = ""
-    cpu_base: str = ""
-    pids_base: str = ""
+    #: Limits of memory, of processes, of disk and of wall-clock time; None = there is none.
+    memory_bytes: int | None = None
+    processes: int | None = None
+    disk_bytes: int | None = None
+    seconds: float | None = None
+    #: CPU weight, 100 per vCPU.
+    cpu_weight: int | None = None
+    #: Directories of control groups.
+    memory_base: str | None = None
+    cpu_base: str | None = None
+    pids_base: str | None = None
     #: Ports of the service and of replicas, on which no script may listen.
     kept_ports: tuple[int, ...] = ()
 

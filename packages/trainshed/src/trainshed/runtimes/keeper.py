@@ -187,9 +187,9 @@ class Keeper:
     def _count(self) -> None:
         if self._status >= 0:
             return
-        if len(processes.family(os.getpid())) > self._terms.processes:
-            limit = f"{self._terms.processes} processes"
-            self._end(limit, "it had more")
+        most = self._terms.processes
+        if most is not None and len(processes.family(os.getpid())) > most:
+            self._end(f"{most} processes", "it had more")
         self._loop.after(_LOOK, self._count)
 
     def _look_at_files(self) -> None:
@@ -208,9 +208,9 @@ class Keeper:
                 seen = self._extents.pop()
                 self._size, self._names = self._size + seen.found, self._names + seen.names
         size = self._size + sum(extent.found for extent in self._extents)
-        if size > self._terms.disk_bytes > 0:
-            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB"
-            self._end(limit, "it wrote more")
+        most = self._terms.disk_bytes
+        if most is not None and size > most:
+            self._end(f"{most / 2**30:.3g} GiB", "it wrote more")
         elif self._names + sum(extent.names for extent in self._extents) > MOST_FILES:
             self._end(f"{MOST_FILES} files", "it made more")
         rest = (time.monotonic() - begin) * _REST
@@ -232,7 +232,7 @@ class Keeper:
         if self._verdict or self._status == 0:
             return
         if kills:
-            limit = f"{self._terms.memory_bytes >> 20} MiB"
+            limit = f"{(self._terms.memory_bytes or 0) >> 20} MiB"
             self._verdict = self._limited(limit, "it took more memory")
         elif self._refused_processes():
             limit = f"{self._terms.processes} processes and threads"

@@ -369,8 +369,8 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
             trust=intercepting.trust,
         ),
         rules=ProgramRules(
-            settings.isolation,
-            settings.max_processes,
+            settings.isolation or None,
+            settings.max_processes or None,
             settings.enforce_disk,
             tuple(Path(path) for path in settings.visible_paths.split(":") if path),
             autopsy_ttl=round(settings.autopsy_ttl * 3600e9),

@@ -184,7 +184,8 @@ async def _engine(settings: Settings) -> list[Finding]:
     beside = None if _refusal(place) else place
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=beside) as name:
         engine = LocalEngine(
-            Path(name), Options(level=settings.isolation, processes=settings.max_processes)
+            Path(name),
+            Options(level=settings.isolation or None, processes=settings.max_processes or None),
         )
         try:
             await engine.start()

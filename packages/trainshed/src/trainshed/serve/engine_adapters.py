@@ -148,7 +148,7 @@ def build_terms(
             covered=COVERED,
             visible=place.visible,
             memory_bytes=min(memory or _MEMORY, host.memory_bytes),
-            processes=cgroups.bounded(settings.max_processes, host.processes),
+            processes=cgroups.bounded(settings.max_processes or None, host.processes),
             disk_bytes=_BUILD_DISK,
             seconds=_BUILD_TIME,
             cpu_weight=_CPU_WEIGHT,

@@ -160,9 +160,9 @@ def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
     return {"NO_PROXY": text, "no_proxy": text}
 
 
-def reducer_threads(plan: LaunchPlan, processors: float) -> dict[str, str]:
-    """Return the variable that sets a reducer's threads: one per vCPU, and at most the machine's `processors`
-    (0 = not known). Empty for other replicas."""
+def reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, str]:
+    """Return the variable that sets a reducer's threads: one per vCPU, and at most the machine's
+    `processors` (None = not known). Empty for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
     vcpus = min((plan.limits.cpu_weight or 0) / 100, reduction.MOST_THREADS)

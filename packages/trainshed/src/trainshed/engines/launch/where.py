@@ -24,22 +24,22 @@ class HostFacts(Struct, frozen=True):
 
     #: Sandbox level (`protocol.LEVEL_*`).
     level: str
-    #: Control group directory for memory, as `cpu_base` and `pids_base` are for theirs; "" = none.
-    memory_base: str
-    cpu_base: str
+    #: Control group directory for memory, as `cpu_base` and `pids_base` are for theirs; None = none.
+    memory_base: str | None
+    cpu_base: str | None
     #: Memory that all replicas share.
     memory_bytes: int
     #: Tells this service from others on the machine.
     identity: str
     #: The GPUs of the machine; each replica is told which are its own.
     gpus: tuple[Device, ...] = ()
-    pids_base: str = ""
-    #: Processes and threads that one program gets at most, whatever the settings say; 0 = not known.
-    processes: int = 0
+    pids_base: str | None = None
+    #: Processes and threads that one program gets at most, whatever the settings say; None = not known.
+    processes: int | None = None
     #: Files of the GPUs' driver.
     driver: Driver = NO_DRIVER
-    #: Number of processors that programs may use; 0 = not known.
-    processors: float = 0
+    #: Number of processors that programs may use; None = not known.
+    processors: float | None = None
 
     @property
     def namespaced(self) -> bool:
@@ -78,10 +78,10 @@ class SharedPaths(Struct, frozen=True):
     access: ServiceAccess = NO_ACCESS
     #: The service's own environment.
     ambient: Mapping[str, str] | None = None
-    #: How many processes a replica may have; 0 = any number.
-    processes: int = 0
-    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
-    usage_every: float = 0.0
+    #: How many processes a replica may have; None = any number.
+    processes: int | None = None
+    #: Seconds between two looks at what a replica uses; None = nobody looks.
+    usage_every: float | None = None
     #: A replica whose files take more than its disk is ended.
     disk_enforced: bool = False
     #: Ports of the service, which programs can bind on their own address alone, also while it is away.

@@ -34,9 +34,9 @@ class Gangs:
         emit: Callable[[EngineEvent], None],
         unclear: Callable[[SlotHandle], None],
         *,
-        address: str = "",
+        address: str | None = None,
     ) -> None:
-        """`address`: the machine's, if other machines are to reach replicas; "" = each replica has its own
+        """`address`: the machine's, if other machines are to reach replicas; None = each replica has its own
         loopback address."""
         self._layout = layout
         self._probe = host_probe
@@ -111,7 +111,7 @@ class Gangs:
             resolves=self._probe.is_named,
             own_users=self._probe.host.level == protocol.LEVEL_OWN,
             shared=self._address,
-            is_free=partial(_is_free, self._address),
+            is_free=partial(_is_free, self._address) if self._address else None,
         )
         with _written(job_uid):
             async for some in in_turns(slots, _MADE_IN_A_TURN):

@@ -86,7 +86,7 @@ class HostProbe:
             memory_limit="kernel" if host.memory_base else "polling",
             isolation=host.level,
             not_stronger=tuple(self._refused.items()),
-            process_limit="kernel" if host.pids_base or host.level == protocol.LEVEL_USER else "",
+            process_limit="kernel" if host.pids_base or host.level == protocol.LEVEL_USER else None,
             images=host.namespaced,
             terminals=True,
         )
@@ -94,7 +94,7 @@ class HostProbe:
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
         """Return the strongest level that works, or the one that is demanded."""
         demanded = self._options.level
-        if demanded not in ("", *levels.LEVELS):
+        if demanded is not None and demanded not in levels.LEVELS:
             raise LevelUnavailable(
                 f"there is no isolation {demanded!r}; there are {', '.join(levels.LEVELS)}"
             )

@@ -40,7 +40,7 @@ def is_node(name: str) -> bool:
     return _NODE_NAME.fullmatch(name) is not None
 
 
-def node(memory_base: str) -> Node:
+def node(memory_base: str | None) -> Node:
     """Return the machine as one node, without its GPUs. `memory_base`: the control group whose limit, if any,
     is the machine's memory."""
     if hasattr(os, "sched_getaffinity"):
@@ -48,7 +48,7 @@ def node(memory_base: str) -> Node:
     else:
         vcpus = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if limit := cgroups.memory_limit(memory_base):
+    if memory_base and (limit := cgroups.memory_limit(memory_base)):
         memory = min(memory, limit)
     return Node(NAME, vcpus, memory)
 

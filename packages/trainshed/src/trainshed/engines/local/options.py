@@ -19,25 +19,25 @@ class Options(SharedPaths, frozen=True):
     """What an operator, and the service, may choose about the local engine, for its programs and for
     itself."""
 
-    #: The machine's address, by which other machines reach its replicas, each on a port of its own; "" = they
-    #: have loopback addresses.
-    address: str = ""
+    #: The machine's address, by which other machines reach its replicas, each on a port of its own; None =
+    #: they have loopback addresses.
+    address: str | None = None
     #: The machine's hosts file, where one gang has the machine to itself; None = others use it as well.
     hosts_file: Path | None = None
-    #: The sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here.
-    level: str = ""
+    #: The sandbox level that is demanded, a `protocol.LEVEL_*`; None = the strongest that works here.
+    level: str | None = None
     #: Resolves the secrets that plans refer to; None = plans may refer to none.
     secrets: SecretSource | None = None
     #: Number of virtual nodes that the machine is divided into.
     nodes: int = 1
     declared: machine.Declared = machine.Declared()
-    #: Seed by which replicas' addresses and ports are chosen, so that they are the same again; "" = the data
-    #: directory's identity.
-    places: str = ""
+    #: Seed by which replicas' addresses and ports are chosen, so that they are the same again; None = the
+    #: data directory's identity.
+    places: str | None = None
     #: Seconds after which a silent shim is killed and its replica lost.
     lease: float = 30.0
-    #: Seconds without a program after which a preloader ends; 0 = there are no preloaders.
-    warm_idle: float = 0.0
+    #: Seconds without a program after which a preloader ends; None = there are no preloaders.
+    warm_idle: float | None = None
     #: How long the files of failed replicas are kept.
     keeping: Keeping = NOTHING
     #: The clock, in nanoseconds since the epoch.

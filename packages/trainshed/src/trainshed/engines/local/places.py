@@ -45,20 +45,20 @@ def new_slots(
     *,
     resolves: bool,
     own_users: bool = False,
-    shared: str = "",
+    shared: str | None = None,
     is_free: PortProbe | None = None,
 ) -> tuple[Slot, ...]:
     """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
     the machine. `resolves`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
-    ids. `shared`: the machine's address, which all have, each with a port that `is_free` there; "" = each has
-    its own address."""
+    ids. `shared`: the machine's address, which all have, each with a port that `is_free` there; None = each
+    has its own address."""
     others = list(taken)
     addresses = {slot.endpoint or slot.address for slot in others}
     ports = {slot.port for slot in others}
     ranges = {slot.users for slot in others}
     made: list[Slot] = []
     for request in requests:
-        endpoint = ""
+        endpoint = None
         address = choose_address(identity, job_uid, request.replica, addresses)
         port = PROGRAM_PORT
         addresses.add(address)
@@ -68,7 +68,7 @@ def new_slots(
         ports.add(port)
         host = request.hostname if resolves else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
-        first = choose_users(identity, job_uid, request.replica, ranges) if own_users else 0
+        first = choose_users(identity, job_uid, request.replica, ranges) if own_users else None
         ranges.add(first)
         made.append(
             Slot(
@@ -128,7 +128,9 @@ def choose_shared_port(
     raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
 
 
-def choose_users(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
+def choose_users(
+    identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int | None]
+) -> int:
     """Choose the first user id of a replica's own range."""
     for step in _steps(identity, job_uid, replica, _USER_RANGES):
         if (first := _FIRST_USER + step * users.COUNT) not in used:

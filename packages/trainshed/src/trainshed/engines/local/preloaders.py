@@ -67,9 +67,9 @@ class _Preloader(Struct):
 
 class Preloaders:
     """The preloaders of an engine. `directory`: of their sockets. `idle`: seconds without a program after
-    which one ends; 0 = none are made."""
+    which one ends; None = none are made."""
 
-    def __init__(self, directory: Path, idle: float) -> None:
+    def __init__(self, directory: Path, idle: float | None) -> None:
         self._directory = directory
         self._idle = idle
         self._found: dict[_Key, _Preloader] = {}
@@ -117,7 +117,7 @@ class Preloaders:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _refusal(self, environ: Mapping[str, str]) -> str:
-        if self._idle <= 0:
+        if self._idle is None:
             return "no frameworks are kept imported there: it is a node of a cluster"
         names = warm_start.differing(environ)
         return (

@@ -31,11 +31,14 @@ class GoogleHosts:
     """Connections to Google's own hosts."""
 
     def __init__(
-        self, proxy: str = "", trust: str = "", hosts: Mapping[str, Address] | None = None
+        self,
+        proxy: str | None = None,
+        trust: str | None = None,
+        hosts: Mapping[str, Address] | None = None,
     ) -> None:
-        #: URL of an HTTP proxy for all connections; "" = none.
+        #: URL of an HTTP proxy for all connections.
         self._proxy = proxy
-        #: File of trusted authorities; "" = the system's.
+        #: File of trusted authorities; None = the system's.
         self._trust = trust
         #: Addresses of hosts that override name resolution.
         self._hosts = hosts or {}
@@ -65,7 +68,8 @@ class GoogleHosts:
 
     def _reach(self, host: str) -> ssl.SSLSocket:
         address = self._hosts.get(host, (host, 443))
-        proxy = urlsplit(self._proxy if "//" in self._proxy else "//" + self._proxy)
+        text = self._proxy or ""
+        proxy = urlsplit(text if "//" in text else "//" + text)
         there = (proxy.hostname, proxy.port or 80) if proxy.hostname else address
         raw = socket.create_connection(there, timeout=_PATIENCE)
         try:

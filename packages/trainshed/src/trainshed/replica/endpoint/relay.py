@@ -58,10 +58,10 @@ class Endpoint:
     again if that is killed."""
 
     def __init__(
-        self, network: protocol.Network, events: loop.Loop, peers: peers.Peers, proxy: str
+        self, network: protocol.Network, events: loop.Loop, peers: peers.Peers, proxy: str | None
     ) -> None:
         """With a certificate the next port after the network's is served as well, over TLS. `proxy`: the way
-        to the real hosts, "" = none. Raises OSError if a port is taken."""
+        to the real hosts. Raises OSError if a port is taken."""
         ports = [network.storage_port, network.storage_port + 1]
         self._listeners = [
             listen(network.address, port) for port in (ports if network.certificate else ports[:1])
@@ -127,7 +127,7 @@ class Relay:
         network: protocol.Network,
         listeners: Sequence[socket.socket],
         peers: peers.Peers | None = None,
-        proxy: str = "",
+        proxy: str | None = None,
     ) -> None:
         """`listeners`: with a certificate the last of them is that of TLS connections. `peers`: decides who
         may connect, None = everybody."""

@@ -107,9 +107,9 @@ def make_target(path: str, directory: bool) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
-def first_closed(directory: str) -> str:
+def first_closed(directory: str) -> "str | None":
     """Return the first directory on the way to `directory`, or itself, that others have no search permission
-    for; "" = there is none."""
+    for; None = there is none."""
     way = ""
     for part in directory.strip("/").split("/"):
         way += "/" + part
@@ -117,8 +117,8 @@ def first_closed(directory: str) -> str:
             if not os.stat(way).st_mode & stat.S_IXOTH:
                 return way
         except OSError:
-            return ""
-    return ""
+            return None
+    return None
 
 
 def outermost(directories: "list[str]") -> "list[str]":

@@ -72,7 +72,7 @@ class Sidecars:
                 network,
                 events,
                 peers.Peers(process, plan.isolation.users),
-                environ.get("https_proxy") or environ.get("HTTPS_PROXY", ""),
+                environ.get("https_proxy") or environ.get("HTTPS_PROXY"),
             )
         self._metrics: metrics.Metrics | None = None
         if observation.watch_metrics:

@@ -47,8 +47,8 @@ class WarmStart:
         self._received = b""
         self._handles: list[int] = []
         self._python = ""
-        #: Why the program is to start in its own interpreter, as a clause; "" = it is not.
-        self.cold_because = ""
+        #: Why the program is to start in its own interpreter, as a clause; None = it is not.
+        self.cold_because: str | None = None
         self._connection = unix_sockets.connected(preloader)
         if self._connection is None:
             self.cold_because = "its preloader has ended; the next one is made for programs to come"

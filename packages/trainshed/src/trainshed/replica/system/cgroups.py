@@ -23,8 +23,10 @@ def _is_v2(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "cgroup.controllers"))
 
 
-def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tuple[str, str, str]":
-    """Return the directories (memory, cpu, pids) under which this process may make groups with limits; ""
+def find_bases(
+    root: str = ROOT, membership: str = "/proc/self/cgroup"
+) -> "tuple[str | None, str | None, str | None]":
+    """Return the directories (memory, cpu, pids) under which this process may make groups with limits; None
     where it may not.
 
     Version 1: this process's own group, so that limits set on the service apply to its replicas, or else the
@@ -32,7 +34,7 @@ def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tupl
     processes cannot delegate them).
     """
     lines = _read(membership).splitlines()
-    memory = cpu = pids = ""
+    memory = cpu = pids = None
     for line in lines:
         _, controllers, path = line.split(":", 2)
         names = controllers.split(",")
@@ -53,18 +55,18 @@ def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tupl
     return memory, cpu, pids
 
 
-def _v1_base(root: str, controllers: str, name: str, path: str) -> str:
+def _v1_base(root: str, controllers: str, name: str, path: str) -> "str | None":
     for mounted in (name, controllers):
         for inside in (path.lstrip("/"), ""):
             base = os.path.join(root, mounted, inside).rstrip("/")
             if os.path.exists(os.path.join(base, "cgroup.procs")) and _can_make(base):
                 return base
-    return ""
+    return None
 
 
-def _v2_base(base: str, controller: str) -> str:
+def _v2_base(base: str, controller: str) -> "str | None":
     handed_on = _read(os.path.join(base, "cgroup.subtree_control")).split()
-    return base if controller in handed_on and _can_make(base) else ""
+    return base if controller in handed_on and _can_make(base) else None
 
 
 def _can_make(base: str) -> bool:
@@ -79,25 +81,25 @@ def _can_make(base: str) -> bool:
     return allowed and os.access(os.path.join(base, "cgroup.procs"), os.W_OK)
 
 
-def memory_limit(base: str) -> int:
-    """Return the memory limit in bytes of a group and all below it; 0 = none is known."""
+def memory_limit(base: str) -> "int | None":
+    """Return the memory limit in bytes of a group and all below it; None = none is known."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = _read(os.path.join(base, name)).strip()
         if text:  # Else it is of the other version, or the topmost group, which has none.
-            return int(text) if text.isdigit() else 0
-    return 0
+            return int(text) if text.isdigit() else None
+    return None
 
 
-def process_share(base: str, kernel_settings: str = "/proc/sys/kernel") -> int:
+def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel") -> "int | None":
     """Return how many processes and threads one program may have at most: a quarter of what the machine can
-    have, and half of what the group `base` ("" = there is none) and those above it can. So a fork bomb, or
-    one in each of several replicas, leaves some to the service and to everybody else. 0 = it is not known."""
+    have, and half of what the group `base`, if there is one, and those above it can. So a fork bomb, or one
+    in each of several replicas, leaves some to the service and to everybody else. None = it is not known."""
     names = ("pid_max", "threads-max")
     known = [_count(os.path.join(kernel_settings, name)) // 4 for name in names]
     while base and os.path.exists(os.path.join(base, "pids.max")):
         known.append(_count(os.path.join(base, "pids.max")) // 2)
         base = os.path.dirname(base)
-    return min([count for count in known if count], default=0)
+    return min([count for count in known if count], default=None)
 
 
 def _count(path: str) -> int:
@@ -106,9 +108,9 @@ def _count(path: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def bounded(limit: int, share: int) -> int:
-    """Return a limit of processes, of which 0 is none, held to what `process_share` has returned."""
-    return min(limit, share) if share else limit
+def bounded(limit: "int | None", share: "int | None") -> "int | None":
+    """Return a limit of processes, if there is one, held to what `process_share` has returned."""
+    return min(limit, share) if limit and share else limit
 
 
 class ControlGroups:
