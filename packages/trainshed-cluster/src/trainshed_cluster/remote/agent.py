@@ -360,11 +360,7 @@ class Agent:
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(
-            self._job_uid,
-            self._attempt,
-            order.replica,
-            order.incarnation,
-            order.request,
+            self._job_uid, self._attempt, order.replica, order.incarnation, order.request
         )
         try:
             stream = await self._dialer.converse(order.stream, Typed | Resized)

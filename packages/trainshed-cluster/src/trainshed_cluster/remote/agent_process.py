@@ -203,11 +203,7 @@ async def _refuse(document: AgentDocument, why: str) -> None:
             await connection.receive()
 
 
-async def _serve(
-    document: AgentDocument,
-    directory: Path,
-    zygote: ZygoteHandle,
-) -> bool:
+async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle) -> bool:
     """Run the agent. Returns whether it ended because its lease was over."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     doors = {door: directory / _DOORS / door for door in document.doors}

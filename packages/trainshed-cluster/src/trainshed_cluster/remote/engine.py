@@ -61,11 +61,7 @@ class RemoteEngine(NoTerminals):
     left is not kept: it goes with their nodes."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        streams: FileStreams,
-        options: RemoteOptions,
-        here: LocalEngine,
+        self, cluster: Cluster, streams: FileStreams, options: RemoteOptions, here: LocalEngine
     ) -> None:
         self._cluster = cluster
         self._streams = streams
@@ -215,12 +211,7 @@ class RemoteEngine(NoTerminals):
             self._attempts.report_end(gang, seat, incarnation)
 
     async def inject(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        fault: Fault,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
@@ -288,10 +279,7 @@ class RemoteEngine(NoTerminals):
             async with asyncio.timeout(_SHELL_PATIENCE):
                 await agent.call(
                     messages.OpenTerminal(
-                        replica=replica,
-                        incarnation=incarnation,
-                        request=request,
-                        stream=stream,
+                        replica=replica, incarnation=incarnation, request=request, stream=stream
                     )
                 )
                 return RemoteTerminal(await opened)

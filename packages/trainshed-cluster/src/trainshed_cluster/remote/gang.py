@@ -221,12 +221,7 @@ def new_record(
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
     wanted = needs(
-        requests,
-        nodes,
-        owner=owner,
-        anywhere=anywhere,
-        apart=apart,
-        gang_size=len(requests),
+        requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests)
     )
     for need, replicas in wanted:
         for number, others in parts.items():

@@ -136,9 +136,7 @@ class KeptHolds:
         try:
             async with self._attempts.lock(gang.key):
                 record = msgspec.structs.replace(
-                    gang.record,
-                    holds=gang.record.holds | holds,
-                    agents=gang.record.agents | starts,
+                    gang.record, holds=gang.record.holds | holds, agents=gang.record.agents | starts
                 )
                 await self._attempts.write(gang, record)
         except BaseException:

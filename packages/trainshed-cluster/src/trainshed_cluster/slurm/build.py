@@ -49,12 +49,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, doors(context)),
         lease=settings.lease,
-        agent=partial(
-            _document,
-            context,
-            settings,
-            cache(partial(told_to_agents, context)),
-        ),
+        agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
         command=_command(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),

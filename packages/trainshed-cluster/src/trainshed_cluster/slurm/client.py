@@ -153,10 +153,7 @@ class SlurmClient:
             self._left(name)
 
     async def _spawn(
-        self,
-        command: Sequence[str],
-        feeds: bool = False,
-        user: UnixUser | None = None,
+        self, command: Sequence[str], feeds: bool = False, user: UnixUser | None = None
     ) -> Process:
         environment, directory = self._environment, None
         try:

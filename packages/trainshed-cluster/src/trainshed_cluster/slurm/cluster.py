@@ -181,13 +181,7 @@ class SlurmCluster:
         seen = await self._certain(hold, node)
         errors = f"{node_directory(self._settings, user)}.errors/{hold.name}"
         command = commands.run_agent(
-            seen.job,
-            node,
-            str(hold.name),
-            argv,
-            path=_PATH,
-            errors=errors,
-            gres=seen.gres,
+            seen.job, node, str(hold.name), argv, path=_PATH, errors=errors, gres=seen.gres
         )
         try:
             await self._client.hand_over(command, stdin, str(hold.name), node, user)

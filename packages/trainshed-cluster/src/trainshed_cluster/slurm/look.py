@@ -232,12 +232,7 @@ def _nodes(
     )
 
 
-def _node(
-    line: NodeLine,
-    mine: Sequence[Job],
-    routes: Routes,
-    accepts: Acceptance,
-) -> NodeReport:
+def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptance) -> NodeReport:
     state, cause = node_state(line, reservation=routes.enters_reservation(accepts))
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)

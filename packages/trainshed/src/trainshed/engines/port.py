@@ -377,12 +377,7 @@ class Engine(Protocol):
         ...
 
     async def inject(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        fault: Fault,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
         """Inject a fault into one incarnation; its effect comes through `watch`. Does nothing if the
         incarnation has ended."""

@@ -164,14 +164,7 @@ def _become(line: bytes, handle: int) -> None:
 
 
 _PROBE_USERS = 0x7FFF0000
-_PASSING = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-)
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _WORKS = "works"
 
 

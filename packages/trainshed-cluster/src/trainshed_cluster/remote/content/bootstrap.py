@@ -20,14 +20,7 @@ import trainshed
 from trainshed_cluster.remote.content import loader
 
 AGENT = "trainshed_cluster.remote.start"
-PACKAGES = (
-    "access",
-    "core",
-    "engines",
-    "eventloop",
-    "replica",
-    "telemetry",
-)
+PACKAGES = ("access", "core", "engines", "eventloop", "replica", "telemetry")
 """Of ours: all that engines and replicas import."""
 LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
 """Other packages: all that those import where an agent runs, and this one."""

@@ -40,13 +40,7 @@ class NodeCache:
     bytes of fetched units, beyond which the least recently used go; 0 = a third of the disk. `node`: its
     name, for messages."""
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        limit: int = 0,
-        node: str = "this node",
-    ) -> None:
+    def __init__(self, root: Path, *, limit: int = 0, node: str = "this node") -> None:
         self._shelf = NodeShelf(root)
         self._limit = limit
         self._node = node

@@ -137,11 +137,7 @@ class Library:
         return await asyncio.to_thread(self._manifest, paths)
 
     async def send(
-        self,
-        path: str,
-        writer: asyncio.StreamWriter,
-        *,
-        granted: Collection[str] | None = None,
+        self, path: str, writer: asyncio.StreamWriter, *, granted: Collection[str] | None = None
     ) -> None:
         """Write a unit, then close the writer. Refusals and failures are written into the stream, for the
         other side to report. `granted`: paths of the units that the agent may fetch; None = any."""

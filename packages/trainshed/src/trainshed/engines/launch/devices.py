@@ -268,12 +268,7 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
 
 
 def device_edits(
-    words: str | None,
-    devices: Sequence[Device],
-    driver: Driver,
-    *,
-    private: bool,
-    image: bool,
+    words: str | None, devices: Sequence[Device], driver: Driver, *, private: bool, image: bool
 ) -> DeviceEdits:
     """Return what a replica gets. `words`: its slot's `devices`. `devices`: all GPUs of the machine.
     `private`: its /dev shows only what is named here, so that it cannot open other replicas' GPUs. `image`:

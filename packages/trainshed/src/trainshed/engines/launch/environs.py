@@ -174,10 +174,7 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
     choose."""
     chosen = dict(plan.environ)
     environ: dict[str, str] = {} if namespaced else _own_reports(files, chosen)
-    environ |= {
-        "PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"),
-        "HOSTNAME": slot.hostname,
-    }
+    environ |= {"PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"), "HOSTNAME": slot.hostname}
     if plan.software.image is not None:
         # The image sets everything else.
         return environ | {"PATH": chosen.get("PATH", SANE_PATH)}
@@ -186,11 +183,7 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.software.template if namespaced else f"{files}/{program.PYTHON}"
     own = [user_base] + [template] * bool(plan.software.template)
-    path = [
-        *(f"{place}/bin" for place in own),
-        *plan.software.path,
-        chosen.get("PATH", SANE_PATH),
-    ]
+    path = [*(f"{place}/bin" for place in own), *plan.software.path, chosen.get("PATH", SANE_PATH)]
     # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.
     return environ | {
         "HOME": chosen.get("HOME", home),
@@ -202,8 +195,5 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
 
 def _own_reports(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:
     """Return where cloudml-hypertune writes, if /var/hypertune cannot be mounted for one replica alone."""
-    own = {
-        METRIC_FILE: metrics.PROGRAM_FILE,
-        REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE,
-    }
+    own = {METRIC_FILE: metrics.PROGRAM_FILE, REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE}
     return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & chosen.keys()}

@@ -203,10 +203,7 @@ class Autopsies:
                 yield (JobUid(int(job)), int(attempt), ReplicaId.parse(directory.name)), directory
 
     def _take_up(self, key: Key, directory: Path) -> None:
-        report = durable.read_document(str(directory / REPORT)) or {
-            "kept": self._now(),
-            "size": -1,
-        }
+        report = durable.read_document(str(directory / REPORT)) or {"kept": self._now(), "size": -1}
         autopsy = self._kept[key] = _autopsy(key, directory, report, self._keeping.ttl)
         if autopsy.size < 0:
             what = f"job {key[0]}: weighing what {key[2]} left"

@@ -56,11 +56,7 @@ class LocalEngine:
     the engine owns it from here on and starts new ones when it dies (None = it starts the first as well)."""
 
     def __init__(
-        self,
-        data: Path,
-        options: Options | None = None,
-        *,
-        zygote: ZygoteHandle | None = None,
+        self, data: Path, options: Options | None = None, *, zygote: ZygoteHandle | None = None
     ) -> None:
         identity = machine.identity(data)
         self._layout = Layout(data.resolve())
@@ -200,12 +196,7 @@ class LocalEngine:
             slot_handle.report(incarnation, journal.lost_record(protocol.NEVER_STARTED))
 
     async def inject(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        fault: Fault,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
         slot_handle = self._gangs.of(job_uid, attempt).get(replica)
         if slot_handle is None or slot_handle.incarnation != incarnation:

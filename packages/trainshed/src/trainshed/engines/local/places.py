@@ -112,10 +112,7 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 
 
 def choose_shared_port(
-    job_uid: JobUid,
-    request: SlotRequest,
-    used: Container[int],
-    is_free: PortProbe,
+    job_uid: JobUid, request: SlotRequest, used: Container[int], is_free: PortProbe
 ) -> int:
     """Choose a replica's port where all share an address that other machines reach: the one that peers were
     told before, if that is free. Otherwise the search begins at the same port on every machine."""

@@ -93,9 +93,7 @@ class Preloaders:
         if preloader is None:
             return protocol.WarmStart(cold_because=why)
         return protocol.WarmStart(
-            preloader=str(self._socket(key)),
-            template=template,
-            preloaded=preloader.preloaded,
+            preloader=str(self._socket(key)), template=template, preloaded=preloader.preloaded
         )
 
     def _ready(self, key: _Key, environ: Mapping[str, str]) -> tuple[_Preloader | None, str]:
@@ -189,13 +187,7 @@ class Preloaders:
             binaries = f"{key.runtime}/bin"
             try:
                 process = subprocess.Popen(
-                    [
-                        f"{binaries}/python3",
-                        "-c",
-                        START,
-                        json.dumps(configuration),
-                        _SOURCE,
-                    ],
+                    [f"{binaries}/python3", "-c", START, json.dumps(configuration), _SOURCE],
                     stdin=subprocess.DEVNULL,
                     # A pipe, as programs have: Python checks the kind of its streams when it opens them.
                     stdout=never,

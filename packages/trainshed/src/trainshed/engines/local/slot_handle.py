@@ -257,10 +257,7 @@ class SlotHandle:
             self._emit_started(self.incarnation, self._started)
 
     def report(
-        self,
-        incarnation: int,
-        record: protocol.Message,
-        notes: Sequence[protocol.Message] = (),
+        self, incarnation: int, record: protocol.Message, notes: Sequence[protocol.Message] = ()
     ) -> None:
         """Emit the end that an attempt record describes, and before it the notes."""
         replica = self.slot.replica

@@ -37,10 +37,7 @@ class MainProcess:
     the shim."""
 
     def __init__(
-        self,
-        level: str,
-        namespace: users.Users | None,
-        become: Callable[[program.Program], None],
+        self, level: str, namespace: users.Users | None, become: Callable[[program.Program], None]
     ) -> None:
         """`level`: of its isolation. `namespace`: of the program's own users, if it was made in advance.
         `become`: turns it into its program. Raises OSError."""

@@ -88,11 +88,7 @@ class Sidecars:
         self._reduction: reduction_reports.Reduction | None = None
         if observation.reducers:
             self._reduction = reduction_reports.Reduction(
-                plan,
-                events,
-                say=shim.say,
-                notes=notes,
-                mask=mask,
+                plan, events, say=shim.say, notes=notes, mask=mask
             )
         self._disk: disk.Disk | None = None
         self._usage: usage.Usage | None = None

@@ -6,12 +6,7 @@ import stat
 PLACE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's place, which is compiled into much software that was built to run on any system, such as the
 libcurl within TensorFlow."""
-PLACES = (
-    PLACE,
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
+PLACES = (PLACE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem")
 _MOST_BYTES = 16 << 20
 
 
