@@ -130,7 +130,8 @@ def test_references_are_those_that_count() -> None:
 
 @pytest.mark.parametrize("name", ["", "1a", "a b", "a@1", "a/b", "ä", "a" * 256])
 def test_what_is_no_name(name: str) -> None:
-    assert "is not the name of a secret" in name_fault(name)
+    fault = name_fault(name)
+    assert fault and "is not the name of a secret" in fault
     assert not name_fault("a" * 255)
 
 
@@ -173,4 +174,4 @@ def test_what_was_nearly_a_reference_is_found(text: str) -> None:
     ],
 )
 def test_what_is_one_or_something_else_is_not(text: str) -> None:
-    assert nearly_named(text) == ""
+    assert nearly_named(text) is None

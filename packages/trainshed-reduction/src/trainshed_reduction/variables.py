@@ -62,11 +62,11 @@ _BELOW = 2.0**40
 _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
 
 
-def fault(name: str, value: str) -> str:
-    """Return what is wrong with a variable's value, "" = nothing; an empty value counts as not set."""
+def fault(name: str, value: str) -> Optional[str]:
+    """Return what is wrong with a variable's value, None = nothing; an empty value counts as not set."""
     if not value:
-        return ""
-    wanted = ""
+        return None
+    wanted = None
     if name in _LEAST:
         if number(name, value) is None:
             wanted = f"no number of at least {_LEAST[name]:g} and below {_BELOW:g}"
@@ -81,7 +81,7 @@ def fault(name: str, value: str) -> str:
             wanted = "not HOST:PORT"
     elif name == REDUCERS and not all(_is_reached_at(text) for text in value.split(",")):
         wanted = "no list of HOST:PORT"
-    return f"{name}={value!r} is {wanted}" if wanted else ""
+    return f"{name}={value!r} is {wanted}" if wanted else None
 
 
 def number(name: str, text: str) -> Optional[float]:

@@ -227,19 +227,19 @@ def delay(pod: Pod) -> Delay | None:
     )
 
 
-def refusal(pod: Pod) -> str:
-    """Return why a Pod will never run, however long it waits; "" = it may."""
+def refusal(pod: Pod) -> str | None:
+    """Return why a Pod will never run, however long it waits; None = it may."""
     if (waiting := pod.waiting) and waiting.reason in (*_HOPELESS, "CreateContainerConfigError"):
         image = pod.waiting_image or ", ".join(
             container.image for container in pod.spec.containers or ()
         )
-        message = f" ({_shortened(waiting.message)})" if waiting.message else ""
+        message = f" ({_shortened(waiting.message)})" if waiting.message else None
         what = f"image {image}" if waiting.reason in _HOPELESS else "the Pod"
         return (
             f"{what} cannot be used on this cluster: {_why(waiting.reason)}{message} [{waiting.reason}]; "
             "mend [engines.kubernetes], or what it names in the cluster"
         )
-    return ""
+    return None
 
 
 def end(pod: Pod, *, deleted: bool) -> HoldEnd:

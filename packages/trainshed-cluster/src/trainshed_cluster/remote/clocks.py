@@ -58,10 +58,10 @@ class Reading(msgspec.Struct, frozen=True):
                 raise TypeError(type(event))
 
 
-def told_skew(seconds: float) -> str:
-    """Return what is wrong with the clock of a node that is so far ahead of the service's; "" = nothing."""
+def told_skew(seconds: float) -> str | None:
+    """Return what is wrong with the clock of a node that is so far ahead of the service's; None = nothing."""
     if abs(seconds) <= LARGEST_SKEW:
-        return ""
+        return None
     return (
         f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the service's"
     )

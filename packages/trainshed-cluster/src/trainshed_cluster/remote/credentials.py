@@ -112,13 +112,13 @@ def client(credential: Credential) -> ssl.SSLContext:
     return context
 
 
-def shown_name(certificate: Any) -> str:
-    """Return the agent's name in a verified certificate (as `getpeercert` returns it); "" = none."""
+def shown_name(certificate: Any) -> str | None:
+    """Return the agent's name in a verified certificate (as `getpeercert` returns it); None = none."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):
         if kind == "URI" and value.startswith(_SCHEME):
             return unquote(value.removeprefix(_SCHEME))
-    return ""
+    return None
 
 
 def shown_end(certificate: Any) -> float:

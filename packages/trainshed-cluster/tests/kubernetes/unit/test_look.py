@@ -200,7 +200,7 @@ def test_an_image_that_does_not_come_is_told_by_its_word() -> None:
 )
 def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
     why = look.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
-    assert word in why and "engines.kubernetes" in why
+    assert why and word in why and "engines.kubernetes" in why
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,8 @@ def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does
     done = {"name": "c", "image": "base:1", "state": {"terminated": {"exitCode": 0}}}
     later = [waits("ErrImageNeverPull", "job:1")]
     waiting_pod = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)
-    assert not waiting_pod.is_over and "image job:1 cannot be used" in look.refusal(waiting_pod)
+    why = look.refusal(waiting_pod)
+    assert not waiting_pod.is_over and why and "image job:1 cannot be used" in why
 
 
 def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> None:

@@ -91,4 +91,4 @@ def test_what_is_not_known_stays_as_it_was() -> None:
 def test_only_a_clock_that_is_off_is_told() -> None:
     assert told_skew(-7200.4) == "its clock is 7200 s behind the service's"
     assert told_skew(60) == "its clock is 60 s ahead of the service's"
-    assert told_skew(9) == told_skew(-9) == ""
+    assert told_skew(9) is told_skew(-9) is None

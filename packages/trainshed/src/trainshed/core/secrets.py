@@ -61,18 +61,18 @@ class SecretRef(Struct, frozen=True, order=True):
         return SecretRef(name, int(version))
 
 
-def name_fault(name: str) -> str:
-    """Return what is wrong with the name of a secret; "" = nothing."""
+def name_fault(name: str) -> str | None:
+    """Return what is wrong with the name of a secret; None = nothing."""
     if _NAME.fullmatch(name):
-        return ""
+        return None
     return (
         f"{name!r} is not the name of a secret; it has at most {MAX_NAME} letters (a-z, A-Z), digits, "
         "underscores and dashes, and begins with a letter."
     )
 
 
-def value_fault(value: str) -> str:
-    """Return what is wrong with the value of a secret, without showing the value; "" = nothing."""
+def value_fault(value: str) -> str | None:
+    """Return what is wrong with the value of a secret, without showing the value; None = nothing."""
     if "\0" in value:
         return "It holds a zero byte; no program can be given one. Store binary data as base64."
     if len(value.strip()) < LEAST_VALUE_CHARS:
@@ -89,7 +89,7 @@ def value_fault(value: str) -> str:
             f"It has {size} bytes; at most {MAX_VALUE_BYTES} are allowed. Put what is longer into a file "
             "of a bucket, encrypted, and its key here."
         )
-    return ""
+    return None
 
 
 def references(text: str) -> Iterator[SecretRef]:
@@ -103,8 +103,8 @@ def references(text: str) -> Iterator[SecretRef]:
                 continue
 
 
-def text_fault(text: str) -> str:
-    """Return what is wrong with the references in a variable's value; "" = nothing."""
+def text_fault(text: str) -> str | None:
+    """Return what is wrong with the references in a variable's value; None = nothing."""
     for match in _REFERENCE.finditer(text):
         if match[0] == "$$(":
             continue
@@ -117,11 +117,11 @@ def text_fault(text: str) -> str:
             SecretRef.parse(match[1])
         except ValueError as wrong:
             return f"{match[0]} names no secret: {wrong} Write $$( for a $( that is meant as it is."
-    return ""
+    return None
 
 
-def argument_fault(text: str) -> str:
-    """Return why an argument may not name a secret; "" = it names none. Everybody on the machine can read a
+def argument_fault(text: str) -> str | None:
+    """Return why an argument may not name a secret; None = it names none. Everybody on the machine can read a
     command line, so a secret gets there only by way of a variable, and not by mistake."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
@@ -129,12 +129,12 @@ def argument_fault(text: str) -> str:
             "the program read that; or write $(VARIABLE) here. $$(secret: stands for those characters "
             "themselves."
         )
-    return ""
+    return None
 
 
-def nearly_named(text: str) -> str:
+def nearly_named(text: str) -> str | None:
     """Return the part of a variable's value that may have been meant to name a secret and does not, such as
-    `$(secert:db)` or `${secret:db}`; "" = nothing."""
+    `$(secert:db)` or `${secret:db}`; None = nothing."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     for match in _NEARLY.finditer(text):
@@ -143,16 +143,16 @@ def nearly_named(text: str) -> str:
             match[0]
         ):
             return match[0]
-    return ""
+    return None
 
 
-def marks_fault(text: str) -> str:
-    """Return what is wrong with a text that could pass for one with marks in it; "" = nothing."""
+def marks_fault(text: str) -> str | None:
+    """Return what is wrong with a text that could pass for one with marks in it; None = nothing."""
     if _BEGIN in text or _END in text:
         return (
             "It holds U+FDD0 or U+FDD1, which are no characters and stand for something else here."
         )
-    return ""
+    return None
 
 
 def marked(reference: str, otherwise: str) -> str:

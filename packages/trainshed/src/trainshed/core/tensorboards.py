@@ -207,10 +207,10 @@ class BoardExperiment(Struct, frozen=True):
     prefix: str = ""
 
 
-def board_of(spec: JobSpec) -> str:
-    """Return the name of the Tensorboard that a job's spec names; "" = none."""
+def board_of(spec: JobSpec) -> str | None:
+    """Return the name of the Tensorboard that a job's spec names; None = none."""
     if spec.api is Api.ML or '"tensorboard"' not in spec.job_json:
-        return ""
+        return None
     return str(json.loads(spec.job_json).get("tensorboard", ""))
 
 

@@ -102,8 +102,8 @@ class BucketKeeper:
                     loop.remove_reader(listener.fileno())
         return not self._closing.is_set()
 
-    async def _served(self) -> str:
-        """Run a process until it ends. Return how it failed, "" = it ended as it should."""
+    async def _served(self) -> str | None:
+        """Run a process until it ends. Return how it failed, None = it ended as it should."""
         try:
             loop = asyncio.get_running_loop()
             self._pid = await loop.run_in_executor(
@@ -119,7 +119,7 @@ class BucketKeeper:
         self._pid = 0
         # Callers that have come since wait at a listener.
         self._called.clear()
-        return f"it ended with status {status}" if status else ""
+        return f"it ended with status {status}" if status else None
 
     async def _watch(self) -> None:
         """Kill the process when it hangs, in whatever way: nothing else would report it. It is checked from

@@ -256,17 +256,17 @@ def speaks_tls(settings: Settings) -> bool:
     return settings.tls or bool(settings.tls_cert)
 
 
-def _no_mail(settings: Settings) -> str:
-    """Return what is missing for the mail that `notify` asks for; "" = nothing."""
+def _no_mail(settings: Settings) -> str | None:
+    """Return what is missing for the mail that `notify` asks for; None = nothing."""
     if not any(table.mail for table in settings.notify):
-        return ""
+        return None
     if not settings.smtp:
         return "Wrong settings:\n  [[notify]] has addresses of mail; set smtp for it"
-    return ""
+    return None
 
 
-def _unheeded(settings: Settings) -> str:
-    """Return why settings about nodes would have no effect or contradict each other; "" = they do not."""
+def _unheeded(settings: Settings) -> str | None:
+    """Return why settings about nodes would have no effect or contradict each other; None = they do not."""
     engine = settings.engine
     has_routes = engine == "slurm" and "machines" in engine_settings(settings)
     if settings.is_handed_down and settings.strict:
@@ -284,13 +284,13 @@ def _unheeded(settings: Settings) -> str:
             "Wrong settings:\n  [engines.slurm] machines say which nodes take which jobs, and "
             f"{others}; take one of them away"
         )
-    return ""
+    return None
 
 
-def exposed(settings: Settings) -> str:
+def exposed(settings: Settings) -> str | None:
     """Return why a service would be open to everybody on the network, "" if it is not."""
     if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
-        return ""
+        return None
     host = settings.host or "0.0.0.0"
     up = f"trainshed up --host {host}"
     return (

@@ -57,10 +57,10 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
     return _read_plan(config, dataset, at)
 
 
-def dataset_id_fault(dataset: str) -> str:
-    """Return what is wrong with a dataset's id; "" = nothing."""
+def dataset_id_fault(dataset: str) -> str | None:
+    """Return what is wrong with a dataset's id; None = nothing."""
     if _DATASET_ID.fullmatch(dataset):
-        return ""
+        return None
     return (
         f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores."
     )

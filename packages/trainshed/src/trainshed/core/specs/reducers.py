@@ -79,18 +79,19 @@ _TAKE_IT_OUT = (
 )
 _NO_TORCH = f"This runtime has no PyTorch, whose programs alone use reducers. {_TAKE_IT_OUT}"
 _WARNINGS = {
-    "pytorch": "",
+    "pytorch": None,
     "python": _NO_TORCH,
     "scikit-learn": _NO_TORCH,
     "tensorflow": f"TensorFlow's collectives have no plug-in point for reducers. {_TAKE_IT_OUT}",
     "xgboost": f"XGBoost's communicator has no plug-in point for reducers. {_TAKE_IT_OUT}",
 }
-"""The warning for a job whose workers run in a runtime of this family; "" = they use reducers. A family that
-is not named (a container image of the user's) may be anything."""
+"""The warning for a job whose workers run in a runtime of this family; None = they use reducers. A family
+that is not named (a container image of the user's) may be anything."""
 
 
-def warning_for(families: frozenset[str]) -> str:
-    """Return the warning for a job whose workers run in these runtime families; "" if one of them may use
+def warning_for(families: frozenset[str]) -> str | None:
+    """Return the warning for a job whose workers run in these runtime families; None if one of them may use
     reducers."""
-    warnings = {_WARNINGS.get(family, "") for family in families}
-    return "" if "" in warnings else " ".join(sorted(warnings))
+    warnings = [_WARNINGS.get(family) for family in sorted(families)]
+    texts = [text for text in warnings if text]
+    return " ".join(dict.fromkeys(texts)) if len(texts) == len(warnings) else None

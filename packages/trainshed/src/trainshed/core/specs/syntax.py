@@ -188,7 +188,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
         )
         return ()
     for index, item in enumerate(texts):
-        fault = string_fault(item) or (secrets.argument_fault(item) if expanded else "")
+        fault = string_fault(item) or (secrets.argument_fault(item) if expanded else None)
         if fault:
             section.faults.add(f"{section.at(name)}[{index}]", fault)
     return texts
@@ -230,7 +230,7 @@ def cluster_size_fault(job_json: str, replicas: int) -> str:
     )
 
 
-def string_fault(text: str) -> str:
+def string_fault(text: str) -> str | None:
     """Return what is wrong with one argument or one variable's value."""
     if "\0" in text:
         return "It holds a zero byte; no program can be given one."

@@ -45,12 +45,12 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
-    """Return the warning about a job that asks for GPUs while no node has any; "" = there is no cause for it
-    (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
+def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str | None:
+    """Return the warning about a job that asks for GPUs while no node has any; None = there is no cause for
+    it (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
     devices = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
     if not devices or any(kind.startswith("NVIDIA") or not kind for kind in there):
-        return ""
+        return None
     return (
         f"The job asks for GPUs ({', '.join(devices)}) and no node here has any: its programs run without "
         "them, and CUDA_VISIBLE_DEVICES is empty."

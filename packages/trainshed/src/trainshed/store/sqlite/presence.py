@@ -91,10 +91,10 @@ class OpenFiles:
         self._paths = [database.with_name(f"{database.name}{end}") for end in ("", _LOG, _INDEX)]
         self._opened = [_identity(path) for path in self._paths]
         self._lost: list[str] = []
-        self._advice = ""
+        self._advice: str | None = None
 
-    def fault(self, connection: sqlite3.Connection) -> str:
-        """Return what is wrong, and what to do, if some of them are not at their paths any more; "" = all
+    def fault(self, connection: sqlite3.Connection) -> str | None:
+        """Return what is wrong, and what to do, if some of them are not at their paths any more; None = all
         are. Saves everything that was committed, when it sees that for the first time. Takes microseconds
         otherwise."""
         pairs = zip(self._paths, self._opened, strict=True)
@@ -103,7 +103,7 @@ class OpenFiles:
             self._advice = self._save(connection, lost)
             log.error("%s", self._advice)
         self._lost = lost
-        return self._advice if lost else ""
+        return self._advice if lost else None
 
     def _save(self, connection: sqlite3.Connection, lost: list[str]) -> str:
         database, process = self._database, os.getpid()
@@ -121,8 +121,8 @@ class OpenFiles:
             f"{_put_back(database)}; {up}"
         )
 
-    def _copy(self, connection: sqlite3.Connection) -> str:
-        """Copy the open database page by page. Return why that failed; "" = it did not."""
+    def _copy(self, connection: sqlite3.Connection) -> str | None:
+        """Copy the open database page by page. Return why that failed; None = it did not."""
         fresh, rescued = (
             self._database.with_name(f"{RESCUED}.new"),
             self._database.with_name(RESCUED),
@@ -139,7 +139,7 @@ class OpenFiles:
             durable.sync_directory(str(rescued.parent))
         except (OSError, sqlite3.Error) as error:
             return str(error)
-        return ""
+        return None
 
 
 def _is_written_back(connection: sqlite3.Connection) -> bool:
