@@ -61,7 +61,7 @@ def test_others_use_the_nodes() -> None:
     assert said(world, 2) == Waiting(
         WaitReason.CAPACITY,
         "needs 8 CPUs on one node, and at most 7 are free on one now; a is used by others",
-        "",
+        None,
         (gang(1).name,),
     )
     world.set_nodes([node("a", 8), node("b", 8), node("c", 4, others=theirs)])
@@ -133,7 +133,7 @@ def test_it_pauses_or_it_is_not_its_turn() -> None:
     assert said(world, 2) == Waiting(WaitReason.BACK_OFF, "is tried again in 90 s")
     world.wait(gang(3, 8), gang(4))
     assert said(world, 4, NOW + PATIENT) == Waiting(
-        WaitReason.POLICY, "the room is kept for job 3", "", (gang(3).name,)
+        WaitReason.POLICY, "the room is kept for job 3", None, (gang(3).name,)
     )
 
 
@@ -145,7 +145,7 @@ def test_a_replica_without_a_place_says_so() -> None:
     assert said(world, 1) == Waiting(
         WaitReason.CAPACITY,
         "workerpool0-0 lost its place on a and needs 4 CPUs on another node",
-        "",
+        None,
         (gang(2).name,),
     )
 
@@ -176,7 +176,7 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
     world.wait(gang(2, 8), since=NOW - PATIENT)
     answer = preflight(world.snapshot.copy(), gang(9, 1), NOW)
     assert answer.waiting == Waiting(
-        WaitReason.POLICY, "the room is kept for job 2", "", (gang(2).name,)
+        WaitReason.POLICY, "the room is kept for job 2", None, (gang(2).name,)
     )
     spot = World([node("a", 8)])
     spot.run(gang(1, 8, spot=True), "a")

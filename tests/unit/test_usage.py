@@ -66,7 +66,7 @@ def test_a_person_s_limit_holds_back_nobody_else() -> None:
     waiting = why(world.snapshot, JobUid(2), NOW)
     assert waiting is not None and waiting.reason is WaitReason.QUOTA
     assert waiting.message == f"{ANA} may have at most 1 job at once, and has job 1"
-    assert waiting.hint.endswith(f"quotas set jobs 2 --project p --user {ANA}")
+    assert waiting.hint and waiting.hint.endswith(f"quotas set jobs 2 --project p --user {ANA}")
 
 
 def test_a_limit_of_each_is_for_whoever_has_none_of_their_own() -> None:

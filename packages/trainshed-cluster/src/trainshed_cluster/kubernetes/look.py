@@ -233,7 +233,7 @@ def refusal(pod: Pod) -> str | None:
         image = pod.waiting_image or ", ".join(
             container.image for container in pod.spec.containers or ()
         )
-        message = f" ({_shortened(waiting.message)})" if waiting.message else None
+        message = f" ({_shortened(waiting.message)})" if waiting.message else ""
         what = f"image {image}" if waiting.reason in _HOPELESS else "the Pod"
         return (
             f"{what} cannot be used on this cluster: {_why(waiting.reason)}{message} [{waiting.reason}]; "

@@ -93,7 +93,7 @@ def _resolved(machine: MachineRoute, settings: KubernetesSettings) -> Kubernetes
     """Return a route, with the plain settings where its table sets none."""
     selector = settings.node_selector if machine.node_selector is None else machine.node_selector
     tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations
-    kind = f"nodes with {_in_words(selector.items())}" if selector else ""
+    kind = f"nodes with {_in_words(selector.items())}" if selector else None
     return KubernetesRoute(
         Route(tuple(machine.types), tuple(machine.accelerators), kind),
         dict(selector),

@@ -378,7 +378,7 @@ def needs(
     by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
-        way = here.accepts.position(request.wanted) if here else -1
+        way = here.accepts.position(request.wanted) if here else None
         own = request.replica if apart else None
         by_way.setdefault((request.node, way, own), []).append(request)
     wanted: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []

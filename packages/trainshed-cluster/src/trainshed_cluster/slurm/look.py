@@ -94,9 +94,9 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
         WaitReason.CLUSTER,
         f"Slurm has not given {nodes} yet: {words} ({job.reason})",
         word=job.reason,
-        position=0 if before is None else before + 1,
+        position=None if before is None else before + 1,
         # An estimate in the past is useless.
-        expected=job.starts * 10**9 if job.starts > now else 0,
+        expected=job.starts * 10**9 if job.starts > now else None,
     )
 
 

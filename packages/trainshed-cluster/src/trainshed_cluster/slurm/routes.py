@@ -111,7 +111,7 @@ def _resolved(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
         Route(
             tuple(machine.types),
             tuple(machine.accelerators),
-            " with ".join(filter(None, partitions)),
+            " with ".join(filter(None, partitions)) or None,
         ),
         partition,
         settings.any_account if machine.account is None else machine.account,

@@ -340,7 +340,7 @@ class CapacityTracker:
             return Waiting(
                 delay.cause,
                 delay.message,
-                expected_start(delay.expected) if delay.expected else "",
+                expected_start(delay.expected) if delay.expected else None,
                 position=delay.position,
                 expected=delay.expected,
             )

@@ -31,8 +31,8 @@ class Route(Struct, frozen=True):
     types: tuple[str, ...] = ()
     #: Public types of devices, of which a machine must have one; () = with any, or with none.
     accelerators: tuple[str, ...] = ()
-    #: The destination, as it goes on in a sentence: "partition gpu"; "" = not known.
-    name: str = ""
+    #: The destination, as it goes on in a sentence: "partition gpu"; None = not known.
+    name: str | None = None
 
     def is_for(self, machine: MachineWanted) -> bool:
         if self.accelerators and machine.accelerator not in self.accelerators:
@@ -51,15 +51,15 @@ class Acceptance(Struct, frozen=True):
     def takes(self, machine: MachineWanted) -> bool:
         return not self.routes or self.position(machine) in self.open
 
-    def position(self, machine: MachineWanted) -> int:
-        """Return the position of the route that a machine takes; -1 = there is none for it."""
+    def position(self, machine: MachineWanted) -> int | None:
+        """Return the position of the route that a machine takes; None = there is none for it."""
         positions = (at for at, route in enumerate(self.routes) if route.is_for(machine))
-        return next(positions, -1)
+        return next(positions, None)
 
-    def destination(self, machine: MachineWanted) -> str:
-        """Return the destination of a machine, such as "partition gpu"; "" = not known."""
+    def destination(self, machine: MachineWanted) -> str | None:
+        """Return the destination of a machine, such as "partition gpu"; None = not known."""
         at = self.position(machine)
-        return self.routes[at].name if at >= 0 else ""
+        return None if at is None else self.routes[at].name
 
 
 ANYBODY = Acceptance()
@@ -101,14 +101,14 @@ class Waiting(Struct, frozen=True):
     reason: WaitReason
     #: One sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17".
     message: str
-    #: What would let it start, such as "would start now with at most 4 replicas"; "" = nothing is known.
-    hint: str = ""
+    #: What would let it start, such as "would start now with at most 4 replicas"; None = nothing is known.
+    hint: str | None = None
     #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()
-    #: Its place in a cluster's own queue: 1 = next; 0 = it is in none, or not known.
-    position: int = 0
-    #: When a cluster expects to start it (ns since the epoch); 0 = nobody knows.
-    expected: int = 0
+    #: Its place in a cluster's own queue: 1 = next; None = it is in none, or not known.
+    position: int | None = None
+    #: When a cluster expects to start it (ns since the epoch); None = nobody knows.
+    expected: Nanos | None = None
 
 
 class Delay(Struct, frozen=True):
@@ -117,14 +117,14 @@ class Delay(Struct, frozen=True):
     cause: WaitReason
     #: One sentence without its full stop. While it stays the same, the cause does too.
     message: str
-    #: The cluster's own word for it, such as "Priority"; "" = none.
-    word: str = ""
-    #: Place in the cluster's queue: 1 = next; 0 = not known.
-    position: int = 0
-    #: When the cluster expects to start it (ns since the epoch); 0 = it does not say.
-    expected: int = 0
-    #: When it was recorded (ns since the epoch); 0 = it was not.
-    recorded: int = 0
+    #: The cluster's own word for it, such as "Priority".
+    word: str | None = None
+    #: Place in the cluster's queue: 1 = next; None = not known.
+    position: int | None = None
+    #: When the cluster expects to start it (ns since the epoch); None = it does not say.
+    expected: Nanos | None = None
+    #: When it was recorded (ns since the epoch); None = it was not.
+    recorded: Nanos | None = None
 
     def is_news(self, before: "Delay | None", now: Nanos) -> bool:
         """Whether it is worth recording after `before`, the delay that was recorded last: another reason, or
@@ -135,13 +135,15 @@ class Delay(Struct, frozen=True):
             return True
         if self.expected and not before.expected:
             return True
-        if self.cause is WaitReason.CLUSTER and now - before.recorded < _MINUTE:
+        if self.cause is WaitReason.CLUSTER and now - (before.recorded or 0) < _MINUTE:
             return False
         if self.message != before.message:
             return True
+        if not self.expected or not before.expected:
+            return False
         left = max(0, self.expected - now)
         moved = abs(self.expected - before.expected)
-        return bool(self.expected) and moved > max(_MINUTE, left // 4)
+        return moved > max(_MINUTE, left // 4)
 
 
 class Preflight(Struct, frozen=True):
@@ -209,8 +211,8 @@ class Node(Struct, frozen=True):
     others: OthersUse = NOBODY_ELSE
     #: Which replicas may be placed there.
     accepts: Acceptance = ANYBODY
-    #: Why the cluster does not answer, on an entry that stands for a whole cluster; "" = a real node.
-    unreached: str = ""
+    #: Why the cluster does not answer, on an entry that stands for a whole cluster; None = a real node.
+    unreached: str | None = None
 
 
 class NodeStatus(Struct, frozen=True):

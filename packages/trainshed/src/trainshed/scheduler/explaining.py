@@ -91,14 +91,14 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         seconds = -(-(state.not_before - now) // SECOND)
         cause = f"{missing}; " if missing else ""
         message = f"{cause}is tried again in {seconds} s"
-        offer = hint(snapshot, entry) if missing else ""
+        offer = hint(snapshot, entry) if missing else None
         return Waiting(WaitReason.BACK_OFF, message, offer)
     if missing:
         return Waiting(WaitReason.STOCK_OUT, missing, hint(snapshot, entry))
     if not possible:
         message = _no_node(snapshot, entry.shape.kinds)
         offers = (hint(snapshot, entry), _undrain(snapshot, entry.shape.kinds))
-        return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)))
+        return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)) or None)
     for key, amount in entry.meters:
         meter = snapshot.meters[key]
         if not meter.has(amount):
@@ -128,7 +128,7 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
     others = _used_by_others(snapshot, kinds) if snapshot.policy.strict else ""
     held = _in_the_way(snapshot, entry, kinds[0][0])
     return Waiting(
-        WaitReason.CAPACITY, lost + needs + others, "", _names(snapshot, entry.gang, held)
+        WaitReason.CAPACITY, lost + needs + others, None, _names(snapshot, entry.gang, held)
     )
 
 
@@ -154,22 +154,22 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
     return [name for name in sorted(nodes) if not snapshot.nodes[name].is_ready]
 
 
-def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
-    """Say how drained and quarantined nodes are given back; "" if no node that could hold it is one."""
+def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
+    """Say how drained and quarantined nodes are given back; None = no node that could hold it is one."""
     drained = [name for name in _away(snapshot, kinds) if _kept_out(snapshot, name)]
     if len(drained) > 1:
         return "a drained node is given back with: trainshed nodes drain NAME --undo"
     return (
         f"{drained[0]} is given back with: trainshed nodes drain {drained[0]} --undo"
         if drained
-        else ""
+        else None
     )
 
 
-def _kept_out(snapshot: Snapshot, name: str) -> str:
-    """Return the condition that keeps it out of use and that an operator can end; "" = none."""
+def _kept_out(snapshot: Snapshot, name: str) -> str | None:
+    """Return the condition that keeps it out of use and that an operator can end; None = none."""
     capacity = snapshot.nodes[name].capacity
-    return _KEPT_OUT.get(capacity.condition, "") if capacity is not None else ""
+    return _KEPT_OUT.get(capacity.condition) if capacity is not None else None
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
@@ -360,7 +360,7 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
     waiting = [uid for uid in others if uid in snapshot.entries]
     if waiting:
         message = f"the room is kept for {_jobs(snapshot, entry.gang, waiting)}"
-        return Waiting(WaitReason.POLICY, message, "", _names(snapshot, entry.gang, waiting))
+        return Waiting(WaitReason.POLICY, message, None, _names(snapshot, entry.gang, waiting))
     ahead = position(snapshot, entry.gang.uid) - 1
     message = f"{ahead} job{'s stand' if ahead != 1 else ' stands'} before it"
     return Waiting(WaitReason.POLICY, message if ahead else "starts with the next decision")
@@ -401,15 +401,15 @@ def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
     return " and ".join(filter(None, (mine, others)))
 
 
-def hint(snapshot: Snapshot, entry: Entry) -> str:
-    """Say with how many replicas of its largest pool it would start now, "" if that does not help. Nothing is
-    promised while resources are reserved for others."""
+def hint(snapshot: Snapshot, entry: Entry) -> str | None:
+    """Say with how many replicas of its largest pool it would start now; None = that does not help. Nothing
+    is promised while resources are reserved for others."""
     pools: dict[int, int] = {}
     for replica, _ in entry.gang.replicas:
         pools[replica.pool] = pools.get(replica.pool, 0) + 1
     pool, count = max(pools.items(), key=lambda item: (item[1], item[0]))
     if count < 2 or snapshot.reservations:
-        return ""
+        return None
     low, high = 0, count - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -417,7 +417,7 @@ def hint(snapshot: Snapshot, entry: Entry) -> str:
             (middle, high) if _fits_with(snapshot, entry, pool, middle) else (low, middle - 1)
         )
     if not low:
-        return ""
+        return None
     plural = "replicas" if low > 1 else "replica"
     return f"would start now with at most {low} {plural} in {_pool_name(entry.gang, pool)}"
 

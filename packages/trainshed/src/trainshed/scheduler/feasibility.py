@@ -133,8 +133,8 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
 def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
     """Return ` of partition gpu`: what is known of where a replica may go; "" = nothing."""
     wanted = kind.demand.wanted
-    names = {nodes.layout(node).accepts.destination(wanted) for node in some} - {""}
-    return f" of {' or '.join(sorted(names))}" if names else ""
+    names = {nodes.layout(node).accepts.destination(wanted) for node in some}
+    return f" of {' or '.join(sorted(filter(None, names)))}" if any(names) else ""
 
 
 def _devices(nodes: NodeResources, node: str, accelerator: str) -> int:

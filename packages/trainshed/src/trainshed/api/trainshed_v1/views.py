@@ -236,10 +236,10 @@ def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
     return capacity.Waiting(
         reason=waiting.reason.value,
         message=waiting.message,
-        hint=waiting.hint,
+        hint=waiting.hint or "",
         blockers=tuple(waiting.blockers),
         position=waiting.position or position,
-        expected_time=text_micros(waiting.expected),
+        expected_time=text_micros(waiting.expected or 0),
     )
 
 
