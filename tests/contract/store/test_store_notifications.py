@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.store.conftest import Reopen
-from tests.contract.store.store_samples import T0, make_job
+from tests.contract.store.store_samples import T0, make_job, operation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification, Occasion
@@ -15,7 +15,7 @@ def told(target: str) -> Notification:
     return Notification(JobUid(1), target, Occasion.FAILED, T0, '{"type": "job.failed"}')
 
 
-async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service(
+async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service_and_the_job(
     reopen: Reopen, request: pytest.FixtureRequest
 ) -> None:
     if "inline" in request.node.name:
@@ -25,6 +25,7 @@ async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service(
     over = replace(make_job(1), state=JobState.FAILED, ended=T0)
     commit = Commit(over, 1, notifications=(told("ops"), told("team")))
     await store.ledger.commit(await store.ledger.acquire("test"), commit)
+    await store.intake.delete_job(over.name, operation(1))
     waiting = await reopen().notifications.waiting(10)
     assert [notice.notification for notice in waiting] == [told("ops"), told("team")]
     assert [(notice.due, notice.tries) for notice in waiting] == [(T0, 0), (T0, 0)]

@@ -50,7 +50,6 @@ _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements"),
     *("delete_curve_files", "delete_curve_series", "delete_curve_job", "delete_outputs"),
-    "delete_notifications",
 )
 
 

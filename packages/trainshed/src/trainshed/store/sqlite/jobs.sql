@@ -59,9 +59,6 @@ DELETE FROM curve_files WHERE job_uid = :uid;
 -- name: delete_curve_series
 DELETE FROM curve_series WHERE job_uid = :uid;
 
--- name: delete_notifications
-DELETE FROM notifications WHERE job_uid = :uid;
-
 -- name: delete_outputs
 DELETE FROM job_outputs WHERE job_uid = :uid;
 
