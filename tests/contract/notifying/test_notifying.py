@@ -17,8 +17,10 @@ from email.message import EmailMessage, Message
 from email.parser import BytesParser
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
@@ -29,6 +31,7 @@ from tests.unit.specs_requests import custom_job, ml_job
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, GPU_HOURS
+from trainshed.core.errors import Unavailable
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.usage import Budget, month_of
@@ -36,6 +39,7 @@ from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import NotifyTable, mail_server
 from trainshed.serve import certificates
 from trainshed.store.port import Commit, LiveJob
+from trainshed.store.sqlite.jobs import Intake
 
 
 @dataclass
@@ -204,11 +208,11 @@ async def until_tried(house: House, tries: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_forgotten(house: House) -> None:
+async def until_forgotten(house: House, but: int = 0) -> None:
     """It is told first, and forgotten then: who dies in between tells it once more."""
     async with asyncio.timeout(60):
         while True:
-            if await house.store.notifications.count() == (0, 0):
+            if (await house.store.notifications.count())[0] <= but:
                 return
             await asyncio.sleep(0.01)
 
@@ -268,6 +272,35 @@ async def test_it_is_given_up_after_a_day(house: House) -> None:
     async with at_work(worker(house, NotifyTable("ops", url))):
         assert "Given up after 2 tries" in await until(house, uid, "notify_failed")
         await until_forgotten(house)
+
+
+async def test_a_store_that_fails_amid_a_pass_has_nothing_sent_twice(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent is not sent with each pass until that can be noted, and no pass begins before the last
+    one has ended."""
+    sent: list[tuple[str, str]] = []
+    answered = asyncio.Event()
+
+    async def send(target: str, id_: str, _: str) -> str:
+        sent.append((target, id_))
+        if target == "team":
+            await answered.wait()
+        return ""
+
+    tables = [NotifyTable(target, "https://a", jobs="all") for target in ("ops", "team")]
+    outbox = worker(house, *tables)
+    for _ in range(2):
+        await failed(house, outbox)
+    monkeypatch.setattr("trainshed.controller.outbox._DISK_PAUSE", 0.001)
+    monkeypatch.setattr(Senders, "send", staticmethod(send))
+    faults = chain((Unavailable("the disk is full"),), repeat(None))
+    monkeypatch.setattr(Intake, "tell", AsyncMock(side_effect=faults))
+    async with at_work(outbox):
+        await asyncio.sleep(0.1)
+        answered.set()
+        await until_forgotten(house, but=1)
+    assert len(sent) == 4 == len(set(sent))
 
 
 async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(

@@ -123,7 +123,7 @@ class OutboxWorker:
             try:
                 wait = await self._send_due()
             except Unavailable:
-                # The disk may be full. What was sent, but not removed from the outbox, is sent again.
+                # The disk may be full.
                 wait = _DISK_PAUSE
             if wait:
                 task = joined(self._news.wait())
@@ -143,7 +143,10 @@ class OutboxWorker:
             list(outgoing)
             for _, outgoing in groupby(due, lambda outgoing: outgoing.notification.target)
         ]
-        await asyncio.gather(*map(self._try_all, groups))
+        # Another pass while a group is not through would send the rest of it again.
+        ends = await asyncio.gather(*map(self._try_all, groups), return_exceptions=True)
+        for failure in filter(None, ends):
+            raise failure
         return 0
 
     async def _try_all(self, group: Sequence[Outgoing]) -> None:
@@ -151,10 +154,12 @@ class OutboxWorker:
         as well, and each try may take long."""
         cause = ""
         for outgoing in group:
+            due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
+            # Before it is sent: on a full disk it would be sent with each pass.
+            await self._outbox.put_off(outgoing.id, due or self._now())
+            cause = cause or await self._try(outgoing)
             if cause:
-                await self._failed(outgoing, cause)
-            else:
-                cause = await self._try(outgoing)
+                await self._failed(outgoing, cause, is_last=due is None)
 
     async def _try(self, outgoing: Outgoing) -> str:
         """Send one notification. Return why that failed, "" = it did not."""
@@ -167,34 +172,29 @@ class OutboxWorker:
                 notification.content,
             )
         except NotSent as failure:
-            cause = str(failure)
+            return str(failure)
         except Exception as failure:
             # Broad on purpose: one notification that makes its sender fail must not hold up all others.
             _log(notification).exception("telling %s failed", notification.target)
-            cause = repr(failure)
-        else:
-            self._meters.notifications[(notification.target, "sent")] += 1
-            if unreached:
-                _log(notification).warning("%s%s", what, unreached)
-            await self._tell(outgoing, "notified", f"{what}{unreached}.")
-            await self._outbox.remove(outgoing.id)
-            return ""
-        await self._failed(outgoing, cause)
-        return cause
+            return repr(failure)
+        self._meters.notifications[(notification.target, "sent")] += 1
+        if unreached:
+            _log(notification).warning("%s%s", what, unreached)
+        await self._tell(outgoing, "notified", f"{what}{unreached}.")
+        await self._outbox.remove(outgoing.id)
+        return ""
 
-    async def _failed(self, outgoing: Outgoing, cause: str) -> None:
+    async def _failed(self, outgoing: Outgoing, cause: str, *, is_last: bool) -> None:
         notification, tries = outgoing.notification, outgoing.tries + 1
         word = _WORDS[notification.occasion]
         what = f"{notification.target} could not be told that {word}: {cause}."
-        due = next_try(notification.created, tries, self._now())
         _log(notification).warning("%s", what)
-        if due is None:
+        if is_last:
             self._meters.notifications[(notification.target, "given_up")] += 1
             await self._tell(outgoing, "notify_failed", f"{what} Given up after {tries} tries.")
             await self._outbox.remove(outgoing.id)
             return
         self._meters.notifications[(notification.target, "failed")] += 1
-        await self._outbox.put_off(outgoing.id, due)
         if tries == 1:
             await self._tell(outgoing, "notify_delayed", f"{what} It is tried again for a day.")
 

@@ -33,7 +33,7 @@ class Notifications(Port):
         )
 
     async def count(self) -> tuple[int, int]:
-        """Return how many notifications wait, and how many of these were tried without success."""
+        """Return how many notifications wait, and how many of these were tried already."""
         return self._snapshots.here(lambda c: c.execute(_NOTIFICATIONS["count"]).fetchone())
 
     async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:
@@ -53,7 +53,7 @@ class Notifications(Port):
         await self._writer.run("put_budgets", work)
 
     async def put_off(self, id_: int, due: Nanos) -> None:
-        """Record that a try failed, and that the next one is at `due`."""
+        """Record a try, and that the next one is at `due`."""
         await self._execute("put_off", {"id": id_, "due": due})
 
     async def remove(self, id_: int) -> None:

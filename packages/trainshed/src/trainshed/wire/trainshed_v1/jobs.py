@@ -25,7 +25,7 @@ class Outbox(Record, frozen=True):
     targets: tuple[str, ...] = ()
     #: Notifications that are still to be delivered.
     waiting: int = 0
-    #: Those of them whose delivery has failed so far.
+    #: Those of them that were tried already.
     failing: int = 0
 
 
