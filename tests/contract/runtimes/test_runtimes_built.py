@@ -1,10 +1,17 @@
 """The built environment, its template, a program's own installs (spec/runtimes#environments)."""
 
+import asyncio
+import fcntl
 import os
 import time
 from pathlib import Path
 
-from tests.contract.runtimes.conftest import Replica, Workshop
+import pytest
+
+from tests.contract.runtimes.conftest import Objects, Replica, Workshop
+from tests.e2e.running import SLIM
+from trainshed.core.runtime import RuntimeChoice
+from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.service import LocalRuntimes
 
 
@@ -20,6 +27,30 @@ def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Wo
     other = LocalRuntimes(workshop.cache, workshop.objects, now=time.monotonic_ns)
     assert other.ready(workshop.choice, ()) == workshop.base
     other.close()
+
+
+async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Environments, "key", lambda *_: "key")
+    lock = tmp_path / "environments" / ".locks" / "key"
+    lock.parent.mkdir(parents=True)
+    runtimes, choice = fresh(tmp_path, Objects())
+    waits, loop = asyncio.Event(), asyncio.get_running_loop()
+    with lock.open("w") as builds:
+        fcntl.flock(builds, fcntl.LOCK_EX)
+        hear = lambda _: loop.call_soon_threadsafe(waits.set)  # noqa: E731
+        job = asyncio.create_task(runtimes.prepare(choice, (), hear))
+        await asyncio.wait_for(waits.wait(), 60)
+        job.cancel()
+        await asyncio.wait_for(asyncio.to_thread(runtimes.close), 60)
+
+
+def fresh(cache: Path, objects: Objects) -> tuple[LocalRuntimes, RuntimeChoice]:
+    runtimes = LocalRuntimes(cache, objects, now=time.monotonic_ns)
+    choice = runtimes.catalog.named("scikit-learn", SLIM)
+    assert isinstance(choice, RuntimeChoice)
+    return runtimes, choice
 
 
 def test_the_environment_is_read_only(workshop: Workshop) -> None:

@@ -21,7 +21,7 @@ from trainshed.runtimes.prefix import (
     write_template,
 )
 from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
-from trainshed.runtimes.shelf import Shelf, waiting_for
+from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.torch_extensions import take_out_unusable
 from trainshed.runtimes.trees import let_read, size_of
 
@@ -115,12 +115,8 @@ class Environments:
             progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
 
         try:
-            self._shelf.put(
-                key,
-                fill,
-                writable="template",
-                waiting=waiting_for(progress),
-            )
+            closing = self._installer.closing
+            self._shelf.put(key, fill, writable="template", progress=progress, stop=closing)
         except InstallFailed as failure:
             raise BuildFailed(
                 f"The runtime {key} could not be built. The installer's last "

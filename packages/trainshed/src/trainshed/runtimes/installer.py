@@ -202,11 +202,12 @@ class Installer:
         self._has_indexes = names_indexes(environ)
         self._version = ""
         self._stops: set[Stop] = set()
-        self._closed = False
+        #: Asked for at the end of the service.
+        self.closing = Stop()
 
     def close(self) -> None:
         """Stop running installations, for the end of the service; their builds fail and leave nothing."""
-        self._closed = True
+        self.closing.ask()
         for stop in tuple(self._stops):
             stop.ask()
 
@@ -382,7 +383,7 @@ class Installer:
             limit = threading.Timer(seconds, kill, [process])
             limit.daemon = True
             limit.start()
-            if self._closed:
+            if self.closing.is_asked:
                 stop.ask()
             narration = Narration(tell, doing, quiet=quiet)
             try:
@@ -399,7 +400,7 @@ class Installer:
                 stop.ended(process)
                 self._stops.discard(stop)
             verdict = execution.verdict()
-        if self._closed:
+        if self.closing.is_asked:
             raise BuildFailed(
                 "The service is being stopped; the environment is built at its next start."
             )

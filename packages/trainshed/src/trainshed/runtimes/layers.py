@@ -25,7 +25,7 @@ from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress, unheard
 from trainshed.runtimes.prefix import Prefix, derive_prefix, take_scripts, write_template
-from trainshed.runtimes.shelf import Shelf, held, waiting_for
+from trainshed.runtimes.shelf import Shelf, held
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.torch_extensions import take_out_unusable
 from trainshed.runtimes.trees import is_file, let_read, read_small, remove_tree
@@ -118,7 +118,7 @@ class Layers:
 
         try:
             with held(base.root):
-                self._shelf.put(key, fill, writable="template", waiting=waiting_for(progress))
+                self._shelf.put(key, fill, writable="template", progress=progress, stop=stop)
         except InstallFailed as failure:
             if failure.is_final and not failure.is_machine_trouble:
                 raise PackageFailed(

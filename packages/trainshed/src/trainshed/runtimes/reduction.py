@@ -23,7 +23,7 @@ from pathlib import Path
 
 import trainshed_reduction
 from trainshed.runtimes.port import BuildFailed, Progress
-from trainshed.runtimes.shelf import Shelf, waiting_for
+from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.trees import let_read
 
 PACKAGE = "trainshed_reduction"
@@ -144,13 +144,12 @@ class Reduction:
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
 
-        waiting = waiting_for(progress)
         try:
             try:
-                return self._shelf.put(self.key, fill, waiting=waiting)
+                return self._shelf.put(self.key, fill, progress=progress)
             except _NotCompiled:
                 without = partial(fill, is_whole=False)
-                return self._shelf.put(self._without, without, waiting=waiting)
+                return self._shelf.put(self._without, without, progress=progress)
         except OSError as failure:
             raise BuildFailed(
                 f"{NAME} could not be written: {failure}. Check the disk and the permissions of the cache "

@@ -12,7 +12,6 @@ keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends w
 nothing that a program runs from is removed, whether a service runs or not.
 """
 
-import fcntl
 import os
 import secrets
 import threading
@@ -26,6 +25,8 @@ from msgspec import Struct
 from trainshed.core.units import Nanos
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import durable, processes
+from trainshed.runtimes.port import BuildFailed, Progress, unheard
+from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
 _BUILT = program.BUILT
@@ -35,6 +36,8 @@ _CREATE = os.O_RDWR | os.O_CREAT
 SETTLING = "shelf-settling"
 """Name of the threads that wait for the disk after a build."""
 
+_PAUSE = 0.1
+"""Seconds between two looks whether another process has built what is waited for."""
 _STAMP_NS = 30 * 10**9
 """Precision, in nanoseconds, of the time of last use."""
 
@@ -88,19 +91,20 @@ class Shelf:
         build: Callable[[Path], None],
         *,
         writable: str = "",
-        waiting: Callable[[], None] | None = None,
+        progress: Progress = unheard,
+        stop: Stop | None = None,
     ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         `build` fills the directory `draft`, which does not exist yet; its exceptions are passed on, and leave
-        nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if
-        another process builds the same key, before waiting for it.
+        nothing. `writable`: name of a sub-directory whose permissions stay as they are. `progress`: hears if
+        another process builds the same key, and is waited for. `stop`: ends that wait with BuildFailed.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
         if self.has(key):
             return final
-        with self._locked(key, waiting):
+        with self._locked(key, progress, stop or Stop()):
             if self.has(key):
                 return final
             self._sweep(key)
@@ -200,20 +204,18 @@ class Shelf:
             self._mark(key).touch()
 
     @contextmanager
-    def _locked(self, key: str, waiting: Callable[[], None] | None) -> Generator[None]:
+    def _locked(self, key: str, progress: Progress, stop: Stop) -> Generator[None]:
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / key, _CREATE) as descriptor:
             if not durable.try_lock(descriptor):
-                if waiting is not None:
-                    waiting()
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                progress("Another process builds the same; waiting for it.")
+                # A thread that blocks in the kernel could not be stopped, nor the service then.
+                while not durable.try_lock(descriptor):
+                    if stop.is_asked:
+                        raise BuildFailed("Another process builds the same; no longer waited for.")
+                    time.sleep(_PAUSE)
             yield
-
-
-def waiting_for(progress: Callable[[str], None]) -> Callable[[], None]:
-    """Return a function that reports that another process builds the same."""
-    return lambda: progress("Another process builds the same; waiting for it.")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.images.references import is_pinned
 from trainshed.runtimes.images.tools import AUTO, Tools
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
-from trainshed.runtimes.shelf import Shelf, waiting_for
+from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import remove_tree
@@ -225,7 +225,7 @@ class Images:
             (draft / _CONFIG).write_bytes(msgspec.json.encode(config))
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
 
-        self._shelf.put(config.id, fill, writable=_ROOT, waiting=waiting_for(tell))
+        self._shelf.put(config.id, fill, writable=_ROOT, progress=tell, stop=stop)
         image = self._unpacked(KnownImage(reference, config.id, ""))
         assert image is not None
         return image
