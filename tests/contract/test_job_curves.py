@@ -33,6 +33,7 @@ from trainshed.summaries.reading import Directory
 
 RUNNING = replace(job(output="gs://b/out"), attempt=1, state=JobState.RUNNING)
 OVER = replace(RUNNING, state=JobState.SUCCEEDED)
+SPOILT = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE uid = 1"
 BOARD = BoardName("demo", "us-central1", ("5",))
 
 
@@ -232,7 +233,11 @@ async def killed_at_commits(house: House, moment: str) -> None:
 
 
 async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(house: House) -> None:
+    """Also if an earlier job's record cannot be read."""
     await house.created(RUNNING)
+    bad = replace(RUNNING, uid=JobUid(1), name=replace(RUNNING.name, job_id="1"))
+    await house.created(bad)
+    await house.store.curves.put(bad.uid, reading.FileProgress("a"), ())
     writer = EventWriter(house.logs, clock)
     writer.scalar("acc", 1, 1)
     async with house.service() as curves:
@@ -240,7 +245,8 @@ async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(hou
         await house.until({":acc": {1: 1.0}})
     writer.scalar("acc", 2, 2)
     await house.ended(OVER)
-    assert await house.store.curves.unfinished() == (RUNNING.uid,)
+    await house.store.run("spoil", lambda c: c.execute(SPOILT))
+    assert await house.store.curves.unfinished() == (bad.uid, RUNNING.uid)
     async with house.service():
         await house.until({":acc": {1: 1.0, 2: 2.0}})
         async with asyncio.timeout(60):

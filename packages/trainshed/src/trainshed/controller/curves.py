@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from trainshed.controller.board_curves import BoardCurves, BoardStores
 from trainshed.controller.directory_watches import DirectoryWatches
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -177,7 +177,8 @@ class JobCurves:
 
     async def _resume(self) -> None:
         for uid in await self._stores.curves.unfinished():
-            with contextlib.suppress(NotFound):
+            # It was deleted, or its record cannot be read.
+            with contextlib.suppress(RequestError):
                 work, _ = await self._stores.reader.job_by_uid(uid)
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
                     # One after the other, since nobody waits for them.
