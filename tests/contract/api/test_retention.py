@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import os
 from functools import partial
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, START, House
@@ -164,6 +166,25 @@ async def test_a_look_that_was_cut_off_is_finished_by_the_next(house: House) -> 
     assert logs(house) == []
     timeline = await house.store.reader.timeline(uid)
     assert [entry.kind for entry in timeline].count("log_deleted") == 1
+
+
+async def test_one_job_whose_log_cannot_be_read_keeps_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable, last = await over(house), await over(house, log=2000)
+    scan = os.scandir
+
+    def refuses(path: Any) -> Any:
+        if str(path).endswith(unreadable.rpartition("/")[2]):
+            raise PermissionError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuses)
+    await timer(house, size="1MB").look()
+    assert last.rpartition("/")[2] not in logs(house)
+    house.clock += 2 * DAY
+    await timer(house, jobs="1d").look()
+    assert [await status(house, name) for name in (unreadable, last)] == [404, 404]
 
 
 async def test_status_says_what_is_kept(house: House) -> None:

@@ -128,7 +128,7 @@ class LogInventory:
         return jobs
 
     def size(self, uid: JobUid) -> int:
-        """Return how many bytes a job's log takes with the files beside it; 0 = it has none."""
+        """Return how many bytes a job's log takes with the files beside it, as far as they can be seen."""
         return sum(_sizes(self._root / str(uid)))
 
     def _names(self) -> list[str]:
@@ -141,11 +141,11 @@ class LogInventory:
 def _sizes(directory: Path) -> Iterator[int]:
     try:
         entries = list(os.scandir(directory))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _sizes(Path(entry.path))
         else:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 yield entry.stat(follow_symlinks=False).st_size
