@@ -42,6 +42,10 @@ async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
     path.write_bytes(both[:-1] + bytes([both[-1] ^ 1]))
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1)}
+    await files.append(7, [(1, points(2))])
+    path.unlink()  # By whoever keeps the machine, say.
+    await files.append(7, [(1, points(3))])
+    assert await files.read(7, [1]) == {1: points(3)}
 
 
 async def test_writes_that_come_together_share_a_sync(

@@ -218,10 +218,11 @@ class PointFiles:
     def _write(self, run: int, data: bytes, thins: bool) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         path = self._path(run)
-        length, merged = self._lengths.pop(run, (None, 0))
-        if length is None:
-            payloads = _payloads(path.read_bytes()) if path.exists() else ()
-            length = sum(_HEADER.size + len(payload) for payload in payloads)
+        size = path.stat().st_size if path.exists() else 0
+        length, merged = self._lengths.pop(run, (-1, 0))
+        if length != size:
+            payloads = _payloads(path.read_bytes()) if size else ()
+            length, merged = sum(_HEADER.size + len(payload) for payload in payloads), 0
         is_full = length + len(data) > MOST_BYTES and thins
         if is_full or length - merged > max(_LOOSE, merged // 4):
             length = merged = self._merge(path, halves=is_full)
@@ -232,7 +233,7 @@ class PointFiles:
                 "another run."
             )
         with path.open("ab") as file:
-            if file.tell() != length:
+            if file.tell() > length:
                 file.truncate(length)
             file.write(data)
             file.flush()
