@@ -6,6 +6,7 @@ import json
 import sqlite3
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -19,6 +20,7 @@ from trainshed.access.account_tokens import GRANT
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import tell_of_stranger
+from trainshed.core.errors import Unavailable
 from trainshed.core.names import JobUid, project_number
 from trainshed.store.audit import chained
 
@@ -47,6 +49,10 @@ async def test_a_token_is_shown_once_and_does_what_its_roles_allow(house: Shelle
     [listed] = (await house.result("GET", f"{OURS}/tokens"))["tokens"]
     assert listed["note"] == "laptop" and "token" not in listed
     assert made["token"] not in json.dumps(await audit(house))
+    with patch.object(house.store.access, "note_uses", side_effect=Unavailable("the disk is full")):
+        await house.keeper.flush()
+    await house.keeper.flush()
+    assert house.store.access.load()[1] == house.keeper.uses, "when each was used last"
     house.clock += 24 * 3600 * 10**9
     assert (await house.call("GET", JOBS, token=made["token"])).status == 401
 

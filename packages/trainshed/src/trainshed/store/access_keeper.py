@@ -160,6 +160,7 @@ class AccessKeeper:
             await self._store.note_uses(unwritten)
         except Unavailable:
             log.warning("when tokens were last used could not be stored")
+            self._unwritten = unwritten | self._unwritten
 
     def _note_use(self, digest: str) -> None:
         self.uses[digest] = self._unwritten[digest] = self._now()
