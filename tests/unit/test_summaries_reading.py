@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -229,6 +230,19 @@ def test_depth_is_bounded(tmp_path: Path, reader: Reader, clock: Clock) -> None:
         EventWriter(tmp_path / "/".join(name * depth), clock).scalar("acc", 0.5, 1)
     reader.read()
     assert [point[0] for point in reader.points] == ["/".join("d" * 20)]
+
+
+def test_a_file_that_cannot_be_read_now_hides_no_other(
+    tmp_path: Path, reader: Reader, clock: Clock
+) -> None:
+    for run in ("a", "b"):
+        EventWriter(tmp_path / run, clock).scalar("acc", 0.5, 1)
+    opens = [PermissionError("a"), event_file(tmp_path / "b").open("rb")]
+    with patch.object(Counted, "open", side_effect=opens), pytest.raises(PermissionError):
+        reader.read()
+    assert reader.curves() == {"b:acc": {1: 0.5}}
+    reader.read()
+    assert reader.curves() == {"b:acc": {1: 0.5}, "a:acc": {1: 0.5}}
 
 
 class Vanishing:

@@ -148,7 +148,8 @@ def read_on(
     since: float,
     met: Met,
 ) -> Iterator[Piece]:
-    """Yield what is new since the readings that led to `known` (by path). Blocks; raises OSError.
+    """Yield what is new since the readings that led to `known` (by path). Blocks; raises OSError, at the end
+    if it is that of some files.
 
     Files of a run come in the order of their names, which contain the time at which they were opened: what
     a restarted program has written comes last. `since` (seconds since the epoch): files that were not written
@@ -161,23 +162,27 @@ def read_on(
         if _is_text(file.path) and (file.path in known or not 0 < file.written < since)
     )
     rewritten: set[str] = set()
+    failures: list[OSError] = []
     for file in list(islice(wanted, MOST_FILES)):
         progress = known.get(file.path)
         is_due = run_of(file.path) in rewritten
         if progress is not None and progress.stamp == file.stamp and not is_due:
             continue
         try:
-            opened = directory.open(file)
+            with directory.open(file) as opened:
+                if progress is not None and (
+                    is_due or progress.digest != _digest(opened, progress.offset)
+                ):
+                    # The run's files behind it contain what was written later, and must come later again.
+                    rewritten.add(run_of(file.path))
+                    progress = None
+                yield from _read(file, opened, progress or FileProgress(file.path), since)
         except FileNotFoundError:
             continue
-        with opened:
-            if progress is not None and (
-                is_due or progress.digest != _digest(opened, progress.offset)
-            ):
-                # The run's files behind it contain what was written later, and must come later again.
-                rewritten.add(run_of(file.path))
-                progress = None
-            yield from _read(file, opened, progress or FileProgress(file.path), since)
+        except OSError as failure:
+            failures.append(failure)
+    for failure in failures:
+        raise failure
 
 
 def _read(
