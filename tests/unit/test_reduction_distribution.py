@@ -1,5 +1,6 @@
 """The distribution that workers import and images of users install (spec/reduction)."""
 
+import os
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -48,7 +49,9 @@ def test_a_compiler_that_has_failed_is_tried_again_later(
     package, lines = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}), list[str]()
     without = package.build(lines.append)
     assert lines[-1] == "Reducers are not used, and all-reduce is native: cc failed: no memory"
+    os.utime(without / ".built", (1, 1))
     assert package.find() == without, "not for each job"
+    assert (without / ".built").stat().st_mtime > 1, "a full cache must not lose what a job gets"
     now.time.return_value += 3600
     assert package.find() is None
     whole = package.build(lines.append)

@@ -121,12 +121,12 @@ class Reduction:
         return f"{self.key}-without-{int(time.time()) // _AGAIN_SECONDS}"
 
     def find(self) -> Path | None:
-        """Return the directory for PYTHONPATH if it is prepared. Fast."""
-        keys = self.key, self._without
-        return next((self._shelf.path(key) for key in keys if self._shelf.has(key)), None)
-
-    def used(self) -> None:
-        self._shelf.used(self.key)
+        """Return the directory for PYTHONPATH if it is prepared, which is used now. Fast."""
+        key = next(filter(self._shelf.has, (self.key, self._without)), None)
+        if key is None:
+            return None
+        self._shelf.used(key)
+        return self._shelf.path(key)
 
     def build(self, progress: Progress) -> Path:
         """Prepare the package unless it exists; return its directory. Blocks, a second or two. Raises

@@ -190,10 +190,7 @@ class LocalRuntimes:
 
     def reduction(self) -> str | None:
         package = self._reduction.find()
-        if package is None:
-            return None
-        self._reduction.used()
-        return str(package)
+        return str(package) if package else None
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
         return str(await asyncio.to_thread(self._reduction.build, progress or unheard))
