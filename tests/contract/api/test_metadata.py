@@ -102,6 +102,8 @@ async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
     stale = {"metadata": {"mine": 3}, "etag": made["etag"]}
     merged = await house.result("PATCH", f"{CONTEXTS}/e", stale)
     assert merged["metadata"] == {"mine": 3, "others": 2}
+    answer = await house.call("PATCH", f"{CONTEXTS}/e", stale | {"etag": "1" * 5000})
+    assert answer.error["status"] == "ABORTED"
 
 
 async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:

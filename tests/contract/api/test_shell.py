@@ -133,8 +133,9 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
     await house.run((await house.call("POST", JOBS, body)).json["name"])
     pages = (await house.call("GET", JOB)).json["pages"]
     assert pages == {name: f"{ADDRESS}/jobs/1000/ports/{name}" for name in ("web", "page")}
-    refused = await house.call("POST", f"{JOB}:shell", {"port": "board"})
-    assert "a page of the job: web, page." in refused.json["error"]["message"]
+    for unknown in ("1" * 5000, "board"):
+        refused = await house.call("POST", f"{JOB}:shell", {"port": unknown})
+        assert "a page of the job: web, page." in refused.json["error"]["message"]
     wishes = (("web", "8000"), ("page", "page.sock"), ("6006", "6006"), ("6006", "6006"))
     for wanted, port in wishes:
         ticket = (await house.call("POST", f"{JOB}:shell", {"port": wanted})).json

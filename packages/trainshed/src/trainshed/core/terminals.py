@@ -129,7 +129,7 @@ HIGHEST: Final = 65_535
 
 def is_port(port: str) -> bool:
     """Whether a text is the number of a port."""
-    return port.isascii() and port.isdecimal() and 0 < int(port) <= HIGHEST
+    return len(port) < 6 and port.isascii() and port.isdecimal() and 0 < int(port) <= HIGHEST
 
 
 def page_entry(name: str, port: str) -> str:

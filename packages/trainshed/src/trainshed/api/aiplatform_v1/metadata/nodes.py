@@ -259,7 +259,7 @@ def _updated(
     Experiments and their runs may have an outdated one, and are then merged. An update that changes nothing
     leaves the etag as it is. Raises Aborted."""
     is_stale = etag not in ("", str(node.etag))
-    if is_stale and not (node.schema_title in MERGED and etag.isascii() and etag.isdecimal()):
+    if is_stale and not (node.schema_title in MERGED and re.fullmatch("[0-9]{1,19}", etag)):
         raise _mismatch(node, etag)
     new = node
     for name in ("display_name", "description", "labels", "state", "uri"):
