@@ -71,7 +71,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ),
     ("measurements", "record"): (lambda store: store.studies.measurements(STUDY),),
     ("model_versions", "record"): (
-        lambda store: store.models.models("p", "us-central1", 9),
+        lambda store: store.models.models("p", "us-central1"),
         lambda store: store.models.versions(make_version("m", 2).name),
     ),
     ("model_evaluations", "record"): (
@@ -84,7 +84,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ),
     ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
     ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
-    ("datasets", "record"): (lambda store: store.datasets.datasets("p", "us-central1", 9),),
+    ("datasets", "record"): (lambda store: store.datasets.datasets("p", "us-central1"),),
     ("metadata_stores", "record"): (
         lambda store: store.metadata.stores("p", "us-central1", "", 9),
     ),

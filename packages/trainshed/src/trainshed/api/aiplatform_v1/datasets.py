@@ -15,7 +15,7 @@ from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.calls.call import Call, Handlers, camel, read_update_mask
-from trainshed.api.calls.paging import SCAN_LIMIT, Listing
+from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
@@ -80,11 +80,9 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    """List datasets, newest first unless `order_by` says otherwise. At most SCAN_LIMIT datasets are ordered
-    and filtered."""
+    """List datasets, newest first unless `order_by` says otherwise."""
     parent = known_location(request.parent)
-    place = parent.project_id, parent.location
-    datasets = await call.services.datasets.datasets(*place, SCAN_LIMIT)
+    datasets = await call.services.datasets.datasets(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(datasets, request, str(parent))
     return message("ListDatasetsResponse", datasets=map(view, page), next_page_token=token)
 

@@ -22,7 +22,7 @@ from trainshed.api.aiplatform_v1.model_messages import (
     read_version_name,
 )
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import SCAN_LIMIT, Listing, cut, decode_number, page_size
+from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
 from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
@@ -200,10 +200,9 @@ async def delete_version(call: Call, request: Any) -> Message:
 
 
 async def list_models(call: Call, request: Any) -> Message:
-    """List the default version of each model, newest model first unless `order_by` says otherwise. At most
-    SCAN_LIMIT models are ordered and filtered."""
+    """List the default version of each model, newest model first unless `order_by` says otherwise."""
     parent = known_location(request.parent)
-    models = await call.services.models.models(parent.project_id, parent.location, SCAN_LIMIT)
+    models = await call.services.models.models(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(models, request, str(parent))
     shown = map(model_messages.model, page)
     return message("ListModelsResponse", models=shown, next_page_token=token)

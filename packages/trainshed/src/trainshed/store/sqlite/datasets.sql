@@ -9,7 +9,7 @@ WHERE project_id = :project_id AND location = :location AND dataset_id = :datase
 -- name: datasets
 SELECT record FROM datasets
 WHERE project_id = :project_id AND location = :location
-ORDER BY made DESC, dataset_id DESC LIMIT :limit;
+ORDER BY made DESC, dataset_id DESC;
 
 -- name: replace
 UPDATE datasets SET record = :record

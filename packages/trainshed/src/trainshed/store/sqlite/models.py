@@ -32,9 +32,9 @@ class Models(Port):
         """Return a version by number or alias; "" = the default one. Raises NotFound."""
         return self._snapshots.here(lambda connection: _version(connection, name, version))
 
-    async def models(self, project_id: str, location: str, limit: int) -> tuple[ModelVersion, ...]:
-        """Return the default version of each of the newest models, newest model first."""
-        place = {"project_id": project_id, "location": location, "limit": limit}
+    async def models(self, project_id: str, location: str) -> tuple[ModelVersion, ...]:
+        """Return the default version of each model, newest model first."""
+        place = {"project_id": project_id, "location": location}
 
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
             rows = connection.execute(_SQL["models"], place).fetchall()

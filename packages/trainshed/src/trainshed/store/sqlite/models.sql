@@ -53,7 +53,7 @@ FROM models AS m INDEXED BY models_by_age CROSS JOIN model_aliases AS d
 CROSS JOIN model_versions AS v
   ON v.project_id = m.project_id AND v.location = m.location AND v.model_id = m.model_id AND v.version = d.version
 WHERE m.project_id = :project_id AND m.location = :location AND m.is_there = 1
-ORDER BY m.made DESC, m.model_id DESC LIMIT :limit;
+ORDER BY m.made DESC, m.model_id DESC;
 
 -- name: unmake_model
 UPDATE models SET is_there = 0

@@ -190,9 +190,9 @@ class Datasets(Port):
         """Raises NotFound."""
         return self._snapshots.here(lambda connection: _dataset(connection, name))
 
-    async def datasets(self, project_id: str, location: str, limit: int) -> tuple[Dataset, ...]:
-        """Return the newest datasets, newest first."""
-        place = {"project_id": project_id, "location": location, "limit": limit}
+    async def datasets(self, project_id: str, location: str) -> tuple[Dataset, ...]:
+        """Return all datasets, newest first."""
+        place = {"project_id": project_id, "location": location}
         return await self._records(_DATASETS["datasets"], place, DATASET)
 
     async def change(
