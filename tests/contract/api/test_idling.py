@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job
 from trainshed.controller.idling import IdleWatch
@@ -39,9 +41,11 @@ async def kinds(house: House) -> list[str]:
 
 async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> None:
     job = await running(house)
+    unreadable = replace(job, uid=JobUid(1))
+    (house.log_root / "1" / "1" / "workerpool0-0" / "usage.jsonl").mkdir(parents=True)
     watch = IdleWatch(
         IdlePolicy(gpus=600 * SECOND, stop=300 * SECOND),
-        running=lambda: (job,),
+        running=lambda: (unreadable, job),
         usages=house.services.logs,
         reader=house.store.reader,
         intake=house.store.intake,

@@ -3,12 +3,13 @@ settings say. `core.idling` decides what is idle, and what follows.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.idling import Action, IdlePolicy, Span, verdict, warning
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -19,6 +20,9 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import Life
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
+from trainshed.telemetry.lines import about
+
+log = logging.getLogger(__name__)
 
 IDLE: Final = "idle"
 """The kind of the timeline's entry."""
@@ -62,8 +66,14 @@ class IdleWatch:
     async def look(self) -> None:
         """Check each running job once."""
         for job in tuple(self.running()):
-            if job.state is JobState.RUNNING:
+            if job.state is not JobState.RUNNING:
+                continue
+            try:
                 await self._look_at(job)
+            except (FailedPrecondition, NotFound):
+                continue  # It has ended just now.
+            except (OSError, Unavailable) as failure:
+                about(log, job.uid).warning("whether it is idle is not known: %s", failure)
 
     async def _look_at(self, job: Job) -> None:
         usages = await self.usages.usage(job.uid, job.attempt)
@@ -77,18 +87,14 @@ class IdleWatch:
         idle = verdict(self.policy, spans, warned)
         if idle is None:
             return
-        try:
-            if idle.action is Action.WARN:
-                message = warning(idle, self.policy)
-                entry = TimelineEntry(self.now(), IDLE, message, {"since": idle.since})
-                await self.intake.tell(job.uid, (entry,))
-                self.publish(job.uid)
-            else:
-                stop = CancelRequested(CancelCause.IDLE, self.now())
-                self.wake(await self.intake.request_cancel(job.name, stop))
-        except (FailedPrecondition, NotFound):
-            # It has ended just now.
-            return
+        if idle.action is Action.WARN:
+            message = warning(idle, self.policy)
+            entry = TimelineEntry(self.now(), IDLE, message, {"since": idle.since})
+            await self.intake.tell(job.uid, (entry,))
+            self.publish(job.uid)
+        else:
+            stop = CancelRequested(CancelCause.IDLE, self.now())
+            self.wake(await self.intake.request_cancel(job.name, stop))
 
 
 def _spans(life: Life) -> Sequence[Span]:
