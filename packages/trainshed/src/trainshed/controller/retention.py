@@ -128,10 +128,11 @@ class RetentionTimer:
     # --- jobs ---
 
     async def _jobs_due(self) -> list[_Over]:
-        """Return the due jobs that clients made; `_delete` also deletes what each of them made."""
+        """Return the due jobs that clients made, or whose makers were deleted; `_delete` also deletes what
+        each of them made."""
         before = self.now() - parse_age(self.retention.jobs)
         query = JobQuery("", None, None, limit=_PAGE)
-        over: list[_Over] = []
+        over = [_Over(work.uid, work.name, work.ended) for work in await self.reader.orphans()]
         while True:
             # No job ends before it was created, so the index on creation finds all that can be due.
             page = await self.reader.matching(query, Created(0, before - 1))
