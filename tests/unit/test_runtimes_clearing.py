@@ -12,7 +12,7 @@ import pytest
 from tests.caches import remove_cache
 from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal, bound
 from trainshed.runtimes.installer import Installer
-from trainshed.runtimes.shelf import Shelf
+from trainshed.runtimes.shelf import Shelf, ShelfEntry
 from trainshed.runtimes.trees import size_of
 
 DAY = 86400 * 10**9
@@ -117,7 +117,19 @@ def test_packages_go_by_their_last_use(cache: Path) -> None:
     assert [path.name for path in (cache / "packages").iterdir()] == ["bb"]
 
 
-def test_a_full_cache_loses_what_was_used_least_recently(cache: Path) -> None:
+def test_a_full_cache_loses_what_was_used_least_recently(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be removed keeps nothing else."""
+    remove = Shelf.remove
+
+    def refusing(shelf: Shelf, kept: ShelfEntry) -> bool:
+        if kept.key == "another-users":
+            raise PermissionError(kept.path)
+        return remove(shelf, kept)
+
+    monkeypatch.setattr(Shelf, "remove", refusing)
+    _put(cache, "environments", "another-users", days=99)
     _put(cache, "environments", "under", days=2)
     _put(cache, "layers", "upper", days=2, base="under")
     _put(cache, "environments", "oldest", days=9)

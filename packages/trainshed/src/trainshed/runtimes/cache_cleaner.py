@@ -120,7 +120,7 @@ class CacheCleaner:
 
 def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
     """Remove downloads, then what was used least recently, until the cache takes at most so many bytes or
-    the rest is in use; return what was removed. Blocks. Raises OSError."""
+    the rest is in use, or cannot be removed; return what was removed. Blocks. Raises OSError."""
     left = size_of(cache)
     gone: list[Removal] = []
     if left <= most:
@@ -129,12 +129,13 @@ def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Re
     # An environment is used with each layer on it, so that its layers come before it.
     by_use = sorted(cleaner.pieces(), key=lambda piece: piece.used)
     for piece in (*cleaner.downloads(), *by_use):
-        if not piece.why and piece.remove():
-            gone.append(piece)
-            left -= piece.bytes
-            # Files have further names in other pieces, which keep them.
-            if left <= most and (left := size_of(cache)) <= most:
-                break
+        with suppress(OSError):  # Another user's, say: `trainshed runtimes gc` tells of it.
+            if not piece.why and piece.remove():
+                gone.append(piece)
+                left -= piece.bytes
+                # Files have further names in other pieces, which keep them.
+                if left <= most and (left := size_of(cache)) <= most:
+                    break
     return gone
 
 
