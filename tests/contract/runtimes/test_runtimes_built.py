@@ -2,16 +2,23 @@
 
 import asyncio
 import fcntl
+import io
 import os
 import time
 from pathlib import Path
+from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
 from tests.contract.runtimes.conftest import Objects, Replica, Workshop
 from tests.e2e.running import SLIM
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.environments import Environments
+from trainshed.runtimes.layers import Layers
+from trainshed.runtimes.port import PackageFailed
+from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.service import LocalRuntimes
 
 
@@ -44,6 +51,29 @@ async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
         await asyncio.wait_for(waits.wait(), 60)
         job.cancel()
         await asyncio.wait_for(asyncio.to_thread(runtimes.close), 60)
+
+
+async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, built = Prefix(tmp_path / "base", "3.11"), [True]
+
+    class Losing(Objects):
+        def open(self, uri: str) -> BinaryIO:
+            built.clear()
+            return io.BytesIO(b"content")
+
+        def fingerprint(self, uri: str) -> str:
+            return uri
+
+    monkeypatch.setattr(Environments, "find", lambda *_: base if built else None)
+    monkeypatch.setattr(Environments, "build", lambda *_: built.append(True) or base)
+    monkeypatch.setattr(Layers, "build", Mock(side_effect=PackageFailed))
+    runtimes, choice = fresh(tmp_path, Losing())
+    with pytest.raises(PackageFailed):
+        await runtimes.prepare(choice, (JobPackage("gs://b/p.tar.gz"),))
+    assert built, "packages are installed on a base that is there"
+    runtimes.close()
 
 
 def fresh(cache: Path, objects: Objects) -> tuple[LocalRuntimes, RuntimeChoice]:

@@ -181,9 +181,12 @@ class LocalRuntimes:
         building.add_done_callback(looked_at)
         fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
         try:
-            base, fetched = await asyncio.gather(building, fetching)
+            _, fetched = await asyncio.gather(building, fetching)
         finally:
             building.cancel()
+        # A full cache may have lost the base since.
+        base = await self._base(sheet, release, interpreter, progress)
+        self._environments.used(base)
         layer = await self._layer(base, interpreter, fetched, progress)
         command = await self._built_gsutil(choice, layer, progress)
         return self._prepared(sheet, base, layer, interpreter, command)
