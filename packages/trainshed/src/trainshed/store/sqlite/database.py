@@ -137,7 +137,7 @@ class FileStore(Store):
                 changed.clear()
                 # The writer looks before each transaction, and saves what can be saved.
                 with contextlib.suppress(Unavailable):
-                    await self._writer.run("watch", _change_nothing)
+                    await self._writer.run("watch", lambda _: None)
         finally:
             loop.remove_reader(handle)
             os.close(handle)
@@ -197,10 +197,6 @@ def open_database(directory: Path) -> FileStore:
         files = OpenFiles(database)
         undo.pop_all()
     return FileStore(directory, lock, Writer(connection, aside, files), snapshots, aside)
-
-
-def _change_nothing(connection: sqlite3.Connection) -> None:
-    del connection
 
 
 class _Lock:

@@ -184,13 +184,13 @@ def _link(connection: sqlite3.Connection, edge: Edge) -> None:
     if edge.source.store != edge.target.store:
         text = f"{edge.target} does not lie in {edge.source.store}."
         raise InvalidRequest((Violation(_FIELDS[edge.role], text),))
-    ends = _ends(connection, edge)
+    source, target = _number(connection, edge.source), _number(connection, edge.target)
+    ends = {"source": source, "role": edge.role, "target": target}
     connection.execute(
         _SQL["insert_edge"], ends | {"at": edge.at, "labels": EDGE_LABELS.encode(edge.labels)}
     )
     if edge.role is not EdgeRole.CHILD:
         return
-    source, target = ends["source"], ends["target"]
     row = connection.execute(_SQL["is_below"], {"ancestor": target, "node": source})
     if row.fetchone() != (0,):
         text = (
@@ -202,14 +202,6 @@ def _link(connection: sqlite3.Connection, edge: Edge) -> None:
             f"{edge.target} would have more than {MAX_PARENTS} parents; remove it from one first."
         )
         raise InvalidRequest((Violation("child_contexts", text),))
-
-
-def _ends(connection: sqlite3.Connection, edge: Edge) -> Parameters:
-    return {
-        "source": _number(connection, edge.source),
-        "role": edge.role,
-        "target": _number(connection, edge.target),
-    }
 
 
 def _store(connection: sqlite3.Connection, name: StoreName) -> MetadataStore:

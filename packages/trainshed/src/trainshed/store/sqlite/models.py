@@ -15,6 +15,7 @@ from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("models.sql")
+_EVALUATIONS = load_statements("evaluations.sql")
 _DEFAULT = "default"
 
 
@@ -81,7 +82,7 @@ class Models(Port):
                 raise missing(name)
             for statement in ("unmake_model", "delete_versions", "delete_aliases"):
                 connection.execute(_SQL[statement], asdict(name))
-            forget_model(connection, asdict(name))
+            connection.execute(_EVALUATIONS["delete_of_model"], asdict(name))
 
         await self._write("delete_model", work, operation)
 
@@ -97,7 +98,7 @@ class Models(Port):
                 )
             connection.execute(_SQL["drop_aliases"], parameters)
             connection.execute(_SQL["delete_version"], parameters)
-            forget_version(connection, parameters)
+            connection.execute(_EVALUATIONS["delete_of_version"], parameters)
 
         await self._write("delete_version", work, operation)
 
@@ -186,10 +187,6 @@ def _parameters(version: ModelVersion) -> Parameters:
     }
 
 
-_EVALUATIONS = load_statements("evaluations.sql")
-_MODELS = load_statements("models.sql")
-
-
 class Evaluations(Port):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
@@ -199,7 +196,7 @@ class Evaluations(Port):
 
         def work(connection: sqlite3.Connection) -> None:
             # An evaluation of a version that was deleted meanwhile would never be deleted.
-            if connection.execute(_MODELS["version"], parameters).fetchone() is None:
+            if connection.execute(_SQL["version"], parameters).fetchone() is None:
                 model = evaluation.name.model
                 raise NotFound(f"{model}@{evaluation.version} does not exist; check the id")
             connection.execute(_EVALUATIONS["insert"], parameters)
@@ -220,16 +217,6 @@ class Evaluations(Port):
             "limit": limit,
         }
         return await self._records(_EVALUATIONS["evaluations"], parameters, EVALUATION)
-
-
-def forget_version(connection: sqlite3.Connection, parameters: Parameters) -> None:
-    """Delete the evaluations of a version that is deleted."""
-    connection.execute(_EVALUATIONS["delete_of_version"], parameters)
-
-
-def forget_model(connection: sqlite3.Connection, parameters: Parameters) -> None:
-    """Delete the evaluations of a model that is deleted."""
-    connection.execute(_EVALUATIONS["delete_of_model"], parameters)
 
 
 def _evaluation(connection: sqlite3.Connection, name: EvaluationName) -> ModelEvaluation:
