@@ -19,7 +19,7 @@ from msgspec import structs
 
 from tests.unit.stored import BUCKET, get, put
 from trainshed.buckets import listing
-from trainshed.buckets.content import Checksums
+from trainshed.buckets.content import Checksums, Digest
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.records import direct_record
@@ -33,6 +33,7 @@ from trainshed.buckets.errors import (
     PreconditionFailed,
 )
 from trainshed.buckets.port import Conditions, Draft, FileIdentity, ObjectRef, Query
+from trainshed.buckets.rest import uploads
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 from trainshed.buckets.rest.views import object_view
 
@@ -339,6 +340,43 @@ class TestSessions:
         second.write(b"2")
         second.commit(Checksums("", ""))
         assert get(store, "x") == b"12"
+
+    def test_what_has_arrived_is_hashed_once(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(uploads, "_KEPT_DIGESTS", 1)
+        sessions = UploadSessions(store)
+        for name in ("abandoned", "x"):
+            upload_id = sessions.start(UploadSpec(BUCKET, name, store.now()))
+            writer = self.writer(sessions, upload_id)
+            writer.write(b"1")
+            sessions.release(writer)
+        # To hash a large one again takes minutes, in which its client loses patience and takes over again.
+        monkeypatch.setattr(Digest, "update", None)
+        assert self.writer(sessions, upload_id).offset == 1
+        assert self.writer(sessions, upload_id).offset == 1
+
+    def test_a_request_that_ends_while_its_commit_is_refused_holds_up_nobody(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sessions = UploadSessions(store)
+        writer = self.writer(sessions, sessions.start(UploadSpec(BUCKET, "x", store.now())))
+        ending = threading.Thread(target=sessions.release, args=(writer,), daemon=True)
+
+        def refuse(*_: object, **__: object) -> None:
+            ending.start()
+            ending.join(0.1)
+            raise PreconditionFailed("")
+
+        def commit() -> None:
+            with pytest.raises(PreconditionFailed):
+                writer.commit(Checksums("", ""))
+
+        monkeypatch.setattr(store, "commit", refuse)
+        committing = threading.Thread(target=commit, daemon=True)
+        committing.start()
+        committing.join(10)
+        assert not committing.is_alive()
 
     def test_refused_cancelled_and_old_sessions_are_unknown(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -89,14 +90,13 @@ class UploadSessions:
         with self._lock:
             before = self._writers.get(upload_id)
             self._writers[upload_id] = writer
+            digest = self._digests.pop(upload_id, None)
         if before is not None:
-            before.give_up()
+            digest = before.give_up() or digest
         committed = self._committed(spec, directory)
         if committed is not None:
             self.release(writer)
             return committed
-        with self._lock:
-            digest = self._digests.pop(upload_id, None)
         writer.open(digest)
         return writer
 
@@ -118,21 +118,21 @@ class UploadSessions:
         self._expired_ns = self._store.now()
         horizon = self._expired_ns - LIFETIME_NS
         for directory in self._root.iterdir():
-            try:
-                fresh = directory.stat().st_mtime_ns >= horizon
-            except FileNotFoundError:
-                continue
-            if not fresh:
-                self.drop(directory)
+            with suppress(FileNotFoundError):
+                if directory.stat().st_mtime_ns < horizon:
+                    self.drop(directory)
 
     def release(self, writer: "UploadWriter") -> None:
         """Called when a writer's request has ended; the checksum state is kept for the next one."""
+        # Not under the lock: a commit in progress has the writer's own, and may need this one.
+        digest = writer.give_up()
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
                 del self._writers[writer.upload_id]
-                digest = writer.give_up()
-                if digest is not None and len(self._digests) < _KEPT_DIGESTS:
+                if digest is not None:
                     self._digests[writer.upload_id] = digest
+                if len(self._digests) > _KEPT_DIGESTS:
+                    del self._digests[next(iter(self._digests))]
 
     def drop(self, directory: Path) -> None:
         with self._lock:
