@@ -12,7 +12,6 @@ from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.objects import (
     ClusterNode,
-    Container,
     Pod,
     Terminated,
     parse_quantity,
@@ -84,7 +83,7 @@ def _node(
     cpus = memory = 0.0
     taken: dict[str, int] = {}
     for pod in others:
-        wanted = requests(pod)
+        wanted = pod.requests
         cpus += wanted.get("cpu", 0.0)
         memory += wanted.get("memory", 0.0)
         for public, resource in devices:
@@ -137,26 +136,6 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False
     return NodeState.UP, "", False
-
-
-def requests(pod: Pod) -> dict[str, float]:
-    """Return the requests that the scheduler counts for a Pod: the sum over its containers, or the largest
-    init container's if that is more."""
-    totals: dict[str, float] = {}
-    for container in pod.spec.containers or ():
-        for key, amount in _requests(container):
-            totals[key] = totals.get(key, 0.0) + amount
-    for container in pod.spec.init_containers or ():
-        for key, amount in _requests(container):
-            totals[key] = max(totals.get(key, 0.0), amount)
-    for key, value in (pod.spec.overhead or {}).items():
-        totals[key] = totals.get(key, 0.0) + parse_quantity(value)
-    return totals
-
-
-def _requests(container: Container) -> Iterable[tuple[str, float]]:
-    wanted = (container.resources.requests if container.resources else None) or {}
-    return ((key, parse_quantity(value)) for key, value in wanted.items())
 
 
 _PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})

@@ -4,7 +4,8 @@ Other fields are not even decoded."""
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -68,6 +69,11 @@ class Container(msgspec.Struct, frozen=True):
     image: str = ""
     resources: Requirements | None = None
 
+    @property
+    def requests(self) -> Iterable[tuple[str, float]]:
+        wanted = (self.resources.requests if self.resources else None) or {}
+        return ((key, parse_quantity(value)) for key, value in wanted.items())
+
 
 class SchedulingGate(msgspec.Struct, frozen=True):
     pass
@@ -127,16 +133,31 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class Pod(msgspec.Struct, frozen=True):
+class Pod(msgspec.Struct, frozen=True, dict=True):
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @cached_property
+    def requests(self) -> Mapping[str, float]:
+        """What the scheduler counts for it: the sum over its containers, or the largest init container's if
+        that is more. Kept, as what follows, since each report needs it of all Pods of a cluster."""
+        totals: dict[str, float] = {}
+        for container in self.spec.containers or ():
+            for key, amount in container.requests:
+                totals[key] = totals.get(key, 0.0) + amount
+        for container in self.spec.init_containers or ():
+            for key, amount in container.requests:
+                totals[key] = max(totals.get(key, 0.0), amount)
+        for key, value in (self.spec.overhead or {}).items():
+            totals[key] = totals.get(key, 0.0) + parse_quantity(value)
+        return totals
 
     @property
     def key(self) -> str:
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
-    @property
+    @cached_property
     def is_over(self) -> bool:
         """Whether none of its containers runs or will run."""
         if self.is_leaving and self.spec.scheduling_gates:

@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import look, manifests
-from trainshed_cluster.kubernetes.look import compile_report, node_state, requests
+from trainshed_cluster.kubernetes.look import compile_report, node_state
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
 from trainshed_cluster.kubernetes.settings import parse
@@ -101,7 +101,7 @@ def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -
     large = {"resources": {"requests": {"cpu": "3"}}}
     spec = {"containers": [some, some], "initContainers": [large], "overhead": {"cpu": "250m"}}
     parsed = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
-    assert requests(parsed) == {"cpu": 3.25}
+    assert parsed.requests == {"cpu": 3.25}
 
 
 def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:
