@@ -55,7 +55,8 @@ class Right:
 
 
 _EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("list", "watch"))
-_PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not counted")
+_SEE_PODS = Right("list", "pods", "what others take of nodes is not counted")
+_WATCH_PODS = Right("watch", "pods")
 _IN_NAMESPACES = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
     *(Right(verb, "pods/attach") for verb in ("get", "create")),
@@ -150,8 +151,11 @@ class Examination:
         for right in _EVERYWHERE:
             if not await self._may(right, ""):
                 yield _lacks(right, "of the cluster", final=True)
-        if not await self._may(_PODS_EVERYWHERE, ""):
-            yield _lacks(_PODS_EVERYWHERE, "of the whole cluster", final=False)
+        if not await self._may(_SEE_PODS, ""):
+            yield _lacks(_SEE_PODS, "of the whole cluster", final=False)
+        elif not await self._may(_WATCH_PODS, ""):
+            # Who may list them is not content with those of the namespaces.
+            yield _lacks(_WATCH_PODS, "of the whole cluster", final=True)
         of_kueue = _OF_KUEUE if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:
             for right in (*_IN_NAMESPACES, *of_kueue):

@@ -99,6 +99,7 @@ async def test_another_version_is_said_not_to_be_tested(tmp_path: Path) -> None:
         ("watch nodes *", Verdict.BAD, "may not watch nodes of the cluster: no job can run"),
         ("create pods jobs", Verdict.BAD, "may not create pods of namespace jobs: no job can run"),
         ("create pods/attach jobs", Verdict.BAD, "may not create pods/attach of namespace jobs"),
+        ("watch pods *", Verdict.BAD, "may not watch pods of the whole cluster: no job can run"),
         ("list pods *", Verdict.LESS, "what others take of nodes is not counted"),
     ],
 )
