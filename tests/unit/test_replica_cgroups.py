@@ -4,6 +4,9 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
+from trainshed.engines.local import machine
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, unix_sockets
 
@@ -19,12 +22,21 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert groups.oom_kills() == 0
 
 
-def test_memory_limit_of_a_group_in_both_versions(tmp_path: Path) -> None:
-    assert cgroups.memory_limit(str(tmp_path)) is None
-    (tmp_path / "memory.limit_in_bytes").write_text("1024\n")
-    assert cgroups.memory_limit(str(tmp_path)) == 1024
-    (tmp_path / "memory.max").write_text("max\n")
-    assert cgroups.memory_limit(str(tmp_path)) is None
+def test_memory_limit_of_a_group_in_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a container's as well, in which the service may make no groups."""
+    monkeypatch.setattr(cgroups, "ROOT", str(tmp_path))
+    limit = tmp_path / "memory" / "memory.limit_in_bytes"
+    limit.parent.mkdir()
+    limit.write_text("1024\n")
+    assert machine.node(None).memory_bytes == cgroups.memory_limit(str(limit.parent)) == 1024
+    (tmp_path / "memory.max").write_text("512\n")
+    assert machine.node(None).memory_bytes == 512
+    for unlimited in (tmp_path / "memory.max", limit.with_name("memory.max")):
+        unlimited.write_text("max\n")
+        assert cgroups.memory_limit(str(unlimited.parent)) is None
+    assert machine.node(None).memory_bytes > 1024
 
 
 def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_group_can(

@@ -48,8 +48,9 @@ def node(memory_base: str | None) -> Node:
     else:
         vcpus = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if memory_base and (limit := cgroups.memory_limit(memory_base)):
-        memory = min(memory, limit)
+    # A container sees its own group as the topmost, mostly read-only, so that it is no base.
+    for group in filter(None, (memory_base, cgroups.ROOT, f"{cgroups.ROOT}/memory")):
+        memory = min(memory, cgroups.memory_limit(group) or memory)
     return Node(NAME, vcpus, memory)
 
 
