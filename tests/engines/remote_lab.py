@@ -16,6 +16,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.streams import FileStreams
+from trainshed_cluster.remote import agent_process
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
 from trainshed_cluster.remote.content.bootstrap import AGENT
 from trainshed_cluster.remote.engine import RemoteEngine
@@ -99,7 +100,10 @@ class RemoteLab(LabWithNodes):
 
     def agents_directories(self) -> list[Path]:
         """On all nodes."""
-        return list((self._directory / "nodes").iterdir())
+        return list((self._directory / "nodes").glob("*"))
+
+    def clear(self) -> None:
+        agent_process.remove(self.agents_directories())
 
     def _signal(self, node: str, number: int) -> None:
         """To the agents; their programs are not touched."""

@@ -1,6 +1,7 @@
 """An agent by itself: whom it believes, and what it makes use of on its node."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.engines.conformance.stage import plan_in
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
+from trainshed.replica import protocol
 from trainshed_cluster.remote import agent, agent_process, messages
 from trainshed_cluster.remote.channel import ChannelClosed
 from trainshed_cluster.remote.credentials import Credential
@@ -136,6 +138,15 @@ def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> 
     os.close(here)
     agent_process.remove([place, tmp_path / "gone"])
     assert not place.exists()
+
+
+def test_control_groups_of_a_killed_agent_are_removed_with_its_directory(tmp_path: Path) -> None:
+    slot, group = tmp_path / "own" / "slots" / "2" / "1" / "workerpool0-0", tmp_path / "group"
+    slot.mkdir(parents=True)
+    (slot / protocol.JOURNAL).write_text(json.dumps({"groups": [str(group)]}) + "\n")
+    group.mkdir()
+    agent_process.remove([tmp_path / "own"])
+    assert not list(tmp_path.iterdir())
 
 
 async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(

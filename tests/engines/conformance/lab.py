@@ -101,6 +101,9 @@ class Lab(abc.ABC):
         """Describe the processes that are left of a program's child with that mark (`Program.child`)."""
         return [f"process {pid}" for pid in commands(mark)]
 
+    def clear(self) -> None:  # noqa: B027 most leave nothing
+        """Remove what killed processes have left on the machine. Called when the engine is closed."""
+
 
 class LabWithNodes(Lab):
     """A lab that can cut nodes off."""

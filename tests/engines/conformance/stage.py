@@ -331,6 +331,7 @@ def staged(body: Body) -> Callable[[Any, Lab], None]:
                 await stage.end_all()
             finally:
                 await stage.close()
+                lab.clear()
 
     def test(self: object, lab: Lab) -> None:
         asyncio.run(run(self, lab))

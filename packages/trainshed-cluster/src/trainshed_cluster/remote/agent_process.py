@@ -18,11 +18,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import ServiceAccess
 from trainshed.eventloop.background import begin
-from trainshed.replica.system import durable, trees
+from trainshed.replica import protocol
+from trainshed.replica.supervisor import journal
+from trainshed.replica.system import cgroups, durable, trees
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent import Agent
 from trainshed_cluster.remote.channel import ChannelClosed
@@ -98,9 +101,12 @@ def _is_locked(directory: Path) -> bool:
 
 
 def remove(directories: Sequence[Path]) -> None:
-    """Delete directories as far as possible, whatever programs have made in them. Blocks."""
+    """Delete agents' directories as far as possible, whatever programs have made in them, and the control
+    groups of replicas that were killed with their agent. Blocks."""
     for directory in directories:
         with contextlib.suppress(OSError):
+            for slot in Layout(directory).slots.glob(f"*/*/*/{protocol.JOURNAL}"):
+                cgroups.remove(journal.Entries(str(slot.parent)).groups)
             trees.delete(str(directory))
 
 
