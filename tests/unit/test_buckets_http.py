@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,6 +197,17 @@ def test_a_full_disk_is_told_in_a_line(
     (record,) = caplog.records
     assert (record.levelname, record.exc_info) == ("WARNING", None)
     assert "No space left on device" in record.getMessage()
+
+
+def test_a_bucket_on_another_file_system_is_read_only(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    refused = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=a", b"x")
+    assert (refused.status, b"another file system" in refused.body) == (403, True)
 
 
 def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:

@@ -267,6 +267,11 @@ def _fault(call: Call, error: Exception) -> BucketsError:
             return error
         case PermissionError():
             return Forbidden(f"The bucket's files refuse this: {error.strerror}.")
+        case OSError() if error.errno == errno.EXDEV:
+            return Forbidden(
+                "The bucket's directory lies on another file system than the service's data: its objects can "
+                "only be read and removed. Write through /gcs, or move it there."
+            )
         case OSError() if error.errno == errno.EROFS:
             _log.warning("not stored: %s %s: %s", *what, error.strerror)
             return Unavailable(
