@@ -20,6 +20,7 @@ from msgspec import structs
 from tests.unit.stored import BUCKET, get, put
 from trainshed.buckets import listing
 from trainshed.buckets.content import Checksums, Digest
+from trainshed.buckets.disk import tree
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.records import direct_record
@@ -188,6 +189,23 @@ class TestNamesThatClash:
         store.delete(ObjectRef(BUCKET, "a"))
         assert names(store) == []
         assert list(visible(store).iterdir()) == []
+
+    def test_an_object_is_there_while_it_comes_back_to_its_place(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("a", "a/b"):
+            put(store, name)
+        store.delete(ObjectRef(BUCKET, "a/b"))
+        opened = tree.open_directory
+
+        def after_a_write(base: int, components: tuple[str, ...]) -> int:
+            if tree.SHADOW_DIR in components:
+                monkeypatch.undo()
+                put(store, "a", b"2")
+            return opened(base, components)
+
+        monkeypatch.setattr(tree, "open_directory", after_a_write)
+        assert get(store, "a") == b"2"
 
     def test_strange_names(self, store: ObjectStore) -> None:
         strange = ["//", "/x", "a//b", "a/../b", "./x", "é" * 300 + "/x", "x" * 600, "x" * 240 + "y",

@@ -230,7 +230,8 @@ def find(base: int, place: Place) -> Found:
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
     """Returns the first directory, the object's own or the shadow one, in which `act` succeeds, and its
     result."""
-    for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
+    # The own one once more: a writer may bring an object back from the shadow meanwhile.
+    for dirs in (place.dirs, (*place.dirs, SHADOW_DIR), place.dirs):
         try:
             parent = open_directory(base, dirs)
         except OSError as error:
