@@ -76,6 +76,8 @@ def test_preconditions_come_as_headers(ask: Ask) -> None:
     assert ask("PUT", "/bucket/log", b"3", x_goog_if_generation_match=generation).status == 200
     assert ask("DELETE", "/bucket/log", x_goog_if_generation_match=generation).status == 412
     assert ask("GET", "/bucket/log", if_match=first.headers["etag"]).status == 412
+    replaced = {"x_goog_copy_source": "bucket/log", "x_goog_copy_source_generation": generation}
+    assert ask("PUT", "/bucket/copy", **replaced).status == 404
     assert ask("GET", "/bucket/log").body == b"3"
 
 

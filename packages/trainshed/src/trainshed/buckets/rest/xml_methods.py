@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_goog_hash, verify
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported
-from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query
+from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
@@ -148,7 +148,8 @@ async def _copy(call: Call) -> Response:
             return Draft(_properties(call), _custom(call))
         return Draft(source.fields, source.metadata)
 
-    source = ObjectRef(target.bucket, target.object)
+    generation = parse_number(headers, "x-goog-copy-source-generation")
+    source = ObjectRef(target.bucket, target.object, generation)
     record = await call.run(copy, call.store, source, call.destination(), redraft)
     inner = _elements(LastModified=timestamp(record.updated_ns), ETag=etag_of(record))
     return _xml("CopyObjectResult", _UPLOADED, inner, record)
