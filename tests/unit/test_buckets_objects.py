@@ -190,8 +190,9 @@ class TestNamesThatClash:
         assert names(store) == []
         assert list(visible(store).iterdir()) == []
 
+    @pytest.mark.parametrize("look", [names, lambda store: [get(store, "a").decode()]])
     def test_an_object_is_there_while_it_comes_back_to_its_place(
-        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, look: Callable[..., list[str]]
     ) -> None:
         for name in ("a", "a/b"):
             put(store, name)
@@ -201,11 +202,11 @@ class TestNamesThatClash:
         def after_a_write(base: int, components: tuple[str, ...]) -> int:
             if tree.SHADOW_DIR in components:
                 monkeypatch.undo()
-                put(store, "a", b"2")
+                put(store, "a", b"a")
             return opened(base, components)
 
         monkeypatch.setattr(tree, "open_directory", after_a_write)
-        assert get(store, "a") == b"2"
+        assert look(store) == ["a"]
 
     def test_strange_names(self, store: ObjectStore) -> None:
         strange = ["//", "/x", "a//b", "a/../b", "./x", "é" * 300 + "/x", "x" * 600, "x" * 240 + "y",

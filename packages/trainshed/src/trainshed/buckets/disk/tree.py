@@ -310,6 +310,10 @@ class Walk:
         with _readable(self._base, dirs) as fd:
             if fd is not None:
                 _collect(fd, (), "", members)
+                with _readable(fd, (SHADOW_DIR,)) as shadows:
+                    if shadows is not None:
+                        # Once more: a writer may have brought an object back from there meanwhile.
+                        _collect(fd, (), "", members)
         inside = self.floor.startswith(name.encode())
         floor = self.floor[len(name.encode()) :] if inside else b""
         keys = [key for key in members if key >= floor or floor.startswith(key)]
