@@ -57,3 +57,27 @@ def test_on_the_way_to_a_place_only_its_own_directory_counts(tmp_path: Path) -> 
         return woken
 
     assert asyncio.run(play()) == ["job 2"]
+
+
+def test_a_program_that_goes_on_writing_keeps_nobody_hearing(tmp_path: Path) -> None:
+    """Issue: the event loop stood still for as long as a program wrote to its event files."""
+
+    async def play() -> int:
+        woken: list[str] = []
+
+        def changed(key: str) -> None:
+            woken.append(key)
+            if len(woken) < 9:
+                (tmp_path / f"tfevents.{len(woken)}").touch()
+
+        watches = DirectoryWatches[str]("tfevents", changed)
+        watches.begin()
+        handle = os.open(tmp_path, os.O_RDONLY)
+        watches.watch(handle, "job")
+        os.close(handle)
+        changed("job")
+        watches.hear()
+        watches.close()
+        return len(woken)
+
+    assert asyncio.run(play()) == 2

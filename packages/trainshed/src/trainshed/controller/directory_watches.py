@@ -5,8 +5,11 @@ nobody.
 """
 
 import asyncio
+import fcntl
 import os
 import struct
+import sys
+import termios
 import threading
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
@@ -87,17 +90,18 @@ class DirectoryWatches(Generic[K]):
                         continue  # The directory is gone, and its watch with it.
 
     def hear(self) -> None:
-        """Process what has happened until now; the kernel reports it immediately. Called on the event
-        loop."""
-        while self._handle >= 0 and self._hear():
-            pass
+        """Process what has happened until now, which the kernel reports immediately, and no more: programs
+        may go on for ever. Called on the event loop."""
+        if self._handle >= 0:
+            waiting = fcntl.ioctl(self._handle, termios.FIONREAD, bytes(4))
+            self._hear(int.from_bytes(waiting, sys.byteorder))
 
-    def _hear(self) -> bool:
-        """Process one batch of events. Return whether there were any."""
+    def _hear(self, most: int = 65536) -> None:
+        """Process one batch of events, of at most so many bytes."""
         try:
-            data = os.read(self._handle, 65536)
+            data = os.read(self._handle, most)
         except OSError:
-            return False
+            return  # There are none.
         woken: set[K] = set()
         at = 0
         with self._lock:
@@ -119,4 +123,3 @@ class DirectoryWatches(Generic[K]):
                     self._keys.pop(number, None)
         for key in woken:
             self._changed(key)
-        return True
