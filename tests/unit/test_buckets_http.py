@@ -342,6 +342,14 @@ def test_a_client_that_knows_no_308_is_told_otherwise(ask: Ask) -> None:
     assert "x-http-status-code-override" not in last.headers
 
 
+def test_a_copy_ends_with_who_asked_for_it(ask: Ask, store: ObjectStore) -> None:
+    """Issue: copies of one sparse file of terabytes, which takes nothing, held all threads for hours."""
+    with (store.root / "bucket" / "sparse").open("wb") as file:
+        file.truncate(4 << 20)
+    copied = ask("PUT", "/bucket/copy", gone=True, x_goog_copy_source="bucket/sparse")
+    assert (copied.status, ask("GET", ITEM + "copy").status) == (0, 404)
+
+
 def test_a_cut_upload_leaves_no_object(ask: Ask, store: ObjectStore) -> None:
     answer = ask("POST", f"{UPLOAD}?uploadType=media&name=x", [b"torn"], gone=True)
     assert answer.status == 0

@@ -9,7 +9,7 @@ import base64
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +23,8 @@ _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
 BLOCK = 1 << 20
 """Bytes per read or write: large enough to pay for a change of threads, small enough for memory."""
+_SPAN = 64 << 20
+"""Bytes that the kernel copies in one step."""
 
 
 class Checksums(Struct, frozen=True):
@@ -113,8 +115,8 @@ class Staged:
     def sums(self) -> Checksums:
         return self._known or self.digest.sums()
 
-    def copy_from(self, source: int, size: int, known: Checksums | None) -> None:
-        """Append `size` bytes of another file from its beginning; blocking.
+    def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
+        """Append `size` bytes of another file from its beginning, a step at a time; blocking.
 
         With `known` (the source's checksums, if it is all there will be) the kernel copies and
         nothing is hashed; without, the bytes pass through the running digest.
@@ -122,7 +124,14 @@ class Staged:
         offset = 0
         if known is not None:
             self._known = known
-            offset = _copy_in_kernel(source, self.fd, size)
+            # It may share the blocks on disk. After a fault the plain loop goes on from there, and meets a
+            # real one itself.
+            with contextlib.suppress(OSError):
+                while count := os.copy_file_range(
+                    source, self.fd, min(_SPAN, size - offset), offset
+                ):
+                    offset += count
+                    yield
         while offset < size:
             block = os.pread(source, min(BLOCK, size - offset), offset)
             if not block:
@@ -132,6 +141,7 @@ class Staged:
             else:
                 write_all(self.fd, block)
             offset += len(block)
+            yield
 
     @staticmethod
     def create(directory: Path) -> "Staged":
@@ -166,17 +176,3 @@ def write_all(fd: int, block: bytes) -> None:
     view = memoryview(block)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _copy_in_kernel(source: int, target: int, size: int) -> int:
-    """Returns the number of bytes that the kernel copied, 0 where it cannot. It may share the blocks on
-    disk."""
-    done = 0
-    # After a fault the plain loop goes on from there, and meets a real one itself.
-    with contextlib.suppress(OSError):
-        while done < size:
-            count = os.copy_file_range(source, target, size - done, offset_src=done)
-            if count == 0:
-                break
-            done += count
-    return done

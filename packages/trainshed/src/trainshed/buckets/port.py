@@ -7,7 +7,7 @@
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Protocol
 
@@ -198,8 +198,8 @@ class Opened(Protocol):
         meanwhile."""
         ...
 
-    def copy_into(self, staged: Staged, known: Checksums | None) -> None:
-        """Append the whole content; `known`: its checksums, if nothing else is appended."""
+    def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
+        """Append the whole content, a step at a time; `known`: its checksums, if nothing else is appended."""
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ Checksums and custom metadata are in the object's metadata at the store, so that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -200,9 +200,10 @@ class OpenRemote:
             if start != stop:
                 raise Unavailable("The store sent less than the object has. Read it again.")
 
-    def copy_into(self, staged: Staged, known: Checksums | None) -> None:
+    def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
         for block in self.blocks(0, self.record.size):
             staged.write(block)
+            yield
 
     def close(self) -> None:
         """Does nothing, since nothing is held."""

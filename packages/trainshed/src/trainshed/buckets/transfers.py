@@ -1,11 +1,13 @@
 """Makes objects of other objects: compose, copy and move.
 
 Sources are opened as snapshots. A program that writes to a source through `/gcs` while it is read is
-noticed by its changed identity, and the transfer fails rather than mixes contents. All functions block.
+noticed by its changed identity, and the transfer fails rather than mixes contents. All functions block for a
+step at a time (`Steps`): a sparse file of terabytes costs a program nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -22,6 +24,8 @@ from trainshed.buckets.errors import (
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef, Opened
 
 MAX_COMPONENTS = 32
+Steps: TypeAlias = Generator[ObjectRecord | None]
+"""Yields None after each step, and at last the record of what was made. Closed early, it makes nothing."""
 
 
 def compose(
@@ -29,7 +33,7 @@ def compose(
     target: ObjectRef,
     sources: Sequence[ObjectRef],
     draft: Draft,
-) -> ObjectRecord:
+) -> Steps:
     """Join up to 32 objects into one; as at the public service, it has no MD5."""
     if not 1 <= len(sources) <= MAX_COMPONENTS:
         raise InvalidRequest(
@@ -41,9 +45,9 @@ def compose(
     try:
         for source in sources:
             with closing(_open_source(store, source)) as opened:
-                opened.copy_into(staged, None)
+                yield from opened.copy_into(staged, None)
             components += max(1, opened.record.components)
-        return store.at(target.bucket).commit(target, staged, draft, components=components)
+        yield store.at(target.bucket).commit(target, staged, draft, components=components)
     finally:
         staged.discard()
 
@@ -53,14 +57,14 @@ def copy(
     source: ObjectRef,
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
-) -> ObjectRecord:
+) -> Steps:
     """Copy an object; `redraft` makes the copy's properties from the source's."""
     with closing(_open_source(store, source)) as opened:
         record, staged = opened.record, store.stage()
         try:
             known = Checksums(record.md5, record.crc32c) if record.crc32c else None
-            opened.copy_into(staged, known)
-            return store.at(target.bucket).commit(
+            yield from opened.copy_into(staged, known)
+            yield store.at(target.bucket).commit(
                 target, staged, redraft(record), components=record.components
             )
         finally:
@@ -72,7 +76,7 @@ def move(
     source: ObjectRef,
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
-) -> ObjectRecord:
+) -> Steps:
     """Rename an object within its bucket: it is copied first, then removed if it is still the same.
 
     A crash in between leaves both names, never neither.
@@ -89,14 +93,16 @@ def move(
         )
     generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
-    record = copy(store, pinned, target, redraft)
+    with closing(copy(store, pinned, target, redraft)) as steps:
+        while (copied := next(steps)) is None:
+            yield None
     try:
         # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
         same = Conditions(generation_match=generation)
         at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:
         raise Unavailable("The source changed while it was moved. Try again.") from error
-    return record
+    yield copied
 
 
 def _open_source(store: ObjectStore, source: ObjectRef) -> Opened:

@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -90,9 +90,9 @@ class OpenObject(Struct, frozen=True):
             start += len(block)
             yield block
 
-    def copy_into(self, staged: Staged, known: Checksums | None) -> None:
+    def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
         """Append the whole content; raises `Unavailable` if a program writes to it meanwhile."""
-        staged.copy_from(self.fd, self.record.size, known)
+        yield from staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed while it was copied. Try again.")
 

@@ -5,7 +5,7 @@ worker thread for blocking work, and header names that keep their capitals.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
@@ -110,6 +110,18 @@ class Call:
         """Do blocking work in a worker thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    async def run_in_steps(self, work: Generator[T | None]) -> T:
+        """Do long blocking work a step at a time, so that others have their turns; return what it yields
+        last. Raises Disconnected."""
+        try:
+            while (result := await self.run(next, work)) is None:
+                await self.renew()
+                if await self.request.is_gone():
+                    raise Disconnected
+            return result
+        finally:
+            await self.run(work.close)
 
     async def json(self) -> dict[str, Any]:
         """The body as a JSON object, {} if it is empty; raises `InvalidRequest`."""

@@ -117,7 +117,7 @@ async def action(call: Call) -> Response:
     )
     target = call.destination()
     work = move if verb == "moveTo" else copy
-    record = await call.run(work, call.store, source, target, _redraft(body))
+    record = await call.run_in_steps(work(call.store, source, target, _redraft(body)))
     resource = object_view(call.base, target.bucket, target.name, record)
     if verb != "rewriteTo":
         return json_answer(resource)
@@ -142,7 +142,7 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     draft = Draft(
         editable_fields(destination), custom_metadata(destination), holds=holds_of(destination)
     )
-    return await call.run(compose, call.store, call.ref(), sources, draft)
+    return await call.run_in_steps(compose(call.store, call.ref(), sources, draft))
 
 
 def _source(bucket: str, entry: Any) -> ObjectRef:

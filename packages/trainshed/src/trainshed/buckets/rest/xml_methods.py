@@ -150,7 +150,7 @@ async def _copy(call: Call) -> Response:
 
     generation = parse_number(headers, "x-goog-copy-source-generation")
     source = ObjectRef(target.bucket, target.object, generation)
-    record = await call.run(copy, call.store, source, call.destination(), redraft)
+    record = await call.run_in_steps(copy(call.store, source, call.destination(), redraft))
     inner = _elements(LastModified=timestamp(record.updated_ns), ETag=etag_of(record))
     return _xml("CopyObjectResult", _UPLOADED, inner, record)
 
