@@ -147,6 +147,9 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
         curve = write_curve(original)
         put(original, "quiet/a", b"hello")
         put(original, "quiet/a/b", b"in the shadow")
+        sparse = f"buckets/{BUCKET}/quiet/sparse"
+        with (data / sparse).open("wb") as file:
+            file.truncate(1 << 28)
         versioned = {"name": VERSIONED, "versioning": {"enabled": True}}
         original.call("POST", f"/storage/v1/b?project={PROJECT}", versioned)
         for each in (b"one", b"two", b"three"):
@@ -188,6 +191,9 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
                     assert each["contentType"] == "text/x-test"
             assert generations(twin) == generations(original)
             assert [each for _, each in generations(twin)] == [b"one", b"two", b"three"]
+            # Issue: a program's file of holes filled the disk with zeros.
+            copies = [(tmp_path / name / sparse).stat() for name in ("backup", "restored")]
+            assert all(copy.st_blocks << 9 < copy.st_size == 1 << 28 for copy in copies)
             points = twin.call("GET", f"{curve}:read")["timeSeriesData"]["values"]
             assert [point["scalar"]["value"] for point in points] == [0.25, 0.5, 0.75]
             # Jobs and logs, as of that moment.

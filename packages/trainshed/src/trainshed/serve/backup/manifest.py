@@ -1,12 +1,14 @@
 """The manifest at the end of a backup: describes the backup, and lists every file with its size and checksum.
-Pure.
+Also how a backup's files are written.
 
 A backup without a manifest is not complete. Its lines are JSON: the description, an entry for each file and
 directory, and last the checksum of all lines before.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +20,9 @@ UNFINISHED = ".restoring"
 """In a data directory into which a restore is in progress: no service starts there."""
 FORMAT = 1
 """The format of backups; a backup with a higher one, by a later version, is refused."""
+BLOCK = 1 << 20
+"""Bytes that are read and written at once."""
+_HOLE = bytes(BLOCK)
 
 
 class BackupUnusable(Exception):
@@ -67,6 +72,15 @@ class Entry(Struct, frozen=True):
 class _Sealed(Struct, frozen=True):
     lines: int
     sha256: str
+
+
+def append(file: BinaryIO, block: bytes) -> None:
+    """Append a block; one of zeros is a hole, which counts once the file is truncated to its position. A
+    program's sparse file may be larger than the disk."""
+    if _HOLE.startswith(block):
+        file.seek(len(block), os.SEEK_CUR)
+    else:
+        file.write(block)
 
 
 def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:

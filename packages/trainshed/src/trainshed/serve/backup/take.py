@@ -40,7 +40,16 @@ from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.serve import clock
-from trainshed.serve.backup.manifest import FILE, FORMAT, Contents, Entry, RunningJob, encode
+from trainshed.serve.backup.manifest import (
+    BLOCK,
+    FILE,
+    FORMAT,
+    Contents,
+    Entry,
+    RunningJob,
+    append,
+    encode,
+)
 from trainshed.serve.settings import load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
@@ -49,7 +58,6 @@ from trainshed.store.sqlite.copying import StoredWork, check_database, copy_data
 
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
-_BLOCK = 1 << 20
 _TRIES = 3
 _KEYS: Final = (KEY_FILE, "owner.token")
 _TEMPORARY: Final = ".backup-"
@@ -71,12 +79,12 @@ class Destination:
         and does not count."""
         path = self._directory / entry.path
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
         with _private(path, os.O_TRUNC) as file:
             for block in metered(entry.path, entry.size, blocks):
-                file.write(block)
+                append(file, block)
                 digest.update(block)
-                size += len(block)
+            size = file.truncate()
         if size != entry.size:
             path.unlink()
             return None
@@ -292,7 +300,7 @@ class _Backup:
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of an open file, or all if there are fewer."""
     start = 0
-    while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
+    while start < size and (block := os.pread(fd, min(BLOCK, size - start), start)):
         start += len(block)
         yield block
 
