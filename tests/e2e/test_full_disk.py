@@ -38,6 +38,9 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
             "there. Make room on it and start again; programs that run wait for room as well and lose "
             "nothing."
         ]
+        # Nor is there room for what it says in the background.
+        refused = trainshed(*words, "--detach", data=data, status=1)
+        assert f"full disk: `trainshed up --data {data}` says why" in refused.stderr
     (place / "filler").unlink()
     for data in places:
         with running(data):

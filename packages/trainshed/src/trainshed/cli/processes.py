@@ -106,7 +106,9 @@ def _first_line(descriptor: int) -> bytes:
 
 def _tail(file: Path) -> str:
     lines = file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+    return "\n".join(f"  {line}" for line in lines) or (
+        f"  (nothing, as on a full disk: `trainshed up --data {file.parent}` says why)"
+    )
 
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
