@@ -6,6 +6,7 @@ It reads no bytes. It is used on one event loop, and has no timer while nobody k
 
 import asyncio
 import resource
+from collections import Counter
 from enum import Enum
 from typing import Protocol
 
@@ -18,7 +19,7 @@ class Limits(Struct, frozen=True):
     """Limits for the connections of one listener: TCP, or one Unix socket."""
 
     #: Connections open at once. Beyond that the least busy go first: those with incomplete heads, then idle
-    #: ones.
+    #: ones, then those of who has more than half of all.
     connections: int = 1024
     #: Bytes of a request line and headers; also of chunk headers and trailers between two pieces of a body.
     head_bytes: int = 64 << 10
@@ -89,6 +90,8 @@ class Connections:
         self._opening: dict[Connection, float] = {}
         self._active: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
+        # Whose a connection is, as far as that was said.
+        self._holders: dict[Connection, str] = {}
         # Unfinished bodies: since when each is watched, and the bytes that came since.
         self._bodies: dict[Connection, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -101,10 +104,14 @@ class Connections:
         self.opening(connection)
         if len(self) > self.limits.connections:
             oldest = next(iter(self._opening))
-            # The new one is dropped only where all the others are being answered.
-            if oldest is connection and self._idle:
-                oldest = next(iter(self._idle))
+            # The new one is dropped only where all the others are being answered, and are many people's.
+            if oldest is connection:
+                oldest = next(iter(self._idle), None) or self._of_who_has_most() or connection
             self._drop(oldest, Reason.CROWDED)
+
+    def held(self, connection: Connection, holder: str) -> None:
+        """Say whose a connection is."""
+        self._holders[connection] = holder
 
     def opening(self, connection: Connection) -> None:
         """The connection begins a head, or is expected to."""
@@ -134,6 +141,14 @@ class Connections:
         """The connection is gone. Calling this twice does no harm."""
         self._forget(connection)
         self._bodies.pop(connection, None)
+        self._holders.pop(connection, None)
+
+    def _of_who_has_most(self) -> Connection | None:
+        """Return the oldest connection of who has more than half of all; None if nobody has."""
+        for holder, count in Counter(self._holders.values()).most_common(1):
+            if count * 2 > self.limits.connections:
+                return next(of for of, whose in self._holders.items() if whose == holder)
+        return None
 
     def _forget(self, connection: Connection) -> None:
         self._opening.pop(connection, None)
