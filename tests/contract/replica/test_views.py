@@ -94,3 +94,16 @@ def test_devices_of_the_machine_are_shown(seen: Place) -> None:
     if device is None:
         pytest.skip("this machine has no device that not every program sees")
     assert {*said(seen, names, devices=[str(device)])} == {*usual, device.name}
+
+
+def test_a_program_takes_no_inotify_of_others(seen: Place) -> None:
+    """Issue: one program took all that the machine's root may have, and all other programs'."""
+    most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    if seen.level != protocol.LEVEL_OWN or most > 1000:
+        pytest.skip(
+            "they are those of the service's user, or there are more than files can be open"
+        )
+    taken = [kernel.inotify_handle() for _ in range(9)]
+    program = "import ctypes; print(sum(ctypes.CDLL(None).inotify_init() > 0 for _ in range(9999)))"
+    assert said(seen, program) == most
+    kernel.close_all(taken)

@@ -15,6 +15,9 @@ from trainshed.replica.system import kernel
 COUNT = 1 << 16
 """Users in one range: root, the system's, people, nobody."""
 
+_FIRST_OWNER = 1 << 31
+"""Users that nobody is."""
+
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 0x1
@@ -37,26 +40,18 @@ class Users:
 
     def __init__(self) -> None:
         """Needs this process's /proc. Raises OSError if none can be made."""
-        opened: "list[int]" = []
-        child = 0
         try:
-            child = kernel.pausing_child(kernel.CLONE_NEWUSER)
-            for name, flags in (
-                ("uid_map", os.O_WRONLY),
-                ("gid_map", os.O_WRONLY),
-                ("ns/user", os.O_RDONLY),
-            ):
-                opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
+            try:
+                # What its programs take of inotify, timers and namespaces counts with its owner as well, who
+                # would have none left for others: each has an owner that is nobody.
+                opened = _made(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
+            except OSError:
+                opened = _made(0)  # In a container, root may not be able to look into another's.
         except OSError as error:
-            kernel.close_all(opened)
             what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
             # Its limit has the number of a full disk, but lasts.
             number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
             raise OSError(number, what % error.strerror) from None
-        finally:
-            if child:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
         #: The machine's user that is its user 0.
         self.first = 0
         self._maps = opened[:-1]
@@ -111,6 +106,33 @@ class Users:
     def give(self, path: str) -> None:
         """Have `path` itself belong to root of the namespace, on the disk as well."""
         os.chown(path, self.first, self.first)
+
+
+def _made(owner: int) -> "list[int]":
+    """Make a user namespace of that user's; return the handles of its maps and of itself. Raises OSError."""
+    opened: "list[int]" = []
+    child = 0
+    try:
+        os.seteuid(owner)
+        try:
+            child = kernel.pausing_child(kernel.CLONE_NEWUSER)
+        finally:
+            os.seteuid(0)
+            kernel.allow_inspection()
+        for name, flags in (
+            ("uid_map", os.O_WRONLY),
+            ("gid_map", os.O_WRONLY),
+            ("ns/user", os.O_RDONLY),
+        ):
+            opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
+    except OSError:
+        kernel.close_all(opened)
+        raise
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return opened
 
 
 def enter(handle: int) -> None:
