@@ -52,6 +52,10 @@ def names(store: ObjectStore, query: Query | None = None) -> list[str]:
     return [name for name, _ in store.list(BUCKET, query or Query()).objects]
 
 
+def in_a(store: ObjectStore) -> list[str]:
+    return [get(store, "a").decode()]
+
+
 def visible(store: ObjectStore, name: str = "") -> Path:
     return store.catalog.directory(BUCKET) / name
 
@@ -190,7 +194,7 @@ class TestNamesThatClash:
         assert names(store) == []
         assert list(visible(store).iterdir()) == []
 
-    @pytest.mark.parametrize("look", [names, lambda store: [get(store, "a").decode()]])
+    @pytest.mark.parametrize("look", [names, in_a])
     def test_an_object_is_there_while_it_comes_back_to_its_place(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, look: Callable[..., list[str]]
     ) -> None:

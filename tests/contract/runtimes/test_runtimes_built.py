@@ -39,14 +39,17 @@ def test_what_is_built_is_ready_at_once_and_for_another_service_too(workshop: Wo
 async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Environments, "key", lambda *_: "key")
+    monkeypatch.setattr(Environments, "key", Mock(return_value="key"))
     lock = tmp_path / "environments" / ".locks" / "key"
     lock.parent.mkdir(parents=True)
     runtimes, choice = fresh(tmp_path, Objects())
     waits, loop = asyncio.Event(), asyncio.get_running_loop()
     with lock.open("w") as builds:
         fcntl.flock(builds, fcntl.LOCK_EX)
-        hear = lambda _: loop.call_soon_threadsafe(waits.set)  # noqa: E731
+
+        def hear(line: str) -> None:
+            loop.call_soon_threadsafe(waits.set)
+
         job = asyncio.create_task(runtimes.prepare(choice, (), hear))
         await asyncio.wait_for(waits.wait(), 60)
         job.cancel()
@@ -66,8 +69,15 @@ async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again
         def fingerprint(self, uri: str) -> str:
             return uri
 
-    monkeypatch.setattr(Environments, "find", lambda *_: base if built else None)
-    monkeypatch.setattr(Environments, "build", lambda *_: built.append(True) or base)
+    def find(*_: object) -> Prefix | None:
+        return base if built else None
+
+    def build(*_: object) -> Prefix:
+        built.append(True)
+        return base
+
+    monkeypatch.setattr(Environments, "find", find)
+    monkeypatch.setattr(Environments, "build", build)
     monkeypatch.setattr(Layers, "build", Mock(side_effect=PackageFailed))
     runtimes, choice = fresh(tmp_path, Losing())
     with pytest.raises(PackageFailed):
