@@ -7,6 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -126,6 +127,12 @@ class Browser:
     ) -> Answer:
         sent = [*headers, *(pair for pair in self.credentials if pair[0] not in dict(headers))]
         return await self._house.call(method, path, body, token=None, headers=sent)
+
+
+def curves_of(answer: Answer) -> list[Any]:
+    """What the page's charts draw."""
+    data = re.findall(r'data-curves="(.*?)"', answer.body.decode())
+    return [json.loads(unescape(each)) for each in data]
 
 
 def text_of(answer: Answer) -> str:

@@ -1,13 +1,10 @@
 """Studies, datasets and models, each with what belongs to it."""
 
-import json
-import re
-from html import unescape
 from typing import Any
 
 from tests.contract.api.house import LOCATION
 from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
-from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.browser import Browser, ConsoleHouse, curves_of, text_of
 
 SPEC = {
     "metrics": [
@@ -149,12 +146,8 @@ async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: 
     page = await browser.get(path)
     text = text_of(page)
     assert "[1, 2]" in text
-    (drawn,) = re.findall('data-curves="([^"]*)"', page.body.decode())
-    assert json.loads(unescape(drawn)) == {
-        "at": [0, 1],
-        "lines": [["r1", [2, 0.25]], ["r2", [1, None]]],
-        "label": "Step",
-    }
+    lines = [["r1", [2, 0.25]], ["r2", [1, None]]]
+    assert curves_of(page) == [{"at": [0, 1], "lines": lines, "label": "Step"}]
     assert all(name in text for name in ("r1", "r2", "r3"))
     assert text.index("rate") < text.index("batch"), "what differs comes first"
     assert "r2: 0.9" in page.body.decode(), "a line is called as its run"

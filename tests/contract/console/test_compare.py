@@ -4,11 +4,10 @@ import csv
 import io
 import json
 import re
-from html import unescape
 from typing import Any
 
 from tests.contract.api.house import SECOND, START
-from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.browser import Browser, ConsoleHouse, curves_of, text_of
 from tests.contract.console.test_pages import EVIL, submit
 from tests.contract.console.test_sessions import JOB
 
@@ -41,11 +40,9 @@ async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: B
     assert "loss 0.5 NaN" in after
     assert re.search(r"code ([0-9a-f]{12}) \1 ", after), "the same code, whatever its arguments"
     assert "CPU-hours 4.00 4.00" in after
-    drawn = [
-        json.loads(unescape(d)) for d in re.findall(r'data-curves="(.*?)"', page.body.decode())
-    ]
-    assert drawn[0]["at"] == [1, 2]
-    assert [values for _, values in drawn[0]["lines"]] == [[0.9, 0.5], [0.8, None]]
+    drawn = curves_of(page)[0]
+    assert drawn["at"] == [1, 2]
+    assert [values for _, values in drawn["lines"]] == [[0.9, 0.5], [0.8, None]]
     answer = await browser.get(f"/compare/table.csv?{query}")
     one, two = csv.DictReader(io.StringIO(answer.body.decode()))
     assert (one["rate"], two["rate"], two["loss"], one["shift"]) == ("0.1", "0.2", "NaN", "-0.5")

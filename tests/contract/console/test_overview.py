@@ -15,25 +15,21 @@ from tests.unit.jobs import exited
 from trainshed.core.capacity import NodeCondition, Waiting, WaitReason
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited
-from trainshed.core.names import JobName, JobUid, ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 
 HERE = "projects/p1/locations/us-central1/customJobs"
 
 
-async def started(house: ConsoleHouse, name: str) -> str:
+async def started(house: ConsoleHouse, name: str) -> Job:
     """The full name of a job that runs with two GPUs."""
     spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
     devices = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
     spec["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-4", **devices}
-    full = f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}"
-    await house.run(full)
-    return full
+    return await house.run(f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}")
 
 
 async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
-    running = await started(house, "trains")
-    job, _ = await house.store.reader.job(JobName.parse(running))
-    assert isinstance(job, Job)
+    job = await started(house, "trains")
     house.capacity.held = (job,)
     waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
     for place, uid in enumerate(reversed(waits), 1):
@@ -59,7 +55,7 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     """Of what nothing was measured, nothing is said."""
-    full = await started(house, "trains")
+    full = str((await started(house, "trains")).name)
     gone = full.replace("1000", "999")
     gpu: list[float | None] = [4 << 30, 16 << 30, 5 << 30, 61]
     looks = look(1, 0.5, 900, [0.5, *gpu]), look(2, 2.0, 3 << 10, [1.0, *gpu])
@@ -77,8 +73,7 @@ async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     """Of what was never held, nothing is drawn."""
-    job, _ = await house.store.reader.job(JobName.parse(await started(house, "trains")))
-    assert isinstance(job, Job)
+    job = await started(house, "trains")
     (replica,) = job.replicas
     house.capacity.held = (replace(job, replicas=(replace(replica, node="node-1"),)),)
     house.clock += 3600 * SECOND
@@ -90,8 +85,8 @@ async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
 
 async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
     for number in range(2):
-        full = await started(house, f"<b>broken-{number}")
-        await house.happen(full, ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
+        job = await started(house, f"<b>broken-{number}")
+        await house.happen(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
     page = await browser.get("/overview")
     assert "2 failed in a day" in text_of(page)
     assert "2 User code failed" in text_of(page), text_of(page)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
-from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.browser import Browser, ConsoleHouse, curves_of, text_of
 from tests.contract.console.test_sessions import JOB
 from tests.contract.console.test_submit import fault
 from trainshed.core.lifecycle.events import JobAdmitted, ReplicaLost, ReplicaStarted
@@ -168,12 +168,8 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
     at = enumerate(lines)
     house.write_log(int(uid), "workerpool0-0", *((START + n * SECOND, line) for n, line in at))
     page = await browser.get(f"/jobs/{uid}")
-    drawn = [
-        json.loads(unescape(data))
-        for data in re.findall(r'data-curves="([^"]+)"', page.body.decode())
-    ]
     both = [["train", [1, 0.5]], ["validation", [2, 1]]]
-    assert drawn == [
+    assert curves_of(page) == [
         {"at": [1, 2], "lines": both, "label": "Epoch", "marks": [2]},
         {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch", "marks": [2]},
     ]
@@ -194,9 +190,8 @@ async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
         house.write_log(int(uid), f"workerpool{task}", *lines)
 
     async def drawn(query: str) -> Any:
-        body = (await browser.get(f"/jobs/{uid}{query}")).body.decode()
-        (data,) = re.findall(r'data-curves="([^"]+)"', body)
-        return json.loads(unescape(data))
+        (curves,) = curves_of(await browser.get(f"/jobs/{uid}{query}"))
+        return curves
 
     assert (await drawn(""))["lines"] == [
         ["train", [2, 3, 4, 5]],

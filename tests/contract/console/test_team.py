@@ -12,8 +12,6 @@ from tests.contract.console.test_pages import submit
 from tests.people import known
 from trainshed.console.pages import logs
 from trainshed.core.lifecycle.events import JobAdmitted
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobName
 
 ANA = "ana@corp.example"
 
@@ -55,9 +53,7 @@ async def test_a_token_is_shown_once_and_ends_what_it_opened(
 async def test_what_was_used_is_summed_up_with_bars(
     house: ConsoleHouse, browser: Browser, by: str, name: str
 ) -> None:
-    job, _ = await house.store.reader.job(JobName.parse(await started(house, "trains")))
-    assert isinstance(job, Job)
-    house.capacity.held = (job,)
+    house.capacity.held = (await started(house, "trains"),)
     house.clock += 3600 * SECOND
     page = await browser.get(f"/team?project=p1&by={by}")
     assert f"{name} 2.0 4.0 16.1" in text_of(page)
