@@ -43,10 +43,8 @@ _LOADED = (
         f"googlecloudsdk.command_lib.ai.{name}"
         for name in ("custom_jobs.custom_jobs_util", "custom_jobs.flags", "log_util")
     ),
-    *(
-        "googlecloudsdk.command_lib.ml_engine.jobs_util",
-        "googlecloudsdk.command_lib.ml_engine.flags",
-    ),
+    "googlecloudsdk.command_lib.ml_engine.jobs_util",
+    "googlecloudsdk.command_lib.ml_engine.flags",
     "googlecloudsdk.command_lib.util.apis.yaml_command_translator",
     *(
         f"googlecloudsdk.generated_clients.apis.{place}_messages"

@@ -30,19 +30,15 @@ from types import FrameType
 from typing import Any
 
 SERVICE = (
-    *(
-        "trainshed.serve.main",
-        "trainshed.serve.up",
-        "trainshed.serve.service",
-        "trainshed.serve.app",
-    ),
+    "trainshed.serve.main",
+    "trainshed.serve.up",
+    "trainshed.serve.service",
+    "trainshed.serve.app",
     *("trainshed.serve.bootstrap", "trainshed.serve.children"),
     *("trainshed.engines.local.spawner", "trainshed.runtimes.service"),
-    *(
-        "trainshed.store.sqlite.writer",
-        "trainshed.store.sqlite.reader",
-        "trainshed.store.sqlite.snapshots",
-    ),
+    "trainshed.store.sqlite.writer",
+    "trainshed.store.sqlite.reader",
+    "trainshed.store.sqlite.snapshots",
     *("google.api.annotations_pb2", "google.api.field_behavior_pb2", "uvicorn.loops.uvloop"),
     *("trainshed.cli.commands", "trainshed.cli.connection", "trainshed.cli.jobs"),
     *("uvicorn.protocols.http.httptools_impl", "uvloop", "multiprocessing.connection"),

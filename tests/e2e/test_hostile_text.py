@@ -107,13 +107,11 @@ COMMANDS = (
 )
 
 DRAWN = {
-    *(
-        "jobs list",
-        "jobs describe JOB",
-        "jobs timeline JOB",
-        "jobs logs JOB",
-        "jobs logs JOB --follow",
-    ),
+    "jobs list",
+    "jobs describe JOB",
+    "jobs timeline JOB",
+    "jobs logs JOB",
+    "jobs logs JOB --follow",
     "jobs watch JOB",
 }
 """What has colours or is drawn anew on a terminal."""

@@ -68,16 +68,8 @@ def test_submit_training_tunes(service: Service, tmp_path: Path) -> None:
     (trainer / "tune.py").write_text(_ML_TASK)
     config.write_text(_ML_CONFIG)
     submission = (
-        *(
-            *ML,
-            "submit",
-            "training",
-            "tuned",
-            "--region",
-            REGION,
-            *RUNTIME_VERSION,
-            "--stream-logs",
-        ),
+        *(*ML, "submit", "training", "tuned", "--region", REGION, *RUNTIME_VERSION),
+        "--stream-logs",
         *("--package-path", str(trainer), "--module-name", "trainer.tune"),
         *("--config", str(config), "--job-dir", f"gs://{BUCKET}/tuned", "--", "--epochs", "4"),
     )

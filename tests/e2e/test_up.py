@@ -71,13 +71,11 @@ def run_forever(service: Service, mark: str) -> str:
 
 LIBRARIES = (
     *("asyncio", "click", "concurrent.futures", "email.message", "google.api.annotations_pb2"),
-    *(
-        "google.protobuf.json_format",
-        "httptools",
-        "logging",
-        "msgspec",
-        "multiprocessing.connection",
-    ),
+    "google.protobuf.json_format",
+    "httptools",
+    "logging",
+    "msgspec",
+    "multiprocessing.connection",
     *("re2", "sqlite3", "ssl", "tomllib", "uvicorn.protocols.http.httptools_impl", "uvloop"),
 )
 """What others wrote of what a service loads at its start."""

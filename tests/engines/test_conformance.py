@@ -117,18 +117,14 @@ class TestLocal(Conformance):
 class TestLocalWithoutNamespaces(Conformance):
     #: How programs are started, told apart and ended is other there. All else is above; here it is a soak.
     in_short = (
-        *(
-            "gang_starts",
-            "signals",
-            "too_much_memory",
-            "stop_gives_the_grace",
-            "one_replica_is_stopped",
-        ),
-        *(
-            "nothing_is_left",
-            "outlive_the_service",
-            "process_killed_at_any_step_of_a_stop",
-        ),
+        "gang_starts",
+        "signals",
+        "too_much_memory",
+        "stop_gives_the_grace",
+        "one_replica_is_stopped",
+        "nothing_is_left",
+        "outlive_the_service",
+        "process_killed_at_any_step_of_a_stop",
     )
 
     @pytest.fixture

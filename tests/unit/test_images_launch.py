@@ -163,14 +163,12 @@ def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -
 @pytest.mark.parametrize(
     "reference",
     [
-        *(
-            "gcr.io/Project/trainer",
-            "Project/trainer",
-            "gcr.io/p//trainer",
-            "gs://b/trainer",
-            "-x",
-            "",
-        ),
+        "gcr.io/Project/trainer",
+        "Project/trainer",
+        "gcr.io/p//trainer",
+        "gs://b/trainer",
+        "-x",
+        "",
         *("trainer:a b", "trainer:", "trainer@sha256:abc", "ho_st.io:x/trainer"),
     ],
 )

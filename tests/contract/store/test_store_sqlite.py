@@ -41,18 +41,8 @@ from trainshed.store.sqlite.writer import Writer
 from trainshed.store.sqlite.writes import add_trial
 
 DOORS = (
-    *(
-        "curves",
-        "deleting",
-        "evaluations",
-        "jobs",
-        "models",
-        "operations",
-        "reader",
-        "studies",
-        "trials",
-    ),
-    "works",
+    *("curves", "deleting", "evaluations", "jobs", "models", "operations", "reader"),
+    *("studies", "trials", "works"),
 )
 
 
