@@ -1,5 +1,4 @@
-"""Whose buckets a job's program reaches, by every way there is from inside (spec/program#isolation, "no
-access to other projects' buckets")."""
+"""A program's token at the storage port; whose buckets it opens: tests/contract/test_buckets_callers.py."""
 
 import json
 from urllib.parse import urlencode

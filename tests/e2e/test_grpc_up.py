@@ -1,5 +1,4 @@
-"""`trainshed up` with gRPC: which ports and certificates, what cannot be used (issue 4,
-item 1)."""
+"""The ports of gRPC that `trainshed up` opens, and who reaches them."""
 
 import importlib
 import socket

@@ -1,6 +1,5 @@
-"""Curves of jobs that log summaries: of one that says nothing of TensorBoard, of one that names a Tensorboard
-by the SDK, and over a kill of the service (facts/experiments#curves). The files are those that PyTorch's
-SummaryWriter writes, without PyTorch (`programs/event_writer.py`)."""
+"""Curves of a job that names a Tensorboard by the SDK (facts/experiments#curves). The files are those that
+PyTorch's SummaryWriter writes, without PyTorch (`programs/event_writer.py`)."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""`gcloud ai hp-tuning-jobs` and `gcloud ai-platform jobs submit training` with hyperparameters, unmodified
-(spec/tuning#parameters, spec/clients#recipes)."""
+"""`gcloud ai-platform jobs submit training` with hyperparameters, unmodified (spec/tuning#parameters,
+spec/clients#recipes)."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""What calls cost beside a long history: steps of SQLite's machine where they tell, time as a ratio where
-not."""
+"""What lists cost beside many trials, in steps of SQLite's machine."""
 
 import sqlite3
 from contextlib import closing
