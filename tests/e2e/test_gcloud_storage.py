@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from tests.e2e.gcloud import ALONE, Gcloud, needs_gcloud
-from tests.e2e.running import PROJECT, Service, environment
+from tests.e2e.gcloud import ALONE, needs_gcloud
+from tests.e2e.running import Service, environment
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
-
-
-def test_the_project_is_described(service: Service, tmp_path: Path) -> None:
-    described = Gcloud(service, tmp_path).run(
-        *("projects", "describe", PROJECT, "--format", "value(projectId,lifecycleState)")
-    )
-    assert described.stdout.split() == [PROJECT, "ACTIVE"]
 
 
 SHELL = """
