@@ -20,7 +20,7 @@ TARGET = json.loads(os.environ["TARGET"])
 HOME = os.environ["HOME"]
 libc = ctypes.CDLL(None, use_errno=True)
 
-NEWNS, NEWUTS, NEWUSER, NEWNET, NEWCGROUP = 0x20000, 0x4000000, 0x10000000, 0x40000000, 0x2000000
+NEWNS, NEWUSER, NEWCGROUP = 0x20000, 0x10000000, 0x2000000
 
 
 def in_child(attempt):
