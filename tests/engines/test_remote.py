@@ -56,9 +56,8 @@ class TestRemote(Conformance):
         [slot] = await stage.allocate(uid)
         lab.miss_pings(slot.node, missed=True)
         await stage.changed(slot.node, NodeState.UNHEARD)
-        await (
-            stage.restart()
-        )  # Nobody is connected to this one, which has just looked at the cluster.
+        # Nobody is connected to this one, which has just looked at the cluster.
+        await stage.restart()
         await asyncio.sleep(LEASE / 2)
         assert not stage.ends(uid)
         lab.miss_pings(slot.node, missed=False)
