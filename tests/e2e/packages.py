@@ -3,6 +3,7 @@
 import io
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,17 @@ from tests.e2e.running import SKLEARN, Service, custom_job, worker_pool
 
 PROGRAMS = Path(__file__).parent / "programs"
 _SETUP = "from setuptools import setup; setup(name='pkg', version='1.0', packages=['trainer'])"
+
+
+def archived(files: Mapping[str, str]) -> bytes:
+    """A tar archive of texts, compressed as those of source distributions are."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return made.getvalue()
 
 
 def source_package(task: str, setup: str = _SETUP) -> bytes:
@@ -20,13 +32,7 @@ def source_package(task: str, setup: str = _SETUP) -> bytes:
         "pkg-1.0/trainer/task.py": task,
         "pkg-1.0/PKG-INFO": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
     }
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return made.getvalue()
+    return archived(files)
 
 
 def wheel(name: str, source: str, version: str = "0.1") -> bytes:

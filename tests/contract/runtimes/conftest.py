@@ -5,7 +5,6 @@ import io
 import os
 import shutil
 import subprocess
-import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pytest
 
 from tests.caches import remove_cache, wait_until_finished
 from tests.commands import execute
+from tests.e2e.packages import archived
 from tests.e2e.running import SLIM
 from tests.isolation import probe
 from trainshed.core.packages import JobPackage
@@ -50,13 +50,7 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
         "setup.py": setup,
         **modules,
     }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for path, text in files.items():
-            member = tarfile.TarInfo(f"{name}-{version}/{path}")
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return buffer.getvalue()
+    return archived({f"{name}-{version}/{path}": text for path, text in files.items()})
 
 
 @dataclass

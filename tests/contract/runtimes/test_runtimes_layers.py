@@ -1,15 +1,14 @@
 """A job's packages on top of the base: only the difference, in order, errors that name them
 (spec/program#arguments, spec/runtimes#packages)."""
 
-import io
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.commands import execute
 from tests.contract.runtimes.conftest import Workshop, copy_template, sdist
+from tests.e2e.packages import archived
 from trainshed.core.packages import JobPackage
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
@@ -155,20 +154,12 @@ def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called
         "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": named, "real/__init__.py": "VALUE = 7\n"},
     }
     for uri, files in packages.items():
-        workshop.objects.content[uri] = _by_hand(files)
+        workshop.objects.content[uri] = archived(
+            {f"custom/{path}": text for path, text in files.items()}
+        )
     replica = copy_template(workshop.prepare(*packages), tmp_path)
     assert replica.run("python3", "-m", "trainer.task").stdout == "classified\n"
     assert replica.python("import real; print(real.VALUE)") == "7"
-
-
-def _by_hand(files: dict[str, str]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"custom/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return made.getvalue()
 
 
 def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
