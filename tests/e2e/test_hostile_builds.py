@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.hostile.table import COLUMNS, Column, strongest
+from tests.e2e.hostile.table import Column, columns
 from tests.e2e.hostile.yard import MEMORY, PROCESSES, Yard, opened
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.processes import processor_seconds
@@ -85,12 +85,8 @@ class Siege:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        # How they are held at all levels: tests/contract/runtimes/test_runtimes_apart.py.
-        column if column in strongest() else pytest.param(column, marks=pytest.mark.soak)
-        for column in COLUMNS
-    ],
-    ids=[column.name for column in COLUMNS],
+    # How they are held at all levels: tests/contract/runtimes/test_runtimes_apart.py.
+    params=columns(),
 )
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
     column: Column = request.param

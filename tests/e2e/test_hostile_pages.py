@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Error, expect
 
 from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM, sign_in
-from tests.e2e.hostile.table import COLUMNS, Column, strongest
+from tests.e2e.hostile.table import Column, columns
 from tests.e2e.hostile.yard import OTHER, OWN, Yard, opened, parent_of
 from tests.e2e.running import running, trainshed
 from tests.summary_writers import GOLDEN
@@ -23,15 +23,7 @@ from trainshed.buckets.callers import storage_key
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(
-            column, marks=[] if column in strongest() else [pytest.mark.soak], id=column.name
-        )
-        for column in COLUMNS
-    ],
-)
+@pytest.fixture(scope="module", params=columns())
 def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
     with opened(cast("Column", request.param)) as made:
         yield made

@@ -4,6 +4,9 @@ docs/security.md shows."""
 import os
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+import pytest
 
 BEGIN = "<!-- made from tests/e2e/hostile/table.py -->"
 END = "<!-- end of what is made -->"
@@ -58,6 +61,16 @@ def strongest() -> tuple[Column, ...]:
     bare machine gives, are attacked by `./dev test-all`; programs at the last are in tests/contract/replica,
     those of an ordinary user's service in tests/engines/test_conformance.py."""
     return COLUMNS[:1] if os.geteuid() == 0 else COLUMNS[1:2]
+
+
+def columns() -> list[Any]:
+    """For a fixture: one service for each column, those of others as soaks."""
+    return [
+        pytest.param(
+            column, marks=[] if column in strongest() else [pytest.mark.soak], id=column.name
+        )
+        for column in COLUMNS
+    ]
 
 
 EVERYWHERE = (HELD, HELD, HELD, HELD, HELD)
