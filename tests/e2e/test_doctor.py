@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from tests.e2e import nursery
 
@@ -19,14 +18,10 @@ def doctor(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def findings(tmp_path: Path) -> dict[str, dict[str, Any]]:
+def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--format", "json")
     assert done.returncode == 0, done.stderr
-    return {finding["about"]: finding for finding in json.loads(done.stdout)}
-
-
-def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
-    rows = findings(tmp_path)
+    rows = {finding["about"]: finding for finding in json.loads(done.stdout)}
     level = rows["isolation"]["text"].split(":")[0]
     assert level in ("own-user", "root", "user", "session")
     if level != "own-user":
