@@ -27,7 +27,7 @@ from tests.e2e.processes import (
     processor_seconds,
     wait_until_gone,
 )
-from tests.e2e.running import Service, container_job, down, running, submit
+from tests.e2e.running import SKLEARN, Service, container_job, down, running, submit
 
 # A process as users start it.
 start = partial(services.start, forked=False)
@@ -201,6 +201,26 @@ def test_a_signal_stops_it_and_leaves_jobs_running(data: Path) -> None:
     assert not leftovers(data)
     last = list((data / "logs" / job_id).rglob("*.jsonl"))
     assert last
+
+
+def test_a_service_in_the_background_says_what_it_took_over(data: Path, gate: Path) -> None:
+    """Killed, and started again: the job ran on, and its timeline says that nobody was there."""
+
+    def trainshed(*words: str) -> str:
+        return services.trainshed(*words, data=data).stdout
+
+    program = gate.parent / "wait.sh"
+    program.write_text(f"cat {gate}\n")
+    assert "Trainshed serves" in trainshed("up", "--detach", "--port", "0")
+    name = trainshed("run", str(program), "--image", SKLEARN, "--detach").strip()
+    view = ("jobs", "describe", name, "--format", "json")
+    while json.loads(trainshed(*view))["state"] != "RUNNING":
+        pass
+    os.kill(json.loads(trainshed("status", "--format", "json"))["pid"], signal.SIGKILL)
+    assert "Taken over: 1 job that ran on" in trainshed("up", "--detach", "--port", "0")
+    gate.write_text("")
+    assert "SUCCEEDED" in trainshed("jobs", "wait", "wait", "--timeout", "60")
+    assert "The service was away, for" in trainshed("jobs", "timeline", "@last")
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_whole_group(data: Path) -> None:
