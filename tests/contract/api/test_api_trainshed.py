@@ -1,6 +1,7 @@
-"""What is ours, over a real store and real log files: describe, timeline, live logs, watch."""
+"""What is ours, over a real store and real files: describe, timeline, launches, live logs, watch."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
 from trainshed.api.trainshed_v1 import logs, streams
 from trainshed.api.trainshed_v1.logs import log_texts
-from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
@@ -183,6 +184,41 @@ async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> N
     assert (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"] == []
 
 
+async def test_a_launch_says_what_ran(house: House) -> None:
+    """spec/program#launches: by the file that the replica's shim writes."""
+    path = f"{JOB}/launch"
+    before = await house.result("GET", path)
+    assert (before["incarnation"], before["attempt"], before["command"]) == (0, 0, [])
+    assert before["machine"]["type"] == "n1-standard-4"
+    assert before["runtime"]["family"]
+    await house.happen(NAME, JobAdmitted(()))
+    directory = house.log_root / "1000" / "1" / "workerpool1-0"
+    directory.mkdir(parents=True)
+    cluster = {"cluster": {"workerpool0": ["a:2222"]}, "task": {"index": 0}, "job": {"much": 1}}
+    entry = {
+        "incarnation": 1,
+        "at": 10**18,
+        "argv": ["python3", "task.py"],
+        "names": ["CLUSTER_SPEC", "RANK"],
+        "values": {"CLUSTER_SPEC": json.dumps(cluster), "RANK": "1"},
+        "hostname": "h",
+        "level": "user",
+        "memory": 5,
+    }
+    (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
+    launch = await house.result("GET", f"{path}?replica=worker+0")
+    assert (launch["task"], launch["incarnation"]) == ("workerpool1-0", 1)
+    assert launch["command"] == ["python3", "task.py"]
+    assert launch["clusterSpec"] == {"cluster": cluster["cluster"], "task": cluster["task"]}
+    assert launch["values"] == {"RANK": "1"}
+    assert launch["variables"] == ["CLUSTER_SPEC", "RANK"]
+    assert (launch["machine"]["memoryLimitBytes"], launch["user"]) == (5, None)
+    assert (await house.result("GET", path))["incarnation"] == 0, "the primary's"
+    assert (await house.call("GET", f"{path}?replica=ps-1")).status == 400
+    assert (await house.call("GET", f"{path}?attempt=2")).status == 400
+    assert (await house.call("GET", "/trainshed/v1/jobs/1/launch")).status == 404
+
+
 @pytest.mark.parametrize(
     ("query", "messages"),
     [
@@ -202,6 +238,28 @@ async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> 
     house.write_log(1000, "workerpool1-0", *((START + n * SECOND + 1, f"b{n}") for n in range(3)))
     async with house.stream(f"{JOB}/logs?{query}") as lines:
         assert [line["message"] async for line in lines] == messages
+
+
+async def test_the_lines_of_a_build_come_first_and_count_among_the_last(house: House) -> None:
+    """spec/logs#lines, facts/lifecycle#service-lines: task `service`. By Logging's filters:
+    test_api_logging.py."""
+    await house.happen(NAME, JobAdmitted(()), PreparationAdvanced(1, "Downloading numpy", SECOND))
+    built = (START + 2 * SECOND, "Building"), (START + 3 * SECOND, "Downloading numpy")
+    house.write_log(1000, "service", *built)
+    house.clock = START + 60 * SECOND
+    for query in ("tail=1", "replica=service&tail=1"):
+        async with house.stream(f"{JOB}/logs?{query}") as lines:
+            assert [line["message"] async for line in lines] == ["Downloading numpy"]
+    async with house.stream(f"{JOB}/logs?follow=true") as lines:
+        first = await lines.next()
+        assert (first["task"], first["replica"]) == ("service", "service")
+        assert first["message"] == "Building"
+        assert (await lines.next())["message"] == "Downloading numpy"
+        house.write_log(1000, "service", (START + 4 * SECOND, "Installed"))
+        assert (await lines.next())["message"] == "Installed"
+        await house.happen(NAME, RuntimePrepared(1, SECOND))
+        house.write_log(1000, "workerpool0-0", (START + 5 * SECOND, "hello"))
+        assert (await lines.next())["task"] == "workerpool0-0"
 
 
 async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house: House) -> None:
