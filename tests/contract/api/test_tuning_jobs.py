@@ -29,25 +29,15 @@ async def tried(house: House, name: str) -> None:
         return Trial(study, number, state, PARAMETERS, START, job=job, **more)
 
     last = Measurement((("loss", 0.5),), 20, 3 * SECOND // 2)
-    await house.become(
-        name,
-        {
-            "trials": (
-                trial(
-                    1,
-                    TrialState.SUCCEEDED,
-                    started=START + SECOND,
-                    ended=START + 3 * SECOND,
-                    final=last,
-                ),
-                trial(2, TrialState.INFEASIBLE, infeasible_reason="no metric"),
-                trial(3, TrialState.ACTIVE),
-            ),
-            "measurements": ((1, last), (1, Measurement((("loss", 0.75),), 10, SECOND))),
-        },
-        state=JobState.RUNNING,
-        next_trial=4,
+    times = {"started": START + SECOND, "ended": START + 3 * SECOND}
+    trials = (
+        trial(1, TrialState.SUCCEEDED, final=last, **times),
+        trial(2, TrialState.INFEASIBLE, infeasible_reason="no metric"),
+        trial(3, TrialState.ACTIVE),
     )
+    measurements = ((1, last), (1, Measurement((("loss", 0.75),), 10, SECOND)))
+    commit = {"trials": trials, "measurements": measurements}
+    await house.become(name, commit, state=JobState.RUNNING, next_trial=4)
 
 
 async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> None:
