@@ -46,17 +46,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
     """With a bucket of each of two projects, and a shared one; `x` lies in each of them."""
     with Service(tmp_path, RULES) as made:
         for bucket, project in (("bucket-p", "p"), ("bucket-q", "q"), ("shared-1", "own")):
-            answer = owner(made, "POST", f"/storage/v1/b?project={project}", {"name": bucket})
-            assert answer[0] == 200, answer
-            owner(made, "POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=x", b"old")
+            made.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
+            made.put(bucket, "x", b"old")
         yield made
-
-
-def owner(service: Service, method: str, target: str, body: Any = b"") -> tuple[int, Any]:
-    content = json.dumps(body).encode() if isinstance(body, dict) else body
-    known = {"Authorization": f"Bearer {service.token}"}
-    status, _, answer = plain(service.port, method, target, content, known)
-    return status, json.loads(answer) if answer.startswith(b"{") else answer
 
 
 class Relay(http.client.HTTPConnection):
@@ -145,7 +137,7 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
     target = "/storage/v1/b/shared-1/iam/testPermissions?permissions=storage.buckets.delete"
     held = ask(service, mine, "GET", f"{target}&permissions=storage.objects.get")[1]
     assert held["permissions"] == ["storage.objects.get"]
-    assert owner(service, "GET", "/storage/v1/b/bucket-q/o/x?alt=media") == (200, b"old")
+    assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media") == (200, b"old")
 
 
 def test_a_batch_is_no_way_round(service: Service) -> None:
@@ -158,7 +150,7 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
     sort = {"Content-Type": "multipart/mixed; boundary=b"}
     status, text = ask(service, program("p"), "POST", "/batch/storage/v1", inner.encode(), sort)
     assert (status, b"HTTP/1.1 403" in text) == (200, True)
-    assert owner(service, "GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
+    assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
 
 
 def test_an_upload_session_belongs_to_its_bucket(service: Service) -> None:
@@ -181,7 +173,7 @@ def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -
     forged = {
         "X-Trainshed-Identity": encode_caller(Caller(Kind.PERSON, "owner@test")).decode(),
         "X-Forwarded-Proto": "https",
-        "Authorization": f"Bearer {service.token}",
+        **service.bearer,
     }
     mine = program("p")
     assert ask(service, mine, "GET", "/storage/v1/b/bucket-q", headers=forged)[0] == 403
@@ -333,7 +325,7 @@ def test_what_is_under_way_ends_with_its_token(service: Service, way: str) -> No
     token, size = known(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
     service.publish()
     upload = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name="
-    owner(service, "POST", f"{upload}big", bytes(size))
+    service.put("bucket-p", "big", bytes(size))
     who = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: "
     with serving(service.gateway()) as gateway:
         to = ("127.0.0.1", gateway if way == "gateway" else service.port)
@@ -359,7 +351,7 @@ def test_a_download_of_the_console_ends_with_its_session(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "_AGAIN", 0)
-    owner(service, "POST", "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=big", bytes(MIB))
+    service.put("bucket-p", "big", bytes(MIB))
     sent: list[int] = []
     visit: Any = SimpleNamespace(
         principal=Principal("ana@test", Rights(ROLES[OWNER])), is_valid=lambda: not any(sent)
@@ -438,8 +430,7 @@ def test_a_program_opens_no_bucket_to_everybody(service: Service) -> None:
 
 def test_content_is_no_page_of_the_port(service: Service) -> None:
     """Objects are what programs wrote, and the port may be the console's."""
-    known = {"Authorization": f"Bearer {service.token}"}
-    page = {**known, "Content-Type": "text/html"}
+    page = {**service.bearer, "Content-Type": "text/html"}
     target = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=a/page%20%22.html"
     assert plain(service.port, "POST", target, b"<script>1</script>", page)[0] == 200
     paths = (
@@ -450,7 +441,7 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
     )
     purposes = ("", "empty", "image", "document", "iframe", "embed", "script")
     for purpose, path in itertools.product(purposes, paths):
-        sent = {**known, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
+        sent = {**service.bearer, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
         status, headers, content = plain(service.port, "GET", path, headers=sent)
         assert (status, content) == (200, b"<script>1</script>")
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
@@ -469,7 +460,7 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
         "/storage/v1/b/bucket-p/o",
         "/storage/v9/x",
     )
-    for path, sent in itertools.product(others, ({}, known, {"Host": "evil.example"})):
+    for path, sent in itertools.product(others, ({}, service.bearer, {"Host": "evil.example"})):
         _, headers, _ = plain(service.port, "GET", path, headers=sent)
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
         assert headers["x-content-type-options"] == "nosniff"
@@ -503,13 +494,12 @@ def test_a_client_that_fetches_a_token_at_an_address_with_a_key(address: str) ->
 
 def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:
     Path(service.setup.tokens).write_text("{")
-    known = {"Authorization": f"Bearer {service.token}"}
-    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 503
+    assert service.call("GET", "/storage/v1/b")[0] == 503
     assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
     Path(service.setup.tokens).unlink()
-    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 503
+    assert service.call("GET", "/storage/v1/b")[0] == 503
     service.publish()
-    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 200
+    assert service.call("GET", "/storage/v1/b")[0] == 200
     assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
 
 

@@ -182,20 +182,19 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
 
 class TestGateway:
     def test_goes_on_after_the_bucket_process_restarted(self, service: Service) -> None:
-        headers = {"Authorization": f"Bearer {service.token}"}
         with serving(service.gateway()) as port:
-            assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 200
+            assert plain(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
             service.stop(signal.SIGKILL)
-            status, answered, body = plain(port, "GET", "/storage/v1/b", headers=headers)
+            status, answered, body = plain(port, "GET", "/storage/v1/b", headers=service.bearer)
             assert (status, answered["retry-after"]) == (503, "1")
             assert "restarting" in json.loads(body)["error"]["message"]
             service.start()
-            assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 200
+            assert plain(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
 
     def test_names_who_asks_and_takes_nobody_s_word_for_it(self, service: Service) -> None:
         """A header of the client that says who it is counts for nothing."""
         forged = {"x-trainshed-identity": encode_caller(Caller(Kind.PERSON, "forged")).decode()}
-        known = {**forged, "Authorization": f"Bearer {service.token}"}
+        known = forged | service.bearer
         with serving(service.gateway()) as port:
             assert plain(port, "GET", "/storage/v1/b/open-1", headers=forged)[0] == 401
             assert plain(port, "GET", "/storage/v1/b/open-1", headers=known)[0] == 404
@@ -203,15 +202,14 @@ class TestGateway:
     def test_keeps_addresses_capitals_and_chunked_bodies(self, service: Service) -> None:
         """spec/clients#tensorflow: libcurl-based clients look for capitalised Location and Range."""
         client_at(service.address()).create_bucket("bucket-1")
-        known = {"Authorization": f"Bearer {service.token}"}
         with serving(service.gateway()) as port:
             target = "/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x"
-            sent = {"Host": "storage.example:77", **known}
+            sent = {"Host": "storage.example:77", **service.bearer}
             _, headers, _ = plain(port, "POST", target, headers=sent, lower=False)
             location = headers["Location"]
             assert location.startswith("http://storage.example:77/upload/storage/v1/")
             session = location.removeprefix("http://storage.example:77")
-            part = {"Content-Range": "bytes 0-2/*", **known}
+            part = {"Content-Range": "bytes 0-2/*", **service.bearer}
             status, headers, _ = plain(port, "PUT", session, b"abc", part, lower=False)
             assert (status, headers["Range"]) == (308, "bytes=0-2")
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -219,12 +217,12 @@ class TestGateway:
                 "PUT",
                 session,
                 iter([b"d" * 100_000, b"e"]),
-                {"Content-Range": "bytes 3-100003/100004", **known},
+                {"Content-Range": "bytes 3-100003/100004", **service.bearer},
                 encode_chunked=True,
             )
             assert json.loads(connection.getresponse().read())["size"] == "100004"
             head_of = "/download/storage/v1/b/bucket-1/o/x?alt=media"
-            connection.request("HEAD", head_of, headers=known)
+            connection.request("HEAD", head_of, headers=service.bearer)
             head = connection.getresponse()
             assert (head.read(), head.headers["Content-Length"]) == (b"", "100004")
             connection.close()

@@ -23,11 +23,14 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
+from msgspec.structs import replace
 
 from tests.commands import running
 from tests.contract.buckets_service import MIB, Service, client_at, plain
 from tests.ports import free_port
+from trainshed.buckets.content import Digest, Staged
 from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.port import Conditions, Draft, ObjectRef
 from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.serve.bucket_adapters import BucketAdapter
 
@@ -176,19 +179,18 @@ def test_one_of_many_creators_wins(bucket: Any, service: Service) -> None:
 @pytest.mark.parametrize("condition", ["", "&ifGenerationMatch=0"])
 def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str) -> None:
     """Between two chunks, and after the last one was taken but its answer was lost."""
-    known = {"Authorization": f"Bearer {service.token}"}
     target = f"/upload/storage/v1/b/far-1/o?uploadType=resumable&name=big{condition}"
-    _, headers, _ = plain(service.port, "POST", target, headers=known)
+    _, headers, _ = plain(service.port, "POST", target, headers=service.bearer)
     session = headers["location"].removeprefix(f"http://127.0.0.1:{service.port}")
     half = os.urandom(MIB)
-    part = {**known, "Content-Range": f"bytes 0-{MIB - 1}/{2 * MIB}"}
+    part = {**service.bearer, "Content-Range": f"bytes 0-{MIB - 1}/{2 * MIB}"}
     assert plain(service.port, "PUT", session, half, part)[0] == 308
     service.stop(signal.SIGKILL)
     service.start()
-    ask = {**known, "Content-Range": f"bytes */{2 * MIB}"}
+    ask = {**service.bearer, "Content-Range": f"bytes */{2 * MIB}"}
     status, headers, _ = plain(service.port, "PUT", session, b"", ask)
     assert (status, headers["range"]) == (308, f"bytes=0-{MIB - 1}")
-    last = {**known, "Content-Range": f"bytes {MIB}-{2 * MIB - 1}/{2 * MIB}"}
+    last = {**service.bearer, "Content-Range": f"bytes {MIB}-{2 * MIB - 1}/{2 * MIB}"}
     status, _, body = plain(service.port, "PUT", session, half, last)
     assert status == 200, body
     service.stop(signal.SIGKILL)
@@ -199,13 +201,10 @@ def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str
     assert blob.download_as_bytes(checksum="md5") == half * 2
 
 
-def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTable) -> None:
+def test_a_commit_that_was_cut_is_done_again(service: Service, door: ObjectStore) -> None:
     """The object is at the store and the process died before it could note that: with a creation, too."""
-    from trainshed.buckets.content import Digest, Staged
-    from trainshed.buckets.port import Conditions, Draft, ObjectRef
-
-    stores = ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
-    far, path = stores.at("far-1"), service.root.with_name("data")
+    far, path = door.at("far-1"), service.root.with_name("data")
+    created = ObjectRef("far-1", "x", conditions=Conditions(generation_match=0))
 
     def staged() -> Staged:
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -220,16 +219,9 @@ def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTabl
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        far.commit(
-            ObjectRef("far-1", "x", conditions=Conditions(generation_match=0)),
-            staged(),
-            Draft(),
-            announce=dies,
-        )
+        far.commit(created, staged(), Draft(), announce=dies)
     assert path.exists()
-    record = far.commit(
-        ObjectRef("far-1", "x", conditions=Conditions(generation_match=0)), staged(), Draft()
-    )
+    record = far.commit(created, staged(), Draft())
     assert record == far.read_record(ObjectRef("far-1", "x"))
     assert not path.exists()
 
@@ -282,8 +274,6 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from msgspec.structs import replace
-
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     with socket.socket() as nobody:
@@ -291,18 +281,12 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
         gone = replace(table, endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}")
         lost = replace(table, name="lost-1", bucket="no-such-bucket")
         with Service(tmp_path, BucketRules("own", tables=(gone, lost))) as service:
-            known = {"Authorization": f"Bearer {service.token}"}
-            status, _, body = plain(service.port, "GET", "/storage/v1/b/far-1/o/x", headers=known)
-            assert (status, b"does not answer" in body) == (503, True)
-            status, _, told = plain(
-                service.port,
-                "POST",
-                "/upload/storage/v1/b/lost-1/o?uploadType=media&name=x",
-                b"1",
-                known,
-            )
-            assert (status, b"[[buckets]]" in told) == (404, True)
-    output = "".join(capfd.readouterr()) + body.decode() + told.decode()
+            status, body = service.call("GET", "/storage/v1/b/far-1/o/x")
+            assert (status, "does not answer" in str(body)) == (503, True)
+            target = "/upload/storage/v1/b/lost-1/o?uploadType=media&name=x"
+            status, told = service.call("POST", target, b"1")
+            assert (status, "[[buckets]]" in str(told)) == (404, True)
+    output = "".join(capfd.readouterr()) + str(body) + str(told)
     assert KEYS["TEST_STORE_SECRET"] not in output
     assert not any(
         KEYS["TEST_STORE_SECRET"] in path.read_text(errors="replace")

@@ -3,15 +3,15 @@ buckets that go away meanwhile (docs/adr/0059)."""
 
 import asyncio
 import gzip
-import json
 import os
 import signal
 from collections.abc import Generator
 
 import pytest
 
-from tests.contract.buckets_service import Service, plain
+from tests.contract.buckets_service import Service
 from tests.e2e.processes import children, command_line
+from tests.waiting import until
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.core.datasets.plans import SplitMethod, SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
@@ -26,29 +26,16 @@ ROWS = 500_000
 def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
     service = Service(tmp_path_factory.mktemp("buckets"))
     for project in ("own", "other"):
-        call(service, "POST", f"/storage/v1/b?project={project}", {"name": f"of-{project}"})
+        service.call("POST", f"/storage/v1/b?project={project}", {"name": f"of-{project}"})
     small = b'id,text\n1,"a\nb"\n2,c\n'
-    put(service, "of-own", "in/small.csv", small)
-    put(service, "of-own", "in/packed.csv&contentEncoding=gzip", gzip.compress(small))
-    put(service, "of-own", "in/bad.csv", small + b"3\n")
-    put(service, "of-other", "in/small.csv", small)
+    service.put("of-own", "in/small.csv", small)
+    service.put("of-own", "in/packed.csv&contentEncoding=gzip", gzip.compress(small))
+    service.put("of-own", "in/bad.csv", small + b"3\n")
+    service.put("of-other", "in/small.csv", small)
     rows = b"".join(b"%d,a row of a table\n" % row for row in range(ROWS))
-    put(service, "of-own", "in/large.csv", b"id,text\n" + rows)
+    service.put("of-own", "in/large.csv", b"id,text\n" + rows)
     yield service
     service.stop()
-
-
-def call(service: Service, method: str, path: str, body: object) -> None:
-    headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
-    status, _, answer = plain(service.port, method, path, json.dumps(body).encode(), headers)
-    assert status == 200, answer
-
-
-def put(service: Service, bucket: str, name: str, content: bytes) -> None:
-    target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
-    headers = {"Authorization": f"Bearer {service.token}"}
-    status, _, answer = plain(service.port, "POST", target, content, headers)
-    assert status == 200, answer
 
 
 def plan(source: str, out: str, rule: SplitRule | None = None) -> SplitPlan:
@@ -105,17 +92,13 @@ async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
 async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> None:
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
-    async with asyncio.timeout(60):
-        while not steps():  # noqa: ASYNC110 nothing tells of it
-            await asyncio.sleep(0.01)
+    await until(steps)
     (child,) = steps()
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
     # One that had just begun is killed, and not waited for.
-    async with asyncio.timeout(60):
-        while child in steps():  # noqa: ASYNC110 nothing tells of it
-            await asyncio.sleep(0.01)
+    await until(lambda: child not in steps())
     assert "manifest.json" not in files(service, large_plan.directory)
 
 
@@ -123,11 +106,8 @@ async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) 
     rule = SplitRule(SplitMethod.FRACTION)
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
-    async with asyncio.timeout(60):
-        # An upload has begun.
-        sessions = state_directory(service.root) / "uploads"
-        while not any(sessions.iterdir()):  # noqa: ASYNC110 nothing tells of it
-            await asyncio.sleep(0.01)
+    sessions = state_directory(service.root) / "uploads"
+    await until(lambda: any(sessions.iterdir()))
     service.stop(signal.SIGKILL)
     service.start()
     written = await writing
