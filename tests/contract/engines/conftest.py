@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     CapacityChanged,
     EngineEvent,
+    LevelUnavailable,
     LinesWritten,
     MetricsWritten,
     NodeChanged,
@@ -220,13 +222,31 @@ class House:
         await self.until(lambda: heard() and bool(found()))
         return found()[0]
 
+    def slot(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> Path:
+        return self.data / "slots" / str(uid) / "1" / str(replica)
+
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:
         """What a slot's journal says of who served it last: process id and start of the `shim`."""
-        journal = self.data / "slots" / str(uid) / "1" / str(replica) / "journal"
         entries: dict[str, int] = {}
-        for line in journal.read_text().splitlines():
+        for line in (self.slot(uid, replica) / "journal").read_text().splitlines():
             entries.update(json.loads(line) if line else {})
         return entries
+
+
+@asynccontextmanager
+async def opened(data: Path, level: str) -> AsyncGenerator[House]:
+    """An open engine; at the end nothing that it started may be left. Skips where there is no such level."""
+    house = House(data, level)
+    try:
+        await house.open()
+    except LevelUnavailable as refusal:
+        await house.engine.close()
+        pytest.skip(str(refusal))
+    try:
+        yield house
+    finally:
+        await house.end_all()
+        await house.close()
 
 
 @pytest.fixture
@@ -246,12 +266,8 @@ def data(tmp_path: Path) -> Path:
     ]
 )
 async def house(data: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
-    """An open engine; at the end nothing that it started may be left."""
-    house = House(data, request.param)
-    await house.open()
-    yield house
-    await house.end_all()
-    await house.close()
+    async with opened(data, request.param) as house:
+        yield house
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from trainshed.core.names import JobUid
 from trainshed.replica.observe.disk import EXCEEDED, NEARLY_FULL
 
 _LIMIT = 10 << 20
+_FILLS = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
 
 
 def noted(house: House, uid: JobUid) -> list[str]:
@@ -27,14 +28,12 @@ async def fills_up(house: House, uid: JobUid) -> None:
 
 async def test_a_full_disk_is_noted(house: House) -> None:
     await house.restart(usage_every=0.05)
-    fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
-    await fills_up(house, await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT)))
+    await fills_up(house, await house.run(PYTHON, "-c", _FILLS, limits=Limits(disk=_LIMIT)))
 
 
 async def test_a_replica_can_be_held_to_its_disk(house: House) -> None:
     await house.restart(disk_enforced=True)
-    fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
-    uid = await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT))
+    uid = await house.run(PYTHON, "-c", _FILLS, limits=Limits(disk=_LIMIT))
     assert (await house.exit(uid)).exit.out_of_disk
     assert EXCEEDED in noted(house, uid)
 

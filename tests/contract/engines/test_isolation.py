@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, opened
 from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import image_root
 from tests.e2e.hostile.yard import common_ground
@@ -183,13 +183,7 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
         "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
     )
     with tempfile.TemporaryDirectory(dir=place, prefix="trainshed-") as data:
-        house = House(Path(data), level)
-        try:
-            await house.open()
-        except LevelUnavailable as refusal:
-            await house.engine.close()
-            pytest.skip(str(refusal))
-        try:
+        async with opened(Path(data), level) as house:
             for text in ("one", "two"):
                 uid = await house.python(program, environ=(("NAME", text),))
                 assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
@@ -199,9 +193,6 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
             await house.engine.launch([again])
             await house.until(lambda: bool(house.ends(uid, 2)))
             assert house.texts(uid)[-4:] == ["two", "two", "two", "/tmp True"]
-        finally:
-            await house.end_all()
-            await house.close()
     assert not Path("/tmp", name).exists() and not Path(f"/var/tmp/kept-{name}").exists()
 
 
@@ -215,9 +206,7 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
         tempfile.TemporaryDirectory(dir="/tmp") as cache,
         tempfile.TemporaryDirectory(dir="/tmp") as other,
     ):
-        house = House(Path(data), None)
-        await house.open()
-        try:
+        async with opened(Path(data), None) as house:
             if _level(house) == LEVEL_SESSION:
                 pytest.skip("without namespaces there is one /tmp")
             Path(lent, "certificates").mkdir()
@@ -232,9 +221,6 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
             uid = await house.python(program)
             assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
             assert house.texts(uid) == ["['certificates'] False", "False"]
-        finally:
-            await house.end_all()
-            await house.close()
 
 
 async def test_what_is_shown_of_dev_cannot_be_written_to(house: House) -> None:

@@ -1,12 +1,11 @@
 """What trials report reaches the store's reader, whatever becomes of service, shim and program
 (spec/tuning#measurements)."""
 
-import asyncio
 import os
 import signal
-import time
 
-from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.waiting import until
 from trainshed.core.launch import METRIC_FILE
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid
@@ -37,14 +36,6 @@ def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
     ]
 
 
-def wait_for_measurement(house: House, uid: JobUid) -> None:
-    """While no service runs that could tell."""
-    deadline = time.monotonic() + PATIENCE
-    while not measured(house, uid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def heard(house: House, uid: JobUid) -> bool:
     return MetricsWritten(uid, 1, PRIMARY) in house.events
 
@@ -66,9 +57,8 @@ async def test_trials_go_on_measuring_while_the_service_is_down(house: House) ->
     uid = await trial(house, f"{wait}\nreport(1, 0.5); time.sleep(60)")
     await house.started(uid)
     await house.close()
-    slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
-    (slot / "files" / "work" / "go").touch()
-    await asyncio.to_thread(wait_for_measurement, house, uid)
+    (house.slot(uid) / "files" / "work" / "go").touch()
+    await until(lambda: bool(measured(house, uid)))
     assert not heard(house, uid)
     await house.restart()
     await house.until(lambda: heard(house, uid))

@@ -1,12 +1,11 @@
 """What reducers and workers note reaches the service, whatever becomes of it, of the shim and of the program
 (spec/reduction#reports)."""
 
-import asyncio
 import os
 import signal
-import time
 
-from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.waiting import until
 from trainshed.core.environment import REDUCTION_REPORT
 from trainshed.core.launch import REDUCTION_REPORT_FILE, ReductionPart
 from trainshed.core.lifecycle.replica_events import (
@@ -43,15 +42,6 @@ def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
     ]
 
 
-def wait_for_note(house: House, uid: JobUid) -> None:
-    """While no service runs that could hear it."""
-    slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
-    deadline = time.monotonic() + PATIENCE
-    while not journal.Entries(str(slot)).notes(1):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 async def test_notes_are_told_between_start_and_end(house: House) -> None:
     """The program finds its file by the variable, at every level of isolation."""
     uid = await reducing(house, "report('a'); report('a', 'b'); os.kill(os.getpid(), 9)")
@@ -71,10 +61,10 @@ async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(hous
     for uid in (ends, dies):
         await house.started(uid)
     await house.close()
-    for uid in (ends, dies):
-        slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+    slots = [house.slot(uid) for uid in (ends, dies)]
+    for slot in slots:
         (slot / "files" / "work" / "go").touch()
-        await asyncio.to_thread(wait_for_note, house, uid)
+    await until(lambda: all(journal.Entries(str(slot)).notes(1) for slot in slots))
     os.kill(house.shim(dies)["shim"], signal.SIGKILL)
     await house.restart()
     assert isinstance(await house.end(ends), ReplicaExited)

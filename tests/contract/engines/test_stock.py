@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.contract.engines.conftest import House
 from tests.e2e.processes import wait_until_gone
 from tests.isolation import needs_mounts
+from tests.waiting import until
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import POOL
 from trainshed.replica import protocol
@@ -40,15 +40,6 @@ def shims(zygote: int) -> list[int]:
             if Path(f"/proc/{child}/comm").read_text() == "ts-warden\n":
                 below += children(child)
     return [shim for shim in below if programs(shim)]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Look again and again: nobody else needs to know, so no signal tells of it."""
-    async with asyncio.timeout(60):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.01)
 
 
 async def stocked(house: House) -> list[tuple[int, int]]:
