@@ -234,7 +234,7 @@ class House:
 
 
 @asynccontextmanager
-async def opened(data: Path, level: str) -> AsyncGenerator[House]:
+async def opened(data: Path, level: str | None) -> AsyncGenerator[House]:
     """An open engine; at the end nothing that it started may be left. Skips where there is no such level."""
     house = House(data, level)
     try:
