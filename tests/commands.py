@@ -47,3 +47,12 @@ def disk_of(options: str, place: Path) -> Generator[Path]:
         yield place
     finally:
         execute("umount", "-l", place, check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte on it; returns the file that has to go for there to be room."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 1000):
+            pass
+    return filler

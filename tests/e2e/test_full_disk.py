@@ -1,14 +1,13 @@
 """A service that is to start on a disk without a free byte. Programs that run while it is full:
 `tests/contract/replica/test_room.py`; what a store answers: `tests/contract/store/test_store_sqlite.py`."""
 
-import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.commands import disk_of
+from tests.commands import disk_of, fill
 from tests.e2e.running import running, trainshed
 
 
@@ -27,9 +26,7 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
     places = (place / "old", place / "fresh")
     with running(places[0]):
         pass
-    with (place / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 1000):
-            pass
+    filler = fill(place)
     for data in places:
         words = ("up", "--port", "0", "--data", str(data))
         refused = trainshed(*words, data=data, status=1)
@@ -41,7 +38,7 @@ def test_up_on_a_full_disk_says_so_in_one_line(place: Path) -> None:
         # Nor is there room for what it says in the background.
         refused = trainshed(*words, "--detach", data=data, status=1)
         assert f"full disk: `trainshed up --data {data}` says why" in refused.stderr
-    (place / "filler").unlink()
+    filler.unlink()
     for data in places:
         with running(data):
             pass

@@ -1,13 +1,12 @@
 """Starts that meet a full disk after the engine has looked for room."""
 
-import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.commands import disk_of
+from tests.commands import disk_of, fill
 from tests.contract.engines.conftest import House
 from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
 from tests.contract.engines.test_terminals import shown
@@ -24,27 +23,16 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield disk / "data"
 
 
-@contextlib.contextmanager
-def full(disk: Path) -> Generator[None]:
-    """Without a byte left, until the end."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 1000):
-            pass
-    yield
-    filler.unlink()
-
-
 async def test_a_start_that_finds_the_disk_full_is_the_services_fault(house: House) -> None:
     """And costs a retry, of which the program runs."""
     uid = house.job()
     await house.allocate(uid)
     # What the launch itself writes fits in.
-    hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
-    hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
-    with full(house.data.parent):
-        await house.engine.launch([house.plan(uid, "echo", "ran")])
-        end = await house.end(uid)
+    (house.slot(uid).parent / protocol.HOSTS).write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
+    filler = fill(house.data.parent)
+    await house.engine.launch([house.plan(uid, "echo", "ran")])
+    end = await house.end(uid)
+    filler.unlink()
     assert isinstance(end, ReplicaLost) and end.by_service
     assert "the disk takes nothing" in end.cause
     await house.engine.launch([house.plan(uid, "echo", "ran", incarnation=2)])
@@ -56,5 +44,6 @@ async def test_a_failed_replica_can_be_looked_at_while_the_disk_is_full(house: H
     await keeping(house)
     uid = await failed(house, "echo loss >result; exit 3")
     await weighed(house, uid)
-    with full(house.data.parent):
-        assert "loss" in await shown(await look(house, uid), b"cat result\n")
+    filler = fill(house.data.parent)
+    assert "loss" in await shown(await look(house, uid), b"cat result\n")
+    filler.unlink()

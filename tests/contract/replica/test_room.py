@@ -1,7 +1,6 @@
 """Where room runs out: on the disk, for file handles, for a port (spec/invariants#durability: nothing is lost
 in silence)."""
 
-import contextlib
 import errno
 import queue
 import socket
@@ -17,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.commands import running
+from tests.commands import fill, running
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from tests.e2e.processes import processor_seconds
 from trainshed.engines.local import spawner
@@ -40,15 +39,6 @@ sys.exit(7)
 
 
 LEVELS = pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
-
-
-def fill(disk: Path) -> Path:
-    """Leave no byte on it; returns the file that has to go for there to be room."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 1000):
-            pass
-    return filler
 
 
 def until_waiting(line: Line) -> None:
