@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, ml_job
+from tests.waiting import until, until_found
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, GPU_HOURS
@@ -189,32 +190,31 @@ async def failed(house: House, outbox: OutboxWorker, **labels: str) -> str:
     return uid
 
 
-async def until(house: House, uid: str, kind: str) -> str:
+async def noted(house: House, uid: str, kind: str) -> str:
     """The message of the timeline's entry of this kind, when it is there."""
-    async with asyncio.timeout(60):
-        while True:
-            for entry in await house.store.reader.timeline(int(uid)):  # pyright: ignore[reportArgumentType] # a uid
-                if entry.kind == kind:
-                    return entry.message
-            await asyncio.sleep(0.01)
+
+    async def messages() -> list[str]:
+        timeline = await house.store.reader.timeline(int(uid))  # pyright: ignore[reportArgumentType] # a uid
+        return [entry.message for entry in timeline if entry.kind == kind]
+
+    return (await until_found(messages))[0]
 
 
-async def until_tried(house: House, tries: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            (waiting,) = await house.store.notifications.waiting(2)
-            if waiting.tries == tries:
-                return
-            await asyncio.sleep(0.01)
+async def until_tried_twice(house: House) -> None:
+    async def tried() -> bool:
+        (waiting,) = await house.store.notifications.waiting(2)
+        return waiting.tries == 2
+
+    await until_found(tried)
 
 
 async def until_forgotten(house: House, but: int = 0) -> None:
     """It is told first, and forgotten then: who dies in between tells it once more."""
-    async with asyncio.timeout(60):
-        while True:
-            if (await house.store.notifications.count())[0] <= but:
-                return
-            await asyncio.sleep(0.01)
+
+    async def forgotten() -> bool:
+        return (await house.store.notifications.count())[0] <= but
+
+    await until_found(forgotten)
 
 
 async def test_a_webhook_is_told_with_a_signature_that_can_be_checked(
@@ -223,7 +223,7 @@ async def test_a_webhook_is_told_with_a_signature_that_can_be_checked(
     outbox = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        assert await until(house, uid, "notified") == "ops was told that the job has failed."
+        assert await noted(house, uid, "notified") == "ops was told that the job has failed."
         await until_forgotten(house)
     ((path, headers, body),) = ops.taken
     assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
@@ -246,15 +246,15 @@ async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
     outbox = worker(house, table)
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        delayed = await until(house, uid, "notify_delayed")
+        delayed = await noted(house, uid, "notify_delayed")
         assert f"{ops.url} answers 503 Service Unavailable" in delayed
     house.clock += MINUTE
     async with at_work(worker(house, table)):
-        await until_tried(house, 2)
+        await until_tried_twice(house)
     assert {path for path, _, _ in ops.taken} == {"/"}, "a redirect is not followed"
     house.clock += MINUTE
     async with at_work(worker(house, table)):
-        await until(house, uid, "notified")
+        await noted(house, uid, "notified")
     ids = [headers["webhook-id"] for _, headers, _ in ops.taken]
     assert len(ids) == 3 and len(set(ids)) == 1
     assert len({body for _, _, body in ops.taken}) == 1
@@ -267,10 +267,10 @@ async def test_it_is_given_up_after_a_day(house: House) -> None:
     outbox = worker(house, NotifyTable("ops", url))
     async with at_work(outbox):
         uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        assert "Connection refused" in await until(house, uid, "notify_delayed")
+        assert "Connection refused" in await noted(house, uid, "notify_delayed")
     house.clock += 24 * 60 * MINUTE
     async with at_work(worker(house, NotifyTable("ops", url))):
-        assert "Given up after 2 tries" in await until(house, uid, "notify_failed")
+        assert "Given up after 2 tries" in await noted(house, uid, "notify_failed")
         await until_forgotten(house)
 
 
@@ -319,7 +319,7 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         outbox = worker(house, table, smtp=smtp, trust=trusts)
         async with at_work(outbox):
             uid = await failed(house, outbox, **{"trainshed-notify": "team"})
-            notified = await until(house, uid, "notified")
+            notified = await noted(house, uid, "notified")
             assert "does not take mail for gone@example.org" in notified, (
                 "others would get it again"
             )
@@ -334,7 +334,7 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         careful = worker(house, table, smtp=smtp)
         async with at_work(careful):
             other = await failed(house, careful, **{"trainshed-notify": "team"})
-            assert "certificate" in await until(house, other, "notify_delayed")
+            assert "certificate" in await noted(house, other, "notify_delayed")
     assert len(box.mails) == 1
 
 
@@ -348,7 +348,7 @@ async def test_a_target_that_hangs_holds_up_neither_others_nor_jobs(
     outbox = worker(house, *(replace(table, jobs="all") for table in tables))
     async with at_work(outbox):
         uid = await failed(house, outbox)
-        assert await until(house, uid, "notified") == "ops was told that the job has failed."
+        assert await noted(house, uid, "notified") == "ops was told that the job has failed."
         # Lets its thread go.
         listener.close()
         for writer in held:
@@ -374,19 +374,18 @@ async def test_a_budget_is_heard_of_once_also_by_a_service_that_starts_again(
     table = NotifyTable("ops", ops.url, budgets=(50, 90))
     budget = Budget(QuotaKey("p", GLOBAL, GPU_HOURS), 10, 6, 1, marks=(50, 90))
     month = month_of(house.clock)[0]
+    taken: list[tuple[str, dict[str, str], bytes]] = []
     for amounts in ((6, 6), (6, 9.5)):
         outbox = worker(house, table)
         assert outbox.marks == (50, 90)
         async with at_work(outbox):
             for used in amounts:
                 outbox.budgets_reached((replace(budget, used=used),), month)
-            async with asyncio.timeout(60):
-                while True:
-                    if len(ops.taken) > amounts.index(amounts[-1]):
-                        break
-                    await asyncio.sleep(0.01)
+            await until(lambda: ops.taken)
             await until_forgotten(house)
-    events = [json.loads(body) for _, _, body in ops.taken]
+        taken += ops.taken
+        ops.taken.clear()
+    events = [json.loads(body) for _, _, body in taken]
     assert [event["data"]["percent"] for event in events] == [50, 90]
     assert events[0]["type"] == "budget.reached"
-    assert ops.taken[0][1]["webhook-id"].startswith("budget-")
+    assert taken[0][1]["webhook-id"].startswith("budget-")

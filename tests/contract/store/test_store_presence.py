@@ -15,6 +15,7 @@ import pytest
 
 from tests.commands import running
 from tests.contract.store.store_samples import make_job
+from tests.waiting import until
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.names import JobUid
 from trainshed.store.port import StoreUnreadable
@@ -75,6 +76,7 @@ _CHILD = """
 import asyncio, os, sys
 from pathlib import Path
 from tests.contract.store.store_samples import make_job
+from tests.waiting import until
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.store.sqlite.database import open_database
 
@@ -206,9 +208,7 @@ async def test_a_removal_is_noticed_without_a_write(tmp_path: Path) -> None:
     watching = asyncio.create_task(store.watch())
     await asyncio.sleep(0)
     (tmp_path / DATABASE_FILE).unlink()
-    async with asyncio.timeout(60):
-        while not (tmp_path / RESCUED).exists():  # noqa: ASYNC110 - nobody tells of it
-            await asyncio.sleep(0.01)
+    await until((tmp_path / RESCUED).exists)
     watching.cancel()
     store.close()
     with pytest.raises(StoreUnreadable, match="has saved it") as refusal:
