@@ -22,8 +22,8 @@ def main() -> None:
         catalog.for_image(SKLEARN),
         catalog.named("scikit-learn", SLIM, "{}.{}".format(*sys.version_info)),
         catalog.named(REDUCERS),
-        catalog.named(TENSORBOARD.family),
-        catalog.named(GSUTIL.family),
+        catalog.named(TENSORBOARD),
+        catalog.named(GSUTIL),
     )
     try:
         for choice in wanted:

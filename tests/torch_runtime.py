@@ -19,7 +19,7 @@ from tests.contract.runtimes.conftest import Objects
 from tests.e2e.running import CACHE
 from tests.soaks import SOAKS
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.runtimes.families import PYTORCH
+from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes
@@ -61,8 +61,10 @@ def _locked() -> Generator[None]:
 
 
 def _alone() -> Path:
-    release = PYTORCH.releases[0]
-    pins = PYTORCH.lock(release)
+    sheet = sheet_of("pytorch")
+    assert sheet is not None
+    release = sheet.releases[0]
+    pins = sheet.lock(release)
     interpreters = Interpreters()
     interpreter = interpreters.get(interpreters.usual())
     assert interpreter is not None

@@ -64,8 +64,8 @@ def test_every_runtime_family_is_decided_on() -> None:
     """spec/reduction: whether a new one can use reducers."""
     for_programs = {sheet.family for sheet in FAMILIES} - {
         REDUCERS,
-        TENSORBOARD.family,
-        GSUTIL.family,
+        TENSORBOARD,
+        GSUTIL,
     }
     assert {family for family in for_programs if not warning_for(frozenset({family}))} == {
         "pytorch"

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from tests.runtime_contents.modules import MODULES
 from trainshed.core.catalog.images import parse_prebuilt
 from trainshed.runtimes.families import FAMILIES
-from trainshed.runtimes.sheet import FOUNDATION, Minor, Release, Sheet, format_minor, parse_minor
+from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
 
 _DOCUMENTED = Path(__file__).parents[1] / "runtime_contents/documented.json"
 _HIGHEST_PATCH = 99
@@ -20,7 +20,7 @@ _RUNTIMES = [
     (sheet, release, (3, minor))
     for sheet in FAMILIES
     # Of the small ones nobody expects more than their name says.
-    if set(FOUNDATION) <= set(sheet.requirements)
+    if sheet.space is not None
     for release in sheet.releases
     if not release.is_slim
     for minor in range(release.pythons[0][1], release.pythons[1][1] + 1)

@@ -17,7 +17,7 @@ SERVICE = (
     # As in a command, nothing is imported from the working directory, which is that of an installer as well.
     "import sys; sys.path.remove('');"
     "import msgspec; from trainshed.runtimes import families;"
-    "msgspec.structs.force_setattr(families.SCIKIT_LEARN, 'preloads', ('numpy',));"
+    "msgspec.structs.force_setattr(families.FAMILIES[0], 'preloads', ('numpy',));"
     "from trainshed.serve.main import main; main()"
 )
 """A service whose smallest runtime has something to import ahead, as PyTorch's do."""

@@ -13,12 +13,11 @@ from tests.contract.engines.warm import framework_programs
 from tests.contract.engines.warm.running import differences, outcome, preloaded, start
 from tests.contract.engines.warm.runtimes import Runtime
 from tests.e2e.running import CACHE
-from trainshed.runtimes.families import PYTORCH, SCIKIT_LEARN, XGBOOST
+from trainshed.runtimes.families import FAMILIES
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.inventory import Inventory
 from trainshed.runtimes.prefix import Prefix, derive_prefix, write_template
 from trainshed.runtimes.sheet import Sheet, parse_minor
-from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
 
 pytestmark = pytest.mark.soak
 
@@ -44,7 +43,7 @@ class FrameworkRuntime(Runtime):
 
 
 @pytest.mark.parametrize(
-    "sheet", [PYTORCH, SCIKIT_LEARN, XGBOOST, TENSORFLOW], ids=lambda sheet: sheet.family
+    "sheet", [sheet for sheet in FAMILIES if sheet.preloads], ids=lambda sheet: sheet.family
 )
 async def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet

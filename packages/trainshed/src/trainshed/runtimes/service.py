@@ -228,7 +228,7 @@ class LocalRuntimes:
             self._lacks_gsutil = True
             (progress or unheard)(
                 f"The command gsutil is not there: {failure} Jobs run without it until the service is "
-                f"started again, or `trainshed runtimes build {GSUTIL.family}` has built it."
+                f"started again, or `trainshed runtimes build {GSUTIL}` has built it."
             )
             return None
         return _Command(prefix, interpreter)
@@ -258,7 +258,7 @@ class LocalRuntimes:
 
     def _resolve_gsutil(self) -> tuple[Sheet, Release, Interpreter]:
         """Raises BuildFailed: no Python here can run it."""
-        choice = self.catalog.named(GSUTIL.family)
+        choice = self.catalog.named(GSUTIL)
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
         return resolve(choice, self._interpreters)

@@ -1,5 +1,5 @@
 """Defines the data sheet of a runtime family: its versions, the Pythons that each runs on, and what each
-holds. The requirements that all families share stand at its end."""
+holds. `families` reads them."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SLIM = "slim"
 
 
-class LeftOut(Struct, frozen=True):
+class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
     """A package that the prebuilt images hold, or programs expect, and that is missing here."""
 
     name: str
@@ -34,7 +34,7 @@ class LeftOut(Struct, frozen=True):
         return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]
 
 
-class Change(Struct, frozen=True):
+class Change(Struct, frozen=True, forbid_unknown_fields=True):
     """What a framework does otherwise since one of its versions, and can still do as before."""
 
     since: Minor
@@ -43,7 +43,7 @@ class Change(Struct, frozen=True):
     old_way: OldWay
 
 
-class Release(Struct, frozen=True):
+class Release(Struct, frozen=True, forbid_unknown_fields=True):
     """One version of a family's framework."""
 
     #: The framework's version; "" for plain Python.
@@ -88,7 +88,7 @@ class Release(Struct, frozen=True):
         return self.pythons[0] <= python <= self.pythons[1]
 
 
-class Sheet(Struct, frozen=True):
+class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     family: str
     title: str
     #: Newest first.
@@ -167,69 +167,3 @@ def parse_minor(text: str) -> Minor | None:
 
 def format_minor(python: Minor) -> str:
     return f"{python[0]}.{python[1]}"
-
-
-ESSENTIALS = (
-    "pip",
-    # Jobs still import pkg_resources, which setuptools 81 no longer has.
-    "setuptools<81",
-    "wheel",
-    "google-cloud-storage<3",
-    # Newer ones print a warning into every job's log that this Python is old.
-    "google-api-core<2.26; python_version < '3.11'",
-)
-"""For every runtime, including slim ones: installers and gs:// (spec/program#storage)."""
-
-ESSENTIAL_SOURCES = ("cloudml-hypertune==0.1.0.dev6",)
-"""Metric reports (spec/program#metrics-file)."""
-
-FOUNDATION = (
-    *ESSENTIALS,
-    # Google's clients, in the major versions of the images.
-    "google-cloud-aiplatform<2",
-    "google-cloud-bigquery<4",
-    "google-cloud-logging",
-    "google-cloud-resource-manager",
-    "google-api-python-client<3",
-    "oauth2client",
-    "httplib2",
-    "grpcio",
-    # pandas reads gs:// through it; it brings the fsspec of its own version.
-    "gcsfs>=2021",
-    "numpy",
-    "pandas<3",
-    "pandas-gbq",
-    "db-dtypes",
-    # Newer ones need NumPy 2, and fail only when they are imported.
-    "pyarrow<26",
-    "h5py",
-    "joblib",
-    "matplotlib",
-    "seaborn",
-    "pillow",
-    "requests",
-    "urllib3",
-    "six",
-    "future",
-    "mock",
-    "tqdm",
-    "absl-py",
-    "gin-config",
-    "dill",
-    "cloudpickle",
-    "psutil",
-    "pyyaml",
-    "python-dateutil",
-    "python-json-logger<4",
-    "wrapt",
-    "flask",
-    "tabulate",
-)
-"""For every runtime of jobs that is not slim."""
-
-SOURCES = (*ESSENTIAL_SOURCES, "docopt==0.6.2", "wget==3.2")
-"""Likewise, the packages that have no wheels."""
-
-
-NCCL = ("nvidia-nccl-cu12",)
-"""Connects several GPUs, in 300 MB; XGBoost loads it only in that case."""

@@ -264,7 +264,7 @@ class LocalViewers:
 
     async def _runtime(self, say: Say) -> PreparedRuntime:
         """Return TensorBoard's environment, built if needed. Raises FailedPrecondition."""
-        choice = self._runtimes.catalog.named(TENSORBOARD.family)
+        choice = self._runtimes.catalog.named(TENSORBOARD)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
         if ready := self._runtimes.ready(choice, ()):
@@ -276,7 +276,7 @@ class LocalViewers:
         except BuildFailed as failure:
             raise FailedPrecondition(
                 f"TensorBoard cannot be installed here: {failure} On a machine without a package index run "
-                f"`trainshed runtimes build {TENSORBOARD.family}` where there is one, with the same "
+                f"`trainshed runtimes build {TENSORBOARD}` where there is one, with the same "
                 "$TRAINSHED_CACHE, or copy the event files and look at them elsewhere: `tensorboard "
                 "--logdir DIRECTORY`."
             ) from None
