@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.failure_entries import whole
-from trainshed.core.failure.overrides import table_with
+from trainshed.core.failure.table import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 
 Entry = Mapping[str, Any]

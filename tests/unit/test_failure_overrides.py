@@ -7,9 +7,8 @@ import pytest
 
 from tests.failure_entries import toml, whole
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
-from trainshed.core.failure.overrides import WrongRules, table_with
 from trainshed.core.failure.rules import Rule
-from trainshed.core.failure.table import RULES
+from trainshed.core.failure.table import RULES, WrongRules, table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 
 

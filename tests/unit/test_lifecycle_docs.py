@@ -7,8 +7,7 @@ import pytest
 from tools import command_reference, diagrams, site
 
 from trainshed.api.trainshed_v1.transport import METHODS
-from trainshed.core.failure.overrides import table_with
-from trainshed.core.failure.table import RULES
+from trainshed.core.failure.table import RULES, table_with
 from trainshed.core.lifecycle import tables
 
 

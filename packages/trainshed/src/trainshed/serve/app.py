@@ -25,7 +25,7 @@ from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
 from trainshed.controller.retention import Removals, RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
-from trainshed.core.failure.overrides import table_with
+from trainshed.core.failure.table import table_with
 from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy

@@ -19,7 +19,7 @@ from trainshed.buckets.setup import BucketTable
 from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, closest
-from trainshed.core.failure.overrides import table_with
+from trainshed.core.failure.table import table_with
 from trainshed.core.names import Api
 from trainshed.core.retention import parse_age, parse_size
 from trainshed.engines import registry

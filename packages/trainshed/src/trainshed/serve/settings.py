@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -332,8 +333,6 @@ def _told(source: str, name: str, line: str) -> str:
 
 
 def _read(config: Path) -> dict[str, Any]:
-    import tomllib  # Most services have no settings file.
-
     try:
         return tomllib.loads(config.read_text())
     except OSError as failure:

@@ -14,8 +14,6 @@ from trainshed.core.names import JobName, JobUid, project_number
 
 CANCELLED = 1
 INVALID_ARGUMENT = 3
-RESOURCE_EXHAUSTED = 8
-FAILED_PRECONDITION = 9
 INTERNAL = 13
 
 _LONGEST_BODY: Final = 2000

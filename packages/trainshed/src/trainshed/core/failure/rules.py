@@ -1,4 +1,4 @@
-"""What a rule of the failure table is, and how a verdict is found. The rows themselves are in `table`."""
+"""A rule of the failure table, and how a verdict is found. The rows themselves are in `table.toml`."""
 
 import enum
 from collections.abc import Sequence

@@ -1,217 +1,262 @@
-"""The failure table (spec/failures#rules): ordered rows, of which the first match decides. `overrides` puts
-in an operator's rows."""
+"""Reads the failure table: the built-in rows in `table.toml`, and an operator's in the configuration
+(spec/failures#overrides). Both are entries of `[[failure_rules]]`.
 
-from typing import Final
+An operator's entry is a whole row. One with the name of a built-in row goes before that, which decides what
+the entry does not match; any other name makes a new row. docs/failure-table.md explains this to operators.
+"""
+
+import pkgutil
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from signal import Signals
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause
-from trainshed.core.failure.messages import (
-    CANCELLED,
-    FAILED_PRECONDITION,
-    INTERNAL,
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    Message,
-)
+from trainshed.core.failure.messages import FACTS, Message
 from trainshed.core.failure.rules import Action, Match, Rule
 
-_SECOND = 10**9
-_ENDED = frozenset({Cause.EXITED, Cause.SIGNALLED})
-_OUTSIDE_SIGNALS = frozenset({9, 15})
-"""SIGKILL and SIGTERM: no program sends them to itself, so somebody else did (spec/failures#rules)."""
-_TRANSIENT_SIGNALS = frozenset({6, 11})
-_TRANSIENT_CODES = frozenset({6, 134, 11, 139})
-
-_GROWING = tuple(_SECOND * tenths // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
-"""A reducer that has run for a while is restarted at once the first times. Twenty restarts of one that dies
-as soon as it starts take half of the window, so that it is given up all the same."""
+Entry = Mapping[str, object]
+"""An entry as the configuration has it."""
 
 MAX_ATTEMPTS: Final = 10
 """Attempts of one job in all, whatever the rows would still give (spec/failures#budgets)."""
 
-RULES: Final[tuple[Rule, ...]] = (
-    Rule(
-        "primary_succeeded",
-        Match(frozenset({Cause.EXITED}), exit_codes=frozenset({0}), primary=True),
-        Action.SUCCEED,
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_CODES = re.compile(r"(\d{1,3})-(\d{1,3})")
+_SECOND = 10**9
+_CAUSES = tuple(cause for cause in Cause if cause is not Cause.CANCELLED)
+_MESSAGES = tuple(m for m in Message if m not in (Message.NONE, Message.BUDGET, Message.CANCELLED))
+_ACTIONS = (Action.SUCCEED, Action.DONE, Action.FAIL)
+_DEFAULT_PLACE: Final = "out_of_memory"
+"""The row before which a new one is put: after those of success and of reducers, before every failure."""
+_OF_A_REPLICA = CLUSTER_LOSSES | {
+    Cause.EXITED,
+    Cause.SIGNALLED,
+    Cause.OUT_OF_MEMORY,
+    Cause.OUT_OF_DISK,
+    Cause.STALLED,
+    Cause.LEFT,
+    Cause.LOST,
+}
+_MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
+_WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED, Cause.BUDGET})
+
+
+class WrongRules(ValueError):
+    """Entries that cannot be used. `violations` lists all that is wrong, each with its entry and field."""
+
+    def __init__(self, violations: Sequence[str]) -> None:
+        super().__init__("\n".join(violations))
+        self.violations = tuple(violations)
+
+
+def _pauses(value: float | list[float]) -> tuple[int, ...]:
+    return tuple(map(_nanos, value if isinstance(value, list) else [value]))
+
+
+def _nanos(seconds: float) -> int:
+    return round(seconds * _SECOND)
+
+
+def _causes(value: list[Cause]) -> frozenset[Cause]:
+    if Cause.CANCELLED in value:
+        raise ValueError
+    return frozenset(value)
+
+
+def _exit_codes(value: list[int | str]) -> frozenset[int]:
+    codes: set[int] = set()
+    for item in value:
+        match = _CODES.fullmatch(str(item) if isinstance(item, str) else f"{item}-{item}")
+        if match is None or not int(match[1]) <= int(match[2]) <= 255:
+            raise ValueError
+        codes |= set(range(int(match[1]), int(match[2]) + 1))
+    return frozenset(codes)
+
+
+def _signals(value: list[int | str]) -> frozenset[int]:
+    return frozenset(map(_signal, value))
+
+
+def _signal(value: int | str) -> int:
+    if isinstance(value, int):
+        if 1 <= value <= 64:
+            return value
+        raise ValueError
+    name = value.upper()
+    signal = Signals.__members__.get(name) or Signals.__members__.get(f"SIG{name}")
+    if signal is None:
+        raise ValueError
+    return int(signal)
+
+
+def _text(value: str) -> str:
+    if not value.strip() or set(re.findall(r"\{(.*?)\}", value)) - set(FACTS):
+        raise ValueError
+    return value
+
+
+def _of(words: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def chosen(value: Any) -> Any:
+        if value not in words:
+            raise ValueError
+        return value
+
+    return chosen
+
+
+class _Field(NamedTuple):
+    """What a field of an entry may be."""
+
+    type: Any
+    #: What it must be, as the end of a sentence.
+    must_be: str
+    #: Makes the value of `Rule` or `Match` of it. Raises ValueError.
+    made: Callable[[Any], Any] = lambda value: value
+
+
+_Seconds = Annotated[float, Meta(ge=0, le=10**9)]
+_Items = Annotated[list[int | str], Meta(min_length=1)]
+_COUNT: Final = _Field(Annotated[int, Meta(ge=0)], "a whole number, 0 or more")
+_FLAG: Final = _Field(bool, "true or false")
+_FACTOR: Final = _Field(Annotated[float, Meta(ge=1, le=10**6)], "a factor, 1 or more")
+_SECONDS: Final = "a number of seconds, 0 or more"
+_PAUSES: Final = _Field(_Seconds | list[_Seconds], f"{_SECONDS}, or a list of such", _pauses)
+_MATCHES: Final = {
+    "causes": _Field(
+        Annotated[list[Cause], Meta(min_length=1)], f"a list of {', '.join(_CAUSES)}", _causes
     ),
-    Rule(
-        "replica_completed",
-        Match(frozenset({Cause.EXITED}), exit_codes=frozenset({0})),
-        Action.DONE,
+    "exit_codes": _Field(
+        _Items, 'a list of exit codes from 0 to 255 and ranges such as "64-78"', _exit_codes
     ),
-    Rule(
-        "reducer_lost",
-        Match(
-            _ENDED
-            | CLUSTER_LOSSES
-            | {
-                Cause.OUT_OF_MEMORY,
-                Cause.OUT_OF_DISK,
-                Cause.STALLED,
-                Cause.LEFT,
-                Cause.LOST,
-                Cause.SERVICE,
-            },
-            reducer=True,
-        ),
-        Action.DONE,
-        restarts=20,
-        window=60 * _SECOND,
-        spacing=_GROWING,
+    "signals": _Field(
+        _Items, 'a list of numbers from 1 to 64 and names such as "SIGBUS"', _signals
     ),
-    Rule(
-        "out_of_memory",
-        Match(frozenset({Cause.OUT_OF_MEMORY})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.OUT_OF_MEMORY,
+    "primary": _FLAG,
+    "reducer": _FLAG,
+}
+_GIVES: Final = {
+    "action": _Field(Action, f"one of {', '.join(_ACTIONS)}", _of(_ACTIONS)),
+    "code": _Field(Annotated[int, Meta(ge=1, le=16)], "a google.rpc code from 1 to 16, such as 3"),
+    "message": _Field(Message, f"one of {', '.join(_MESSAGES)}", _of(_MESSAGES)),
+    "text": _Field(
+        str, f"a text, in which {', '.join(f'{{{fact}}}' for fact in FACTS)} are filled in", _text
     ),
-    Rule(
-        "out_of_disk",
-        Match(frozenset({Cause.OUT_OF_DISK})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.OUT_OF_DISK,
+    "restarts": _COUNT,
+    "window": _Field(_Seconds, _SECONDS, _nanos),
+    "spacing": _PAUSES,
+    "retries": _COUNT,
+    "back_off": _PAUSES,
+    "gives_room": _FLAG,
+    "memory_growth": _FACTOR,
+    "memory_cap": _FACTOR,
+    "unstoppable": _FLAG,
+}
+_FIELDS: Final = {
+    "name": _Field(
+        Annotated[str, Meta(pattern=f"^{_NAME.pattern}$")],
+        "a name; give small letters, digits and _, such as bad_gpu",
     ),
-    Rule(
-        "transient_exit",
-        Match(_ENDED, exit_codes=_TRANSIENT_CODES, signals=_TRANSIENT_SIGNALS),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.USER_CODE,
-        retries=3,
-    ),
-    Rule(
-        "replica_lost",
-        Match(
-            frozenset({Cause.SIGNALLED, Cause.LEFT, Cause.LOST, Cause.STALLED}),
-            signals=_OUTSIDE_SIGNALS,
-        ),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.LOST,
-        restarts=5,
-        retries=3,
-    ),
-    Rule(
-        "node_failed",
-        Match(frozenset({Cause.NODE_FAILED})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.LOST,
-        restarts=5,
-        retries=3,
-    ),
-    Rule(
-        "agent_lost",
-        Match(frozenset({Cause.AGENT_LOST})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.LOST,
-        restarts=5,
-        retries=3,
-    ),
-    Rule(
-        "pod_evicted",
-        Match(frozenset({Cause.POD_EVICTED})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.LOST,
-        restarts=5,
-        retries=3,
-    ),
-    # A cancelled allocation may be a mistake; one that is cancelled again and again is meant.
-    Rule(
-        "allocation_revoked",
-        Match(frozenset({Cause.ALLOCATION_REVOKED})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.LOST,
-        restarts=2,
-    ),
-    # Many restarts, since a program with checkpoints makes progress in each allocation; but not without end,
-    # since one without them begins anew each time.
-    Rule(
-        "allocation_expired",
-        Match(frozenset({Cause.ALLOCATION_EXPIRED})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.LOST,
-        restarts=20,
-    ),
-    Rule(
-        "cluster_preempted",
-        Match(frozenset({Cause.CLUSTER_PREEMPTED})),
-        Action.FAIL,
-        RESOURCE_EXHAUSTED,
-        Message.STOCK_OUT,
-        retries=6,
-        gives_room=True,
-    ),
-    Rule("user_code_failed", Match(_ENDED), Action.FAIL, INVALID_ARGUMENT, Message.USER_CODE),
-    Rule(
-        "package_failed",
-        Match(frozenset({Cause.PACKAGE})),
-        Action.FAIL,
-        INVALID_ARGUMENT,
-        Message.PACKAGE,
-    ),
-    Rule(
-        "data_failed", Match(frozenset({Cause.DATA})), Action.FAIL, INVALID_ARGUMENT, Message.DATA
-    ),
-    # The message says what would run; another attempt would ask for the same.
-    Rule(
-        "launch_rejected",
-        Match(frozenset({Cause.REJECTED})),
-        Action.FAIL,
-        FAILED_PRECONDITION,
-        Message.REJECTED,
-    ),
-    Rule(
-        "stock_out",
-        Match(frozenset({Cause.STOCK_OUT})),
-        Action.FAIL,
-        RESOURCE_EXHAUSTED,
-        Message.STOCK_OUT,
-        retries=3,
-        back_off=(30 * _SECOND, 60 * _SECOND, 120 * _SECOND),
-        gives_room=True,
-        unstoppable=True,
-    ),
-    Rule(
-        "internal_error",
-        Match(frozenset({Cause.SERVICE})),
-        Action.FAIL,
-        INTERNAL,
-        Message.INTERNAL,
-        retries=2,
-        # What failed, a registry say, is given time to come back.
-        back_off=(2 * _SECOND, 10 * _SECOND),
-    ),
-    Rule(
-        "preempted",
-        Match(frozenset({Cause.PREEMPTED})),
-        Action.FAIL,
-        RESOURCE_EXHAUSTED,
-        Message.STOCK_OUT,
-        retries=6,
-        gives_room=True,
-    ),
-    # It is no failure, and waiting for the next month costs nobody anything.
-    Rule(
-        "budget_used_up",
-        Match(frozenset({Cause.BUDGET})),
-        Action.WAIT,
-        RESOURCE_EXHAUSTED,
-        Message.BUDGET,
-        gives_room=True,
-        unstoppable=True,
-    ),
-    Rule(
-        "cancelled",
-        Match(frozenset({Cause.CANCELLED})),
-        Action.CANCEL,
-        CANCELLED,
-        Message.CANCELLED,
-    ),
-)
+    "before": _Field(str, "the name of a row"),
+    **_MATCHES,
+    **_GIVES,
+}
+"""All fields of an entry, in the order in which an error lists them."""
+_BUILT_IN: Final = {
+    **_FIELDS,
+    "causes": _Field(list[Cause], "a list of causes", frozenset),
+    "action": _Field(Action, "an action"),
+    "message": _Field(Message, "a message"),
+}
+"""Those of a built-in row, which may also be about cancels and budgets."""
+
+
+def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
+    """Return the table in force: the built-in one with an operator's entries, which apply in their order.
+    Built-in rows stay, so that every end has a verdict. Raise WrongRules with all violations."""
+    table, wrong, seen = list(RULES), list[str](), set[str]()
+    for position, entry in enumerate(entries):
+        read, faults = _read(entry)
+        name = str(read.get("name", ""))
+        where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
+        names = [rule.name for rule in table]
+        if name == "cancelled":
+            faults.append("name: a cancel does not pass the table, so no row is asked")
+        if name in seen:
+            faults.append("name: an entry of this name came before; put both into one")
+        place = read.get("before", name if name in names else _DEFAULT_PLACE)
+        if place not in (*names, *seen):
+            faults.append(f"before: there is no row {place!r}; the rows are {', '.join(names)}")
+        seen.add(name)
+        if not faults:
+            made = _rule(read)
+            faults += _contradictions(made)
+            # A faulty entry, which is reported, is no place.
+            table.insert(names.index(place if place in names else _DEFAULT_PLACE), made)
+        wrong += [f"{where}.{text}" for text in faults]
+    if wrong:
+        raise WrongRules(wrong)
+    return tuple(table)
+
+
+def _read(entry: Entry, fields: Mapping[str, _Field] = _FIELDS) -> tuple[dict[str, Any], list[str]]:
+    """Read the fields that the entry gives. Return them, and what is wrong with them or missing, as `field:
+    words`."""
+    read: dict[str, Any] = {}
+    wrong: list[str] = []
+    for field, value in entry.items():
+        rule = fields.get(field)
+        if rule is None:
+            wrong.append(f"{field}: there is no such field; the fields are {', '.join(fields)}")
+            continue
+        try:
+            read[field] = rule.made(msgspec.convert(value, rule.type))
+        except ValueError:  # So is msgspec's.
+            wrong.append(f"{field}: {value!r} is not {rule.must_be}")
+    required = ["name", "causes", "action"]
+    if read.get("action") is Action.FAIL:
+        required += ["code", *([] if "text" in entry else ["message"])]
+    missing = [field for field in required if field not in entry]
+    return read, wrong + [f"{field}: say it: {fields[field].must_be}" for field in missing]
+
+
+def _rule(read: Mapping[str, Any]) -> Rule:
+    """Return the row of an entry whose fields are all right by themselves."""
+    match = Match(**{field: read[field] for field in _MATCHES if field in read})
+    gives = {field: read[field] for field in _GIVES if field in read}
+    return Rule(read["name"], match, **gives)
+
+
+def _contradictions(rule: Rule) -> Iterator[str]:
+    """Yield what each field allows and the row as a whole does not."""
+    causes, match = rule.match.causes, rule.match
+    if rule.action is not Action.FAIL:
+        # A failure of the service may be the whole attempt's; the end of a reducer is always a replica's.
+        if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
+            yield f'action: "{rule.action}" is for ends of a replica; of this one, only "fail" can be made'
+        is_success = match.exit_codes == frozenset({0})
+        if rule.action is Action.DONE and not (
+            is_success or match.primary is False or match.reducer is True
+        ):
+            yield 'action: a job cannot go on without its primary; add "primary = false"'
+    if rule.restarts and not causes & _MAY_HAVE_A_REPLICA:
+        yield "restarts: no single replica ended, so none can be restarted; say retries"
+    if causes & _WITHOUT_CAPACITY and not rule.gives_room:
+        yield 'gives_room: the job has no room that it could keep; say "gives_room = true"'
+
+
+def _built_in() -> Iterator[Rule]:
+    text = pkgutil.get_data("trainshed.core.failure", "table.toml")
+    assert text is not None, "trainshed is loaded in a way that hides its data files"
+    for entry in tomllib.loads(text.decode())["failure_rules"]:
+        read, wrong = _read(entry, _BUILT_IN)
+        assert not wrong, (entry, wrong)
+        yield _rule(read)
+
+
+RULES: Final = tuple(_built_in())
+"""The built-in rows."""
