@@ -345,13 +345,3 @@ def test_describe_says_what_was_submitted(service: FakeService) -> None:
     assert "workerpool1: 3 × n1-standard-4" in text
     assert facts["Output"] == "gs://b/out"
     assert "hidden" not in text
-
-
-def test_a_log_that_was_deleted_says_so(service: FakeService) -> None:
-    output = "The log was deleted on 2026-11-22: logs are kept for 30 days after a job's end."
-    service.on("GET", f"{JOBS}/7", job("7", "FAILED", logDeleted=output))
-    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "skipped": 0, "entries": []})
-    service.on("GET", f"{JOBS}/7/logs", Stream([]))
-    result = service.cli("jobs", "logs", "7")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{output}\n")
-    assert output in service.cli("jobs", "describe", "7").stdout

@@ -153,15 +153,14 @@ def _of_meters(meters: Meters) -> Iterable[str]:
 def _counters(meters: Meters) -> Iterable[tuple[str, str, Labels, Mapping[Labels, int]]]:
     of_rule = ("rule",)
     notified = "Tries to tell a target of a job: sent, failed (it is tried again) or given_up."
-    deleted = "Jobs and logs that were deleted because they had been kept for long enough."
+    deleted = "Jobs that were deleted because they had been kept for long enough."
     yield "jobs_ended", "Jobs that are over.", ("api", "state", "rule"), meters.ends
     yield "job_retries", "Jobs that began another attempt.", of_rule, meters.retries
     restarted = "Replicas that began again within their attempt."
     yield "replica_restarts", restarted, of_rule, meters.restarts
     yield "log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
     yield "notifications", notified, ("target", "result"), meters.notifications
-    yield "retention_deleted", deleted, ("what",), meters.deleted
-    yield "retention_freed_bytes", "Bytes of logs that were deleted so.", (), {(): meters.freed}
+    yield "retention_deleted", deleted, (), {(): meters.deleted}
 
 
 def _gauge(name: str, text: str, labels: Labels, values: Mapping[Labels, float]) -> Iterable[str]:

@@ -23,14 +23,14 @@ from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
-from trainshed.controller.retention import Removals, RetentionTimer
+from trainshed.controller.retention import RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.table import table_with
 from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import DEFAULT_BUCKET
-from trainshed.core.retention import Retention, RetentionReport, parse_size
+from trainshed.core.retention import parse_size
 from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import NoTerminals, Terminals
 from trainshed.core.units import Nanos
@@ -39,7 +39,7 @@ from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import find_devices
 from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
-from trainshed.engines.streams import LogInventory, ServiceStreams
+from trainshed.engines.streams import ServiceStreams
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import mail_server
@@ -269,10 +269,6 @@ class App:
     def _services(self) -> Services:
         bootstrap, store, engine = self._bootstrap, self._store, self._engine
 
-        def retention_report() -> RetentionReport | None:
-            timer = self.retention
-            return timer.report if timer.retention.is_set else None
-
         return Services(
             intake=store.intake,
             reader=store.reader,
@@ -313,7 +309,6 @@ class App:
             settings=self._api_settings(),
             outbox=store.notifications if self._settings.notify else None,
             closing=self._stopping,
-            retention=retention_report,
         )
 
     def _links(self) -> Links:
@@ -321,13 +316,10 @@ class App:
         return Links(key, self._address, clock.now, pages)
 
     def _retention(self) -> RetentionTimer:
-        settings = self._settings
         return RetentionTimer(
-            Retention(settings.retention_jobs, size=settings.retention_size),
-            reader=self._store.reader,
-            intake=self._store.intake,
-            inventory=LogInventory(self._logs_directory),
-            removals=Removals(job=partial(delete_for_user, self.services), log=self._logs.remove),
+            self._settings.retention_jobs,
+            self._store.reader,
+            partial(delete_for_user, self.services),
             now=clock.now,
             meters=self.meters,
         )
@@ -341,6 +333,7 @@ class App:
             prices=Prices(prices_of(settings.prices)),
             notify=tuple(table.name for table in settings.notify),
             data=str(settings.data),
+            retention_jobs=settings.retention_jobs,
             pages=self._address,
         )
 

@@ -91,7 +91,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             if path is settings.cache:
                 few = "Runtimes take 0.2 to 3 GiB each."
             else:
-                advice = "The settings retention_jobs and retention_size delete old jobs and logs."
+                advice = "The setting retention_jobs deletes old jobs with their logs."
             yield less(about, text, cause=few, remedy=f"Make room. {advice}".strip())
         else:
             yield good(about, text, remedy=advice)

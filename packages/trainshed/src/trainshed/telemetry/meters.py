@@ -57,9 +57,7 @@ class Meters(Struct):
     restarts: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Lines in the logs of replicas that ended.
     lines: int = 0
-    #: What the retention has deleted: `jobs` or `logs`.
-    deleted: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Bytes that the retention has freed.
-    freed: int = 0
+    #: Jobs that the retention has deleted.
+    deleted: int = 0
     #: Attempts to deliver a notification, by target and outcome.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])

@@ -18,7 +18,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.printed_measures import Measures
 from trainshed.core.progress import Tracker
-from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
@@ -232,6 +231,8 @@ class ApiSettings(Struct, frozen=True):
     notify: tuple[str, ...] = ()
     #: The service's data directory; "" = not known.
     data: str = ""
+    #: How long a job is kept after its end, as in the settings; "" = for ever.
+    retention_jobs: str = ""
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
     pages: str = ""
 
@@ -286,8 +287,6 @@ class Services(Struct, frozen=True):
     started: Nanos = 0
     #: Notifications to be sent; None = nobody is ever notified.
     outbox: Notifications | None = None
-    #: The retention's report; None = nothing is ever deleted.
-    retention: Callable[[], RetentionReport | None] = lambda: None
     #: Returns what is run in place of a new job's specification, given its display name and the ids of
     #: the metrics of a trial (`trainshed emulate`). Raises what refuses the job.
     instead: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] = lambda _, spec, metrics: spec

@@ -28,13 +28,11 @@ from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_proje
 from trainshed.api.trainshed_v1.describing import Memory, described, resource_of, seen
 from trainshed.api.trainshed_v1.progress import activity, glance, meets, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
-from trainshed.api.trainshed_v1.timeline import log_deleted
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import default_bucket
 from trainshed.core.printed_measures import Bound, read_bound
-from trainshed.core.retention import RetentionReport
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
@@ -88,7 +86,7 @@ async def status(call: JsonCall) -> records.Status:
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
         disk=await _disk(own.data) if is_operator and own.data else UNSET,
-        retention=_retention(call.services.retention()) if is_operator else UNSET,
+        retention_jobs=own.retention_jobs if is_operator else "",
         notifications=await _outbox(call.services) if is_operator else UNSET,
     )
 
@@ -106,16 +104,6 @@ async def _outbox(services: Services) -> records.Outbox | UnsetType:
         return UNSET
     waiting, failing = await services.outbox.count()
     return records.Outbox(targets=services.settings.notify, waiting=waiting, failing=failing)
-
-
-def _retention(report: RetentionReport | None) -> records.Retention | UnsetType:
-    if report is None:
-        return UNSET
-    return records.Retention(
-        jobs=report.retention.jobs,
-        size=report.retention.size,
-        log_bytes=report.kept,
-    )
 
 
 def _lag(lag: Lag) -> records.LoopLag:
@@ -275,12 +263,10 @@ async def describe(call: JsonCall) -> records.JobDescription:
     work, etag = await find_work(call.services.reader, call.target)
     look = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, look, Memory())
-    entries = await call.services.reader.timeline(work.uid)
     creator = str(work.creator) if work.creator is not None else ""
     view = structs.replace(
         view,
         creator=creator,
-        log_deleted=log_deleted(entries),
         resource=await resource_of(call.services, look.work, etag),
     )
     _, progress = await activity(call.services, work)

@@ -13,7 +13,6 @@ from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.logs import chosen_replicas
-from trainshed.api.trainshed_v1.timeline import log_deleted
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import SERVICE_TASK, log_task_name
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity
@@ -93,7 +92,6 @@ async def page(call: JsonCall) -> records.LogPage:
             *(log_task_name(job.name.api, replica) for replica in job.spec.replicas()),
             SERVICE_TASK,
         ),
-        deleted="" if lines else log_deleted(await call.services.reader.timeline(job.uid)),
     )
 
 

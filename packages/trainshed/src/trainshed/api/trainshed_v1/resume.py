@@ -10,12 +10,13 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import drill_view
-from trainshed.api.trainshed_v1.timeline import verdict_view
+from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
+from trainshed.wire.trainshed_v1.timeline import Verdict
 
 _PAGE: Final = 2000
 _PAGES: Final = 25
@@ -159,7 +160,7 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
         lost=finding.lost,
         unit=progress.word,
         advice=finding.advice,
-        verdict=verdict_view(hit.verdict) if hit.verdict else None,
+        verdict=_verdict_view(hit.verdict) if hit.verdict else None,
         down_seconds=_seconds(finding.down),
         silent_seconds=_seconds(finding.silent),
         restart=records.Restart(
@@ -182,3 +183,19 @@ def _seconds(length: int) -> float | None:
 
 def _step(step: Step | None) -> records.Step | None:
     return records.Step(number=step.number, at=text_micros(step.at)) if step else None
+
+
+def _verdict_view(entry: TimelineEntry) -> Verdict:
+    """Return what the failure table decided, from the entry of it."""
+    details = entry.details
+    return Verdict(
+        at=text_micros(entry.at),
+        rule=str(details.get("rule", "")),
+        effect=str(details.get("effect", "")),
+        cause=str(details.get("cause", "")),
+        count=int(details.get("count", 0)),
+        budget=int(details.get("budget", 0)),
+        reason=str(details.get("reason", "")),
+        drill=int(details.get("drill", 0)),
+        message=entry.message,
+    )

@@ -56,7 +56,6 @@ def description(
         ("Shell", "\n".join(_shell_lines(job.program))),
         *((name.capitalize(), link) for name, link in (job.program.pages or {}).items()),
         ("TensorBoard", job.tensorboard_uri or ""),
-        ("Log", job.log_deleted),
         ("By", job.creator),
         *_requested_facts(resource or {}),
     ]

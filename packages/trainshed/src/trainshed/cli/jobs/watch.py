@@ -192,8 +192,6 @@ def logs(
     """
     client = endpoint.client(raw=form == "json")
     view = JobView.parse(find_job(client, job, endpoint.project))
-    if view.log_deleted:
-        click.echo(view.log_deleted, err=True)
     since = moment(options["since"], session.now(), "--since")
     which = {name: options[name] for name in ("replica", "tail")}
     which["since"] = rfc3339(since) if since else None

@@ -44,7 +44,6 @@ async def page(visit: Visit) -> View:
         "tasks": page.tasks,
         "severities": SEVERITIES,
         "is_over": page.over,
-        "deleted": page.deleted,
     }
     return tab_view(visit, job, "logs", values)
 

@@ -29,17 +29,6 @@ class Outbox(Record, frozen=True):
     failing: int = 0
 
 
-class Retention(Record, frozen=True):
-    """How long jobs that are over and their logs are kept."""
-
-    #: Age at which a job is deleted, as in the settings; "" = never.
-    jobs: str = ""
-    #: What the logs of all jobs that are over may take together; "" = any size.
-    size: str = ""
-    #: Size of the logs of all jobs that are over; 0 = not measured.
-    log_bytes: int = 0
-
-
 class Disk(Record, frozen=True):
     """The file system of the service's data."""
 
@@ -67,8 +56,8 @@ class Status(Record, frozen=True):
     event_loop: LoopLag = LoopLag()
     #: Only for who may see the service's settings.
     disk: Disk | UnsetType = UNSET
-    #: Absent if nothing is ever deleted.
-    retention: Retention | UnsetType = UNSET
+    #: How long a job is kept after its end, as in the settings; "" = for ever.
+    retention_jobs: str = ""
     #: Absent if there are no notifications.
     notifications: Outbox | UnsetType = UNSET
 
@@ -353,8 +342,6 @@ class JobDescription(JobSummary, frozen=True):
     trials: tuple[Trial, ...] | UnsetType = UNSET
     #: Who submitted it; "" = not known, or while the job is watched.
     creator: str = ""
-    #: Why and when its log was deleted, in words; "" = it was not, or while the job is watched.
-    log_deleted: str = ""
     #: Of a pipeline.
     pipeline: Pipeline | UnsetType = UNSET
     #: Of a pipeline: its job, without the resource; null if that was deleted.

@@ -82,5 +82,3 @@ class LogPage(Record, frozen=True):
     over: bool = False
     #: The replicas that may have lines, as `replica` takes them.
     tasks: tuple[str, ...] = ()
-    #: Why and when the log was deleted, in words; "" = it was not.
-    deleted: str = ""
