@@ -21,8 +21,9 @@ from tests.unit.specs_requests import (
 from trainshed.core.catalog.images import is_reference
 from trainshed.core.job import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan
+from trainshed.core.runtime import Image
 from trainshed.runtimes.images.references import is_pinned, tag_of
-from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
+from trainshed.runtimes.port import PackageFailed, PreparedRuntime
 from trainshed_cluster.remote.agent import with_own_image
 
 IMAGE = Image(

@@ -18,10 +18,10 @@ from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.packages import JobPackage
-from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.core.runtime import CONTAINER, Image, RuntimeChoice
 from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.packages import Packages
-from trainshed.runtimes.port import Image, PackageFailed
+from trainshed.runtimes.port import PackageFailed
 from trainshed.runtimes.service import ContainerRuntimes
 
 CHANGES = (

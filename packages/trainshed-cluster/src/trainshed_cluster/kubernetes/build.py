@@ -8,7 +8,7 @@ from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
-from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse, registry_access
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
@@ -61,7 +61,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=_command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
-        registry_access=registry_access(settings),
+        read_image=settings.registries.read,
         anywhere=settings.queue == "kueue",
         apart=True,
     )

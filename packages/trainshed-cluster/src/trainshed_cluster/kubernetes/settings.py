@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainshed.engines.port import RegistryAccess
 from trainshed.engines.tables import wrong_fields
+from trainshed_cluster.kubernetes.registries import Registries
 from trainshed_cluster.remote.lease import SHORTEST_LEASE
 from trainshed_cluster.remote.options import unknown_accelerators, wrong_machines
 
@@ -126,11 +126,11 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             return ""
         return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
-
-def registry_access(settings: KubernetesSettings) -> RegistryAccess:
-    """Return how the service reads the configuration of jobs' images."""
-    auth = Path(os.environ.get("REGISTRY_AUTH_FILE") or "~/.docker/config.json").expanduser()
-    return RegistryAccess(auth, tuple(settings.insecure_registries))
+    @property
+    def registries(self) -> Registries:
+        """How the service reads the configuration of jobs' images."""
+        logins = Path(os.environ.get("REGISTRY_AUTH_FILE") or "~/.docker/config.json").expanduser()
+        return Registries(logins, tuple(self.insecure_registries))
 
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:

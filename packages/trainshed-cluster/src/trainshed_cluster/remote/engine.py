@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.runtime import Image
 from trainshed.core.terminals import NoTerminals, Terminal, TerminalRefused, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, identity, revealed
 from trainshed.engines.launch.where import BuildPlace
@@ -30,7 +31,6 @@ from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
     LaunchRejected,
-    RegistryAccess,
     Slot,
     SlotRequest,
 )
@@ -253,9 +253,9 @@ class RemoteEngine(NoTerminals):
         self._nodes.readmit(node)
 
     @property
-    def registry_access(self) -> RegistryAccess | None:
+    def read_image(self) -> Callable[[str], Image] | None:
         """See `engines.port.BringsImages`."""
-        return self._options.registry_access
+        return self._options.read_image
 
     @property
     def memory_beside(self) -> int:

@@ -16,9 +16,10 @@ from trainshed.core.capacity import MachineWanted, Route
 from trainshed.core.catalog.machines import accelerator_types, machine_types
 from trainshed.core.errors import closest
 from trainshed.core.names import Api
+from trainshed.core.runtime import Image
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import RegistryAccess, SecretSource
+from trainshed.engines.port import SecretSource
 from trainshed.engines.registry import USAGE_EVERY, EngineContext, Finding, bad, good, less
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.gang import PAUSES
@@ -89,8 +90,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     now: Callable[[], float] = time.time
     #: Content for nodes that do not see the service's files; None = they see them.
     library: Library | None = None
-    #: How registries are reached, if the cluster pulls jobs' container images; None = it does not.
-    registry_access: RegistryAccess | None = None
+    #: Reads what a container image starts, if the cluster pulls those of jobs; None = it does not.
+    read_image: Callable[[str], Image] | None = None
 
 
 _BEGIN = """\

@@ -25,12 +25,12 @@ from trainshed.core.launch import (
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId, log_task_name
 from trainshed.core.packages import JobPackage
-from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.runtime import Image, RuntimeChoice
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.runtimes.families import sheet_of
-from trainshed.runtimes.port import Image, PackageFailed, Preloadable, PreparedRuntime
+from trainshed.runtimes.port import PackageFailed, Preloadable, PreparedRuntime
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""

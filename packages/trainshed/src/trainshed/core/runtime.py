@@ -1,4 +1,5 @@
-"""What other packages know of runtimes: which one a program gets, and whether it is the one asked for.
+"""What other packages know of runtimes: which one a program gets, whether it is the one asked for, and the
+container image that it may be.
 
 The package `runtimes` makes these values; here are only their types and the protocol that validation asks by.
 """
@@ -51,6 +52,25 @@ class RuntimeRefusal(Struct, frozen=True):
     """Why no runtime can stand in, and which similar ones are available."""
 
     reason: str
+
+
+class Image(Struct, frozen=True):
+    """A container image, with its own entry point, command and environment."""
+
+    #: Directory of its unpacked root file system, which nobody may write to; None = the engine's cluster
+    #: provides the image, and programs start inside it.
+    root: str | None
+    #: Identifies the content, whatever the image is called.
+    digest: str
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    #: Working directory; None = /.
+    workdir: str | None = None
+    #: `USER[:GROUP]` by name or number; None = root.
+    user: str | None = None
+    #: Why the image's own settings could not be read, as a clause; None = they were.
+    unread: str | None = None
 
 
 class RuntimeCatalog(Protocol):

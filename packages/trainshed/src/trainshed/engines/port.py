@@ -6,7 +6,7 @@ shim's record, never from an engine. Conformance suite: tests/engines/conformanc
 """
 
 import enum
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from trainshed.core.capacity import Delay, MachineWanted, Node
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.runtime import Image
 from trainshed.core.secrets import SecretRef
 from trainshed.core.streams import Streams
 
@@ -289,23 +290,15 @@ class KeepsQuarantine(Protocol):
         ...
 
 
-class RegistryAccess(Struct, frozen=True):
-    """How a service reads the configuration of container images from their registries."""
-
-    #: File with credentials in the format of `docker login`; None = there is none.
-    auth: Path | None = None
-    #: Hosts (`HOST[:PORT]`) that are reached without TLS.
-    insecure: tuple[str, ...] = ()
-
-
 @runtime_checkable
 class BringsImages(Protocol):
     """Optional part of an engine: its cluster pulls the container images of jobs (`SlotRequest.image`), and
     programs run in them unchanged."""
 
     @property
-    def registry_access(self) -> RegistryAccess | None:
-        """How registries are reached; None = the cluster does not pull images."""
+    def read_image(self) -> Callable[[str], Image] | None:
+        """Reads what an image, by its reference, starts by itself, or why that cannot be read; blocks. None =
+        the cluster does not pull images."""
         ...
 
 

@@ -7,7 +7,7 @@ from typing import BinaryIO, Protocol
 from msgspec import Struct
 
 from trainshed.core.packages import JobPackage
-from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.runtime import Image, RuntimeChoice
 
 
 class PackageFailed(Exception):
@@ -33,25 +33,6 @@ class PackageSource(Protocol):
         Must answer at once (a stat), because `Runtimes.ready` calls it on the event loop.
         """
         ...
-
-
-class Image(Struct, frozen=True):
-    """A container image, with its own entry point, command and environment."""
-
-    #: Directory of its unpacked root file system, which nobody may write to; None = the engine's cluster
-    #: provides the image, and programs start inside it.
-    root: str | None
-    #: Identifies the content, whatever the image is called.
-    digest: str
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    environ: tuple[tuple[str, str], ...] = ()
-    #: Working directory; None = /.
-    workdir: str | None = None
-    #: `USER[:GROUP]` by name or number; None = root.
-    user: str | None = None
-    #: Why the image's own settings could not be read, as a clause; None = they were.
-    unread: str | None = None
 
 
 class PreparedRuntime(Struct, frozen=True):

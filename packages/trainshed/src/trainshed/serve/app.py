@@ -43,6 +43,7 @@ from trainshed.engines.streams import ServiceStreams
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import mail_server
+from trainshed.runtimes.images.cluster import ClusterImages
 from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import ContainerImages
@@ -152,12 +153,9 @@ class App:
 
     def _images(self) -> ContainerImages:
         settings, engine = self._settings, self._engine
-        access = engine.registry_access if isinstance(engine, BringsImages) else None
-        if access is not None:
-            # Loads a client of registries, which a service of one machine does not need.
-            from trainshed.runtimes.images.registry import ClusterImages, Registries
-
-            return ClusterImages(Registries(access.auth, access.insecure), now=clock.now)
+        read = engine.read_image if isinstance(engine, BringsImages) else None
+        if read is not None:
+            return ClusterImages(read, now=clock.now)
 
         def unsupported() -> str:
             if engine.capabilities().images:

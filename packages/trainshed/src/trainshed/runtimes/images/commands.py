@@ -17,9 +17,10 @@ from typing import IO, Any
 
 from msgspec import Struct
 
+from trainshed.core.runtime import Image
 from trainshed.core.units import Bytes
 from trainshed.runtimes.output import BEAT, Narration, lines
-from trainshed.runtimes.port import Image, Progress
+from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 
@@ -50,8 +51,8 @@ class ImageConfig(Struct, frozen=True):
     #: Bytes when unpacked.
     size: Bytes = 0
 
-    def image(self, root: str | None) -> Image:
-        """Return the image for launch plans. `root`: its unpacked root file system; None = on the cluster."""
+    def image(self, root: str) -> Image:
+        """Return the image for launch plans. `root`: its unpacked root file system."""
         return Image(
             root,
             self.id,

@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from trainshed.core.runtime import Image
 from trainshed.eventloop.background import heed
 from trainshed.runtimes.images import unpacking
 from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.pull_policy import PullPolicy
 from trainshed.runtimes.images.references import is_pinned
 from trainshed.runtimes.images.tools import AUTO, Tools
-from trainshed.runtimes.port import BuildFailed, Image, PackageFailed, Progress
+from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stop import Stop

@@ -1,23 +1,18 @@
-"""Describes container images that an engine's cluster pulls and runs itself: the service only reads from
-their registries which program they start. It fetches an image's manifest and configuration, and nothing else
-(OCI distribution, API v2)."""
+"""Reads from registries which program a container image starts: the cluster pulls and runs it itself. Only
+an image's manifest and configuration are fetched (OCI distribution, API v2)."""
 
-import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
-from msgspec import Struct
 
-from trainshed.core.units import Nanos
-from trainshed.runtimes.images.commands import ImageConfig
+from trainshed.core.runtime import Image
 from trainshed.runtimes.images.references import host_of, is_pinned, names_registry, tag_of
-from trainshed.runtimes.port import Image, Progress
 
 _PATIENCE = 10.0
 """Seconds to wait for each answer."""
@@ -67,8 +62,6 @@ class _Started(msgspec.Struct, rename="pascal"):
 
 class _Configuration(msgspec.Struct):
     config: _Started | None = None
-    architecture: str = ""
-    os: str = ""
 
 
 class Registries:
@@ -79,8 +72,14 @@ class Registries:
         self._auth = auth
         self._insecure = insecure
 
-    def read(self, reference: str) -> ImageConfig:
-        """Return what an image says about itself. Blocks. Raises NotRead."""
+    def read(self, reference: str) -> Image:
+        """Return what an image says about itself, or why that could not be read. Blocks."""
+        try:
+            return self._read(reference)
+        except NotRead as failure:
+            return Image(None, "", unread=str(failure))
+
+    def _read(self, reference: str) -> Image:
         host, path = host_of(reference), _path_of(reference)
         version = reference.rpartition("@")[2] if is_pinned(reference) else tag_of(reference)
         line = _Line(self._base(host), path, self._login(host))
@@ -91,15 +90,14 @@ class Registries:
             raise NotRead(f"what {host} has under that name is no image")
         configuration = line.get(f"blobs/{manifest.config.digest}", _Configuration, ())
         started = configuration.config or _Started()
-        return ImageConfig(
-            id=manifest.config.digest.removeprefix("sha256:"),
+        return Image(
+            root=None,
+            digest=manifest.config.digest.removeprefix("sha256:"),
             entrypoint=started.entrypoint or (),
             command=started.cmd or (),
             environ=tuple(_variable(variable) for variable in started.env or ()),
-            workdir=started.working_dir,
-            user=started.user,
-            architecture=configuration.architecture,
-            system=configuration.os,
+            workdir=started.working_dir or None,
+            user=started.user or None,
         )
 
     def _base(self, host: str) -> str:
@@ -250,57 +248,3 @@ def _parameters(text: str) -> dict[str, str]:
         if name:
             parameters[name.lower()] = value.strip('"')
     return parameters
-
-
-_FRESH = 60 * 10**9
-"""ns for which a registry is not asked again about one name."""
-
-
-class _Read(Struct, frozen=True):
-    image: Image
-    at: Nanos
-
-
-class ClusterImages:
-    """The `ContainerImages` of an engine's cluster. `now`: nanoseconds, for durations only."""
-
-    def __init__(self, registries: Registries, *, now: Callable[[], Nanos]) -> None:
-        self._registries = registries
-        self._now = now
-        self._read: dict[str, _Read] = {}
-
-    def search(self) -> None:
-        """See `ContainerImages`. There is nothing to look for on this machine."""
-
-    def close(self) -> None:
-        """See `ContainerImages`."""
-
-    def refusal(self, reference: str) -> str:
-        """See `ImageSupport`. Only the cluster knows whether it can pull the image."""
-        return ""
-
-    def ready(self, reference: str) -> Image | None:
-        """Return what was read of the image recently."""
-        read = self._read.get(reference)
-        if read is None:
-            return None
-        is_final = is_pinned(reference) and not read.image.unread
-        return read.image if is_final or self._now() - read.at < _FRESH else None
-
-    async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Read from the registry what the image starts. Raises nothing, because jobs with their own command
-        do not need it."""
-        if (known := self.ready(reference)) is not None:
-            return known
-        try:
-            config = await asyncio.to_thread(self._registries.read, reference)
-        except NotRead as failure:
-            image = Image(None, "", unread=str(failure))
-            if progress is not None:
-                progress(
-                    f"What the image {reference} starts by itself is not known here: {failure}."
-                )
-        else:
-            image = config.image(None)
-        self._read[reference] = _Read(image, self._now())
-        return image
