@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.runtimes.corrections import also_needed
+from trainshed.runtimes.archives import also_needed
 
 _ASKS = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0"
 

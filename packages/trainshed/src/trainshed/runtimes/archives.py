@@ -14,7 +14,7 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -44,6 +44,13 @@ _BROKEN = (
     RuntimeError,
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
+_AUTOLOGGING = re.compile(
+    r"^Requires-Dist: *google[-_.]cloud[-_.]aiplatform *\[[^\]]*autologging",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
+_AUTOLOGGED = "mlflow<3"
+"""From Python 3.13 on the extra allows any MLflow, and with MLflow 3 it logs nothing and reports no error."""
 
 
 class Refused(Exception):
@@ -68,6 +75,13 @@ def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
     Raises Refused."""
     with _bounded():
         return [_wheel_metadata(Path(path)) for path in paths if path.endswith(".whl")]
+
+
+def also_needed(metadata: Sequence[str]) -> tuple[str, ...]:
+    """Return requirements that packages should have in addition to their own. `metadata`: that of their
+    wheels."""
+    asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
+    return (_AUTOLOGGED,) if asks else ()
 
 
 def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:

@@ -96,7 +96,7 @@ class Confinement(Struct, frozen=True):
     archives: tuple[str, ...] = ()
     #: Arguments added to the command if the runtime's own setuptools can build all of them.
     when_plain: tuple[str, ...] = ()
-    #: Whether to add requirements that the wheels among them should have (`runtimes.corrections`).
+    #: Whether to add requirements that the wheels among them should have (`archives.also_needed`).
     corrected: bool = False
     #: A download cache that is shared with others, only where no script of a user runs; "" = it has its own.
     cache: str = ""

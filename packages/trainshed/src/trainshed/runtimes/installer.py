@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.runtimes import corrections, output
+from trainshed.runtimes import output
 from trainshed.runtimes.confinement import Confinement, read_verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.output import BEAT, NOISE, Narration
@@ -116,6 +116,7 @@ def _popen(
     )
 
 
+_CORRECTIONS: Final = Path(__file__).with_name("corrections.toml").read_text()
 KILLED: Final = "The installer was killed from outside"
 _FULL: Final = "No space left"
 _UNSEEN: Final = "not found at: file://"
@@ -432,7 +433,7 @@ def _settings(place: Path) -> Generator[None]:
     """Write the settings of uv into the directory in which it is started, for the time of the context. uv
     reads them in addition to the machine's, unless UV_CONFIG_FILE names others; an empty pyproject.toml keeps
     it from those of a project around the directory."""
-    settings = {"uv.toml": corrections.SETTINGS, "pyproject.toml": ""}
+    settings = {"uv.toml": _CORRECTIONS, "pyproject.toml": ""}
     try:
         for name, text in settings.items():
             (place / name).write_text(text)

@@ -20,7 +20,7 @@ from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels, socket_calls, users, view
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
-from trainshed.runtimes import archives, corrections
+from trainshed.runtimes import archives
 from trainshed.runtimes.confinement import MOST_FILES, Confinement, without_secrets
 
 _NOWHERE = "-"
@@ -325,7 +325,7 @@ def become(
     plain = archives.look_at_all(confinement.archives)
     more = confinement.when_plain if plain else ()
     if confinement.corrected:
-        more += corrections.also_needed(archives.metadata_of_wheels(confinement.archives))
+        more += archives.also_needed(archives.metadata_of_wheels(confinement.archives))
     for number in _DEFAULTS:
         signal.signal(number, signal.SIG_DFL)
     environ = without_secrets(os.environ) if "--offline" in more else dict(os.environ)
