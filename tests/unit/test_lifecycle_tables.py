@@ -117,7 +117,9 @@ def test_a_replica_has_another_incarnation_only_after_the_end_of_the_last() -> N
 
 
 def test_a_table_with_a_gap_cannot_be_made() -> None:
-    rows = {state: dict.fromkeys(ReplicaTrigger, Ignore("x")) for state in ReplicaState}
-    del rows[ReplicaState.RUNNING][ReplicaTrigger.LOST]
+    running = {
+        name: cell for name, cell in tables.ROWS["replica"]["RUNNING"].items() if name != "LOST"
+    }
+    rows = {**tables.ROWS["replica"], "RUNNING": running}
     with pytest.raises(ValueError, match="nothing is said of"):
         Table("replica", ReplicaState, ReplicaTrigger, rows)

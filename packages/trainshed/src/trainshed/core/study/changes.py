@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from trainshed.core.errors import FailedPrecondition
-from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
+from trainshed.core.lifecycle.tables import ROWS, Illegal, Next, Table
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.units import Nanos
 
@@ -32,41 +32,7 @@ class TrialTrigger(enum.StrEnum):
     FOUND_INFEASIBLE = "found infeasible"
 
 
-_S, _T = TrialState, TrialTrigger
-_EVALUATED: Final = Illegal("somebody evaluates it already")
-_OVER: Final = Illegal("it is over, and what was measured of it stands; create another trial")
-_FINAL: Final = dict.fromkeys(TrialTrigger, _OVER)
-
-TRIAL: Final = Table(
-    "trial",
-    TrialState,
-    TrialTrigger,
-    {
-        _S.REQUESTED: {
-            _T.ASSIGNED: _S.ACTIVE,
-            _T.MEASURED: _S.ACTIVE,  # whoever measures it evaluates it: it is given to nobody else
-            _T.STOP_ASKED: _S.STOPPING,
-            _T.COMPLETED: _S.SUCCEEDED,
-            _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
-        },
-        _S.ACTIVE: {
-            _T.ASSIGNED: _EVALUATED,
-            _T.MEASURED: _S.ACTIVE,
-            _T.STOP_ASKED: _S.STOPPING,
-            _T.COMPLETED: _S.SUCCEEDED,
-            _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
-        },
-        _S.STOPPING: {
-            _T.ASSIGNED: _EVALUATED,
-            _T.MEASURED: _S.STOPPING,  # it may report until it has stopped
-            _T.STOP_ASKED: Ignore("it was told to stop before"),
-            _T.COMPLETED: _S.SUCCEEDED,
-            _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
-        },
-        _S.SUCCEEDED: _FINAL,
-        _S.INFEASIBLE: _FINAL,
-    },
-)
+TRIAL: Final = Table("trial", TrialState, TrialTrigger, ROWS["trial"])
 
 NOT_MEASURED: Final = "It was completed without a measurement of every metric of its study."
 """Why a trial is infeasible that was completed without anything to become its final measurement
