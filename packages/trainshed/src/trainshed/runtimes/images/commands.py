@@ -9,11 +9,12 @@ import re
 import subprocess
 import tempfile
 import threading
+import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from msgspec import Struct
 
@@ -67,31 +68,8 @@ class ImageConfig(Struct, frozen=True):
 _LAST_LINES = 12
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
 _ERRORS = ("error", "fatal")
-_FINAL = (
-    "manifest unknown",
-    "name unknown",
-    "no such image",
-    "image not known",
-    "not found: manifest",
-    "unauthorized",
-    "authentication required",
-    "denied",
-    "statuscode: 403",
-    "statuscode: 404",
-    "(forbidden)",
-    "(not found)",
-    "does not look like a tls handshake",
-    "gave http response to https",
-    "x509: ",
-    "no image found in",
-    "no matching manifest",
-    "did not resolve to an alias",
-    "short-name resolution enforced",
-    "invalid reference format",
-    "repository name not known",
-    "no such host",
-)
-"""What registries and tools say if a repetition would get the same answer."""
+FAILURES: Final = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
+"""What the errors of a tool mean."""
 _OWN = ": permission denied"
 """The system's refusal to the tool, which is not a registry's."""
 
@@ -235,7 +213,7 @@ class Commands:
             raise ToolFailed(f"it did not answer within {seconds:.0f} seconds")
         words = essence(errors) or f"it ended with status {process.returncode}"
         answer = words.lower().replace(_OWN, "")
-        raise ToolFailed(words, final=any(sign in answer for sign in _FINAL))
+        raise ToolFailed(words, final=any(sign in answer for sign in FAILURES["final"]))
 
 
 def logged(line: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ are used, except that the registry is asked first about the tag `latest`."""
 from collections.abc import Callable
 from pathlib import Path
 
-from trainshed.runtimes.images.commands import ImageConfig, ImageTool, ToolFailed
+from trainshed.runtimes.images.commands import FAILURES, ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.references import host_of, is_local, names_registry, tag_of
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.stop import Stop
@@ -14,44 +14,6 @@ _FRESH = 60 * 10**9
 restarted."""
 _SILENT = 600 * 10**9
 """ns for which a registry that did not answer is not asked again if the image is on this machine."""
-
-_ADVICE = (
-    (
-        (
-            *("unauthorized", "authentication required", "no basic auth", "access denied"),
-            *("access to the resource is denied", "statuscode: 403", "(forbidden)"),
-        ),
-        "Check the name; if the image is not for everybody, the operator of this service logs in as its "
-        "user: {tool} login {host}.",
-    ),
-    (
-        ("does not look like a tls handshake", "gave http response to https"),
-        "{host} is a registry without TLS: the operator of this service allows {tool} to use it "
-        "(docs/containers.md, A registry of your own).",
-    ),
-    (
-        ("x509: ",),
-        "{tool} does not trust the certificate of {host}: the operator of this service gives it the one "
-        "that it is signed with (docs/containers.md, A registry of your own).",
-    ),
-    (
-        ("short-name",),
-        "The name does not say which registry it is of: give it in full, "
-        "docker.io/library/NAME:TAG for an official image of Docker Hub, or let an operator map it to a "
-        "runtime or to another image (setting images).",
-    ),
-    (
-        ("no such host", "failure in name resolution", "server misbehaving"),
-        "No address of {host} is found. Check the name; if it is right, the DNS of this service's machine "
-        "has to know it (getent hosts {host}).",
-    ),
-    (
-        ("no space left",),
-        "A disk is full: free some space on the one of {tool}'s images ({tool} image prune) and on the one "
-        "of the cache (trainshed runtimes gc).",
-    ),
-)
-"""Phrases in a tool's errors, and advice for each."""
 
 
 class PullPolicy:
@@ -116,8 +78,8 @@ class PullPolicy:
 
 def _not_pulled(tool: ImageTool, reference: str, failure: ToolFailed) -> Exception:
     words = str(failure).lower()
-    # If one cause is the most likely, only its remedy is proposed.
-    advice = next((text for signs, text in _ADVICE if any(sign in words for sign in signs)), "")
+    known = (entry for entry in FAILURES["advice"] if any(sign in words for sign in entry["signs"]))
+    advice: str = next((entry["text"] for entry in known), "")
     advice = advice.format(tool=tool.name, host=host_of(reference)) or _how_to_have_it(tool)
     message = f"The image {reference} could not be pulled with {tool.name}: {failure}. {advice}"
     return PackageFailed(message) if failure.final else BuildFailed(message)
