@@ -1,5 +1,5 @@
-"""The step that splits a dataset: it reads the files once (twice to split by time), writes the splits, and
-then the manifest, which says that they are complete.
+"""The step that splits a dataset: it reads the files once, writes the splits, and then the manifest, which
+says that they are complete.
 
 It blocks, and holds a few parts of files in memory, whatever their size. It is a process of its own (`main`),
 which opens no file and can write none, has a limit of memory, and dies with the service: the data that it
