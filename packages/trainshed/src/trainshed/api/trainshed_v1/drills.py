@@ -1,19 +1,27 @@
-"""Drills of a job (spec/operations#drills)."""
+"""Drills of a job (spec/operations#drills), and the resume report, which reads the log around each drill and
+lets `core.resume` judge."""
 
+import asyncio
 import re
+import time
+from collections.abc import AsyncIterator, Set
 from typing import Final
 
 from msgspec import structs
 
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.views import verdict_view
 from trainshed.core.errors import FailedPrecondition, closest
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.requests import Faults
+from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
 from trainshed.core.units import Nanos
+from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
 
 MOST_DRILLS: Final = 100
@@ -104,3 +112,170 @@ def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
     if replica is None or replica not in job.spec.replicas():
         faults.add("replica", _no_replica(job, shown))
     return replica or ReplicaId(0, 0)
+
+
+_PAGE: Final = 2000
+_PAGES: Final = 25
+"""Most pages of a log that are searched for a line with a step: some 48,000 lines."""
+_SECONDS: Final = 5.0
+"""Seconds of computing time that one report may spend on the lines of its job."""
+
+
+async def report(call: JsonCall) -> records.ResumeReport:
+    """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job resumed where it was after its
+    drills."""
+    job, _ = await find_job(call.services.reader, call.target)
+    entries = await call.services.reader.timeline(job.uid)
+    hit = hits(job, entries)
+    log = _Log(call.services, job)
+    findings = tuple([await _finding(log, job, impact) for impact in hit])
+    by_number = {finding.hit.drill.number: finding for finding in findings}
+    return records.ResumeReport(
+        name=str(job.name),
+        result=result(findings).value,
+        drills=tuple(_view(job, drill, by_number.get(drill.number)) for drill in job.drills),
+    )
+
+
+async def _finding(log: "_Log", job: Job, hit: Hit) -> Finding:
+    progress = await _progress(log, job, hit)
+    first_line = 0
+    if hit.restarted:
+        async for page in log.pages({hit.drill.replica}, hit.restarted, hit.until):
+            if page:
+                first_line = page[0].at
+                break
+    in_bucket = bool(job.spec.job_dir or job.spec.base_output_directory)
+    return find(hit, progress, first_line, in_bucket=in_bucket, over=job.state.is_final)
+
+
+async def _progress(log: "_Log", job: Job, hit: Hit) -> Progress:
+    """Return the steps told by the replica that was hit, else by the primary, else by any replica."""
+    primary = ReplicaId(0, 0)
+    fault = hit.restarted or hit.ended + 1
+    for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({primary}), None)):
+        last = await log.last(replicas, fault, _PAGE)
+        series = await asyncio.to_thread(learned, last)
+        if series is None:
+            continue
+        steps = await log.steps(series, last)
+        if not steps:
+            continue
+        first = await _first_step(log, series, log.pages(replicas, 0, fault))
+        after = None
+        if hit.restarted:
+            pages = log.pages(replicas, hit.restarted, hit.until)
+            after = await _first_step(log, series, pages)
+        numbers = [step.number for step in steps if step.at >= hit.began]
+        source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
+        # Each of several replicas counts for itself.
+        ascending = not source or numbers == sorted(numbers, reverse=True)
+        return Progress(source, series.word, first, steps[0], after, ascending)
+    return Progress()
+
+
+async def _first_step(
+    log: "_Log", series: Series, pages: AsyncIterator[list[LogLine]]
+) -> Step | None:
+    async for page in pages:
+        if steps := await log.steps(series, page, most=1):
+            return steps[0]
+    return None
+
+
+class _Log:
+    """Reads what a job's programs wrote, in bounded pieces, without the service's own lines. It serves one
+    report: once the report's time for examining lines is used up, no more steps are found."""
+
+    def __init__(self, services: Services, job: Job) -> None:
+        self._logs = services.logs
+        self._job = job
+        self._left = _SECONDS
+
+    async def steps(
+        self, series: Series, lines: list[LogLine], most: int | None = None
+    ) -> list[Step]:
+        """Return the steps that the lines tell, in their order, at most `most`. Runs in a thread, because the
+        lines are the program's."""
+
+        def read() -> list[Step]:
+            steps: list[Step] = []
+            began = time.thread_time()
+            for line in lines:
+                if self._left < time.thread_time() - began or len(steps) == most:
+                    break
+                if step := series.step(line):
+                    steps.append(step)
+            self._left -= time.thread_time() - began
+            return steps
+
+        return await asyncio.to_thread(read)
+
+    async def last(self, replicas: Set[ReplicaId] | None, end: int, limit: int) -> list[LogLine]:
+        """Return the last lines before `end`, newest first."""
+        page = await self._logs.page(
+            self._job.uid, replicas=replicas, end=end, limit=limit, descending=True
+        )
+        return [line for line in page.lines if line.stream is not Stream.SERVICE]
+
+    async def pages(
+        self, replicas: Set[ReplicaId] | None, start: int, end: int
+    ) -> AsyncIterator[list[LogLine]]:
+        """Yield pages of lines from `start` on and before `end` (0 = no end), as far as a log is searched."""
+        after: LogCursor | None = None
+        for number in range(_PAGES):
+            page = await self._logs.page(
+                self._job.uid,
+                replicas=replicas,
+                start=start,
+                end=end or None,
+                after=after,
+                # Usually the first lines hold what is looked for.
+                limit=_PAGE if number else 100,
+            )
+            yield [line for line in page.lines if line.stream is not Stream.SERVICE]
+            if page.next is None or self._left <= 0:
+                return
+            after = page.next
+
+
+def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFinding:
+    shown = drill_view(drill, job.name.api)
+    if finding is None:
+        waits = "it has not fired yet"
+        if job.state.is_final:
+            waits = "it never fired: the job was over before" + (
+                f" a line matched {drill.at_line!r}" if drill.at_line else " its replica ran"
+            )
+        return records.ResumeFinding(drill=shown, why=waits, advice=waits + ".")
+    hit, progress = finding.hit, finding.progress
+    return records.ResumeFinding(
+        drill=shown,
+        outcome=finding.outcome.value,
+        why=finding.why,
+        lost=finding.lost,
+        unit=progress.word,
+        advice=finding.advice,
+        verdict=verdict_view(hit.verdict) if hit.verdict else None,
+        down_seconds=_seconds(finding.down),
+        silent_seconds=_seconds(finding.silent),
+        restart=records.Restart(
+            at=text_micros(hit.restarted), attempt=hit.attempt, incarnation=hit.incarnation
+        )
+        if hit.restarted
+        else None,
+        steps=records.Steps(
+            replica=progress.source,
+            first=_step(progress.first),
+            before=_step(progress.before),
+            after=_step(progress.after),
+        ),
+    )
+
+
+def _seconds(length: int) -> float | None:
+    return None if length < 0 else round(length / 10**9, 3)
+
+
+def _step(step: Step | None) -> records.Step | None:
+    return records.Step(number=step.number, at=text_micros(step.at)) if step else None
