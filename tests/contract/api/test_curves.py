@@ -13,7 +13,7 @@ from tests.contract.store.metadata_samples import make_progress
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.api.trainshed_v1 import curves, jobs
+from trainshed.api.trainshed_v1 import jobs, measures
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.tensorboards import CurveSeries, Point
@@ -73,7 +73,7 @@ async def test_others_are_served_while_points_are_written(
         threads.add(threading.current_thread())
         return ""
 
-    monkeypatch.setattr(curves, "text_micros", noted)
+    monkeypatch.setattr(measures, "text_micros", noted)
     await created(house)
     await logged(house, "", "loss", 0.5, 0.25)
     assert list(await shown(house)) == [":loss"]

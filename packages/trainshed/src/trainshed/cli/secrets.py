@@ -9,8 +9,8 @@ import click
 
 from trainshed.cli.commands import Group
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint, takes_project
+from trainshed.wire.trainshed_v1.access import StoredSecret
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.secrets import StoredSecret
 
 _SECRETS = "/trainshed/v1/secrets"
 

@@ -14,7 +14,7 @@ from trainshed.api.calls.services import CapacityView
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import read_job_name
 from trainshed.api.trainshed_v1.call import JsonCall, queried_place, read_place, read_project
-from trainshed.api.trainshed_v1.usage import usage_of
+from trainshed.api.trainshed_v1.replicas import usage_of
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.core.errors import NotFound, Unavailable, closest
@@ -28,7 +28,7 @@ from trainshed.store.logs.usage import measured
 from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
 from trainshed.wire.trainshed_v1.record import Nothing
-from trainshed.wire.trainshed_v1.usage import ReplicaUsage, Usage
+from trainshed.wire.trainshed_v1.replicas import ReplicaUsage, Usage
 
 _LONGEST_REASON = 500
 _MOST_MEASURED = 100

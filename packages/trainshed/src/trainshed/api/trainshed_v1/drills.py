@@ -22,7 +22,7 @@ from trainshed.core.requests import Faults
 from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
-from trainshed.wire.trainshed_v1 import drills as records
+from trainshed.wire.trainshed_v1 import timeline as records
 
 MOST_DRILLS: Final = 100
 """Most drills of one job."""

@@ -26,8 +26,8 @@ from trainshed.api.resources.jobs import (
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_project
 from trainshed.api.trainshed_v1.describing import Memory, described, resource_of, seen
-from trainshed.api.trainshed_v1.progress import activity, glance, meets, trend
-from trainshed.api.trainshed_v1.tensorboard import link_if_any
+from trainshed.api.trainshed_v1.links import link_if_any
+from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState, PipelineState

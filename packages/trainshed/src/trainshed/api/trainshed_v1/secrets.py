@@ -14,7 +14,7 @@ from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.requests import Faults
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.records import SecretVersion
-from trainshed.wire.trainshed_v1 import secrets as records
+from trainshed.wire.trainshed_v1 import access as records
 from trainshed.wire.trainshed_v1.record import Nothing
 
 

@@ -29,18 +29,16 @@ from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     access,
     capacity,
-    curves,
     describing,
     drills,
     explain,
     jobs,
-    launches,
+    links,
     logs,
+    measures,
     models,
+    replicas,
     secrets,
-    shell,
-    tensorboard,
-    usage,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
@@ -51,11 +49,11 @@ from trainshed.store.audit import concerns
 from trainshed.telemetry.lines import METHOD
 from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1 import access as access_records
+from trainshed.wire.trainshed_v1.access import SecretValue
 from trainshed.wire.trainshed_v1.capacity import DrainRequest, ExplainRequest, QuotaLimit
-from trainshed.wire.trainshed_v1.drills import DrillOrder
 from trainshed.wire.trainshed_v1.jobs import ReplicaChoice, ViewRequest
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
-from trainshed.wire.trainshed_v1.secrets import SecretValue
+from trainshed.wire.trainshed_v1.timeline import DrillOrder
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
@@ -135,17 +133,17 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("DELETE", "jobs/{job}"): Method("trainshed.v1.Jobs.Delete", jobs.delete),
     ("POST", "jobs/{job}:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
     ("GET", "jobs/{job}/resumeReport"): Method("trainshed.v1.Jobs.ResumeReport", drills.report),
-    ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", usage.usage),
-    ("GET", "jobs/{job}/launch"): Method("trainshed.v1.Jobs.Launch", launches.launch),
-    ("GET", "jobs/{job}/curves"): Method("trainshed.v1.Jobs.Curves", curves.curves),
-    ("GET", "jobs/{job}/outlook"): Method("trainshed.v1.Jobs.Outlook", curves.outlook),
+    ("GET", "jobs/{job}/usage"): Method("trainshed.v1.Jobs.Usage", replicas.usage),
+    ("GET", "jobs/{job}/launch"): Method("trainshed.v1.Jobs.Launch", replicas.launch),
+    ("GET", "jobs/{job}/curves"): Method("trainshed.v1.Jobs.Curves", measures.curves),
+    ("GET", "jobs/{job}/outlook"): Method("trainshed.v1.Jobs.Outlook", measures.outlook),
     ("GET", "jobs/{job}/logs"): Method("trainshed.v1.Jobs.Logs", stream=logs.logs),
     ("GET", "jobs/{job}/logPage"): Method("trainshed.v1.Jobs.LogPage", logs.page),
     ("POST", "jobs/{job}:shell"): Method(
-        "trainshed.v1.Jobs.Shell", shell.open_, body=ReplicaChoice
+        "trainshed.v1.Jobs.Shell", links.open_shell, body=ReplicaChoice
     ),
     ("POST", "jobs/{job}:tensorboard"): Method(
-        "trainshed.v1.Jobs.Tensorboard", tensorboard.link, body=ViewRequest
+        "trainshed.v1.Jobs.Tensorboard", links.view, body=ViewRequest
     ),
     ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }

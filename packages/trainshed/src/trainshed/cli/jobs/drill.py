@@ -15,9 +15,15 @@ from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.records import DrillKind
-from trainshed.wire.trainshed_v1.drills import Drill, ResumeFinding, ResumeReport, Steps
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.timeline import TimelineEntry, Verdict
+from trainshed.wire.trainshed_v1.timeline import (
+    Drill,
+    ResumeFinding,
+    ResumeReport,
+    Steps,
+    TimelineEntry,
+    Verdict,
+)
 
 _EAGER = 50
 """Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""

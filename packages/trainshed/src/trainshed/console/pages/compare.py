@@ -25,8 +25,7 @@ from trainshed.core.requested import Pool, requested
 from trainshed.httpd.messages import Response, sized
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
-from trainshed.wire.trainshed_v1.launches import Launch
-from trainshed.wire.trainshed_v1.usage import JobCurve, Usage
+from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
 
 MOST: Final = 20
 _POINTS: Final = 300

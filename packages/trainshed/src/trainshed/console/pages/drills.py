@@ -6,7 +6,7 @@ from trainshed.console.pages.job import FINAL, describe, tab_view
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode, Violation
-from trainshed.wire.trainshed_v1.drills import ResumeReport
+from trainshed.wire.trainshed_v1.timeline import ResumeReport
 
 KINDS: Final = (
     ("kill", "Kill", "The replica’s program is killed, as if its machine had died under it."),

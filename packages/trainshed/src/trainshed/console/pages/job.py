@@ -24,9 +24,8 @@ from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket
-from trainshed.wire.trainshed_v1.launches import Launch
+from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
-from trainshed.wire.trainshed_v1.usage import CurvePoint, JobCurve, JobCurves, Usage
 
 _ENTRIES: Final = 60
 """Newest entries of the timeline that are shown; the page has a link to all."""

@@ -13,9 +13,9 @@ from trainshed.console.pages.capacity import HOLDING, usage_of_week, waiting_job
 from trainshed.console.pages.jobs import first_line, row
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit
+from trainshed.wire.trainshed_v1.access import SecretList
 from trainshed.wire.trainshed_v1.capacity import NodeList
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
-from trainshed.wire.trainshed_v1.secrets import SecretList
 
 _SHOWN: Final = 8
 _MOST: Final = 500

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from trainshed.wire.trainshed_v1.record import Record
-from trainshed.wire.trainshed_v1.usage import ReplicaUsage
+from trainshed.wire.trainshed_v1.replicas import ReplicaUsage
 
 
 class Waiting(Record, frozen=True):

@@ -1,22 +1,32 @@
-"""Shells in running replicas, and in what failed replicas left: tickets."""
+"""Hands out what opens pages without a token (`calls.links`): tickets for shells in running replicas and in
+what failed ones left, and links to TensorBoard for what jobs wrote."""
 
+from collections.abc import Sequence
+
+from trainshed.access.authorization import authorize
+from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
-from trainshed.api.calls.links import Ticket
-from trainshed.api.calls.services import Shells
+from trainshed.api.calls.links import MOST_JOBS, Ticket, view_of
+from trainshed.api.calls.services import Services, Shells
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.resources.jobs import find_job
+from trainshed.api.resources.jobs import find_job, find_work
 from trainshed.api.shell.opening import live_replica, shells_of
 from trainshed.api.shell.ports import OPEN
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import read_replica
-from trainshed.core.errors import NotFound
+from trainshed.api.viewers.surface import OPEN as OPEN_VIEW
+from trainshed.api.viewers.surface import directories_of
+from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.terminals import HIGHEST, Autopsy, is_port, pages_of
+from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
+from trainshed.wire.trainshed_v1.jobs import ViewLink, ViewRequest
 
 
-async def open_(call: JsonCall) -> records.ShellTicket:
+async def open_shell(call: JsonCall) -> records.ShellTicket:
     """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica, with `port`
     for a connection to that in it, or with `autopsy` for a shell in what a failed one left.
 
@@ -87,3 +97,61 @@ def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> 
         for autopsy in kept
     )
     raise NotFound(f"Nothing is kept of that one of {job.name}; there is {there}.")
+
+
+async def view(call: JsonCall) -> ViewLink:
+    """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for a job, or for several
+    together. Raises FailedPrecondition if they were given no directory for event files."""
+    sent, faults = call.sent(ViewRequest)
+    others = sent.others
+    if len(others) >= MOST_JOBS:
+        faults.add("others", f"At most {MOST_JOBS} jobs can be looked at together.")
+    works = [(await find_work(call.services.reader, call.target))[0]]
+    mine = call.principal.rights.where(PERMISSIONS[OPEN_VIEW])
+    for index, target in enumerate(others[: MOST_JOBS - 1]):
+        try:
+            work, _ = await find_work(call.services.reader, target, mine)
+            authorize(call.principal, OPEN_VIEW, (work.name.project_id,))
+            works.append(work)
+        except (NotFound, PermissionDenied, FailedPrecondition):
+            # The same for all, because whether another project has such a job must not be told.
+            text = f"There is no job {target[:200]!r} that you may look at."
+            faults.add(f"others[{index}]", text)
+    faults.refuse()
+    services, shown = call.services, call.principal.shown
+    uids = [work.uid for work in works]
+    directories = await directories_of(services.reader, uids)
+    if not directories:
+        raise FailedPrecondition(_nowhere(works))
+    name = view_of(uids)
+    assert shown is not None, "programs may not ask"
+    uri = services.links.to_view(name, shown)
+    return ViewLink(
+        uri=uri,
+        view=name,
+        key=uri.rpartition("key=")[2],
+        directories=tuple(directory.uri for directory in directories),
+        has_files=await services.viewers.has_files(directories),
+    )
+
+
+async def link_if_any(services: Services, principal: Principal, work: Work) -> str:
+    """Return the link if `principal` may have it and there is anything to show; else ""."""
+    may = principal.may(PERMISSIONS[OPEN_VIEW], work.name.project_id)
+    if principal.shown is None or not may:
+        return ""
+    try:
+        directories = await directories_of(services.reader, (work.uid,))
+        if not await services.viewers.has_files(directories):
+            return ""
+    except (NotFound, FailedPrecondition):
+        return ""
+    return services.links.to_view(view_of((work.uid,)), principal.shown)
+
+
+def _nowhere(works: Sequence[Work]) -> str:
+    names = ", ".join(str(work.name) for work in works)
+    return (
+        f"{names}: no directory for event files is known. Give the job a base output directory "
+        "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
+    )
