@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.console.following import BURST, follow
+from trainshed.console.pages.logs import BURST, follow
 from trainshed.wire.trainshed_v1.timeline import LogLine
 
 

@@ -1,4 +1,4 @@
-"""The pages of one job: overview, usage and specification; cancelling, retrying and creating jobs."""
+"""The pages of one job: overview, usage, drills and specification; cancelling, retrying and creating jobs."""
 
 import json
 import shlex
@@ -21,11 +21,11 @@ from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import Refused, StatusCode, Violation
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket
 from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
-from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
+from trainshed.wire.trainshed_v1.timeline import LogPage, ResumeReport, Timeline
 
 _ENTRIES: Final = 60
 """Newest entries of the timeline that are shown; the page has a link to all."""
@@ -438,3 +438,48 @@ async def marked(visit: Visit) -> Response:
         done = f"It was done with {len(targets) - len(faults)} of {len(targets)} jobs."
         raise Refused(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
     return redirect(f"/?{urlencode(parse_qsl(visit.form.get('query', '')))}")
+
+
+_DRILLS: Final = (
+    ("kill", "Kill", "The replica’s program is killed, as if its machine had died under it."),
+    ("segv", "Crash", "Its main process gets SIGSEGV."),
+    ("oom", "Out of memory", "The memory limit costs its main process."),
+    ("maintenance", "Maintenance", "The replica has to leave its node: SIGTERM, then SIGKILL."),
+    ("preempt", "Preemption", "The attempt’s capacity is taken away."),
+    ("stockout", "Stock-out", "There is no capacity for the attempt any more."),
+    ("internal", "Internal error", "The service fails the attempt."),
+)
+"""(the API's word, name, what is done) of each kind of drill (docs/drills.md)."""
+_OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
+"""The tone of each outcome that a resume report tells of a drill."""
+
+
+async def drills(visit: Visit) -> View:
+    """`/jobs/J/drills`: the form of a drill, the drills so far, and the report on what came of them."""
+    job = await describe(visit)
+    report = await visit.get(ResumeReport, of_job(job.uid, "/resumeReport"))
+    is_over = job.state in FINAL
+    came_of_them = {
+        "findings": report.drills[::-1],
+        "names": {word: name for word, name, _ in _DRILLS},
+        "result": report.result,
+        "outcomes": _OUTCOMES,
+        "is_over": is_over,
+    }
+    values = {"is_over": is_over, "kinds": _DRILLS}
+    return tab_view(
+        visit, job, "drills", values, {"drills": Part("_job_drills.html", came_of_them)}
+    )
+
+
+async def order_drill(visit: Visit) -> Response:
+    """`POST /jobs/J/drills`: order a fault now or at a line. Raises Refused."""
+    target, form = visit.variables["job"], visit.form
+    body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
+    if form.get("when") == "line":
+        text = "Say at which line."
+        body["atLine"] = form.get("line", "")
+        if not body["atLine"]:
+            raise Refused(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
+    await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
+    return redirect(job_path(target, "drills"))
