@@ -87,7 +87,7 @@ def test_half_a_character_is_no_error() -> None:
 BOUNDED = {
     "trainshed.buckets.listing": "reads at most as many characters as an object's name has",
     "trainshed.store.logs.lines": "reads the first 400 characters of a line",
-    "trainshed.cli.run.requirements": "reads the user's own files",
+    "trainshed.cli.run.source_files": "reads the user's own files",
 }
 """Modules whose patterns never see a long text of a stranger."""
 _PUMPED = 5_000

@@ -15,11 +15,9 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
 from trainshed.cli.run import job_files, program, request, sending
-from trainshed.cli.run.explanation import WOULD_WAIT, explanation
 from trainshed.cli.run.job_files import JobFile, Unreadable
 from trainshed.cli.run.program import Program
-from trainshed.cli.run.requirements import split_requirements
-from trainshed.cli.run.source_files import PackagingError
+from trainshed.cli.run.source_files import PackagingError, split_requirements
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals
@@ -271,7 +269,7 @@ def _run(
     if options["dry_run"]:
         if form == "json":
             print_data(answer)
-        raise SystemExit(0 if plan.admitted else WOULD_WAIT)
+        raise SystemExit(0 if plan.admitted else sending.WOULD_WAIT)
     sending.upload(endpoint, packed.packages if packed else ())
     if options["form_of"]:
         form_of = SnippetForm(options["form_of"])
@@ -308,7 +306,7 @@ def _planned(plan: Explanation, wanted: Requested, packed: Program | None) -> It
         facts.append(("Installs", first_few(packed.requirements, _SHOWN)))
     facts.append(("Output", wanted.output))
     yield from pairs([fact for fact in facts if fact[1]])
-    yield from explanation(plan)
+    yield from sending.explanation(plan)
 
 
 def follow_on(

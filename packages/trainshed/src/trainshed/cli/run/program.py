@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from unicodedata import category
 
-from trainshed.cli.run.requirements import read_requirements, requirement
 from trainshed.cli.run.source_files import (
     PROJECT_ARCHIVE,
     PackagingError,
@@ -24,6 +23,8 @@ from trainshed.cli.run.source_files import (
     pack_project,
     project_files,
     read_file,
+    read_requirements,
+    requirement,
     size_of,
 )
 from trainshed.core.terminals import NOTEBOOK

@@ -1,20 +1,28 @@
-"""Submits a job to the service: uploads its packages to a bucket, and creates the job by its API."""
+"""Shows what the service would do with a job (spec/submit#preflight), uploads its packages to a bucket, and
+creates it by its API."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 import click
+from msgspec.structs import replace
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint
+from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.run.job_files import JobFile
 from trainshed.cli.run.program import Package
+from trainshed.cli.text.colours import faint
+from trainshed.cli.text.moments import gibibytes
+from trainshed.cli.text.tables import Field, table_of
+from trainshed.core.capacity import WaitReason
 from trainshed.core.copies import collection_of
 from trainshed.core.names import Api, JobName
 from trainshed.core.packages import staged_name
+from trainshed.wire.trainshed_v1.capacity import Explanation
 
 
 def package_uri(bucket: str, package: Package) -> str:
@@ -60,3 +68,53 @@ def require_place(endpoint: Endpoint, place: dict[str, str]) -> None:
             f"The service at {endpoint.rest} has no project and region of its own: give --project and"
             " --region."
         )
+
+
+WOULD_WAIT = 3
+"""The exit status for a valid job that would wait, or that no set of nodes can hold."""
+
+TOO_LARGE = (
+    "ask for fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up"
+    " --node-cpus 4), fewer of them (--nodes 1), or share what there is (--capacity relaxed). Submitted as"
+    " it is, it would fail after a few tries"
+)
+
+
+def explanation(answer: Explanation) -> Iterator[str]:
+    """Yield the lines that show the answer of a preflight."""
+    where = f"{answer.project}, {answer.location}"
+    waiting = answer.waiting
+    if waiting is None:
+        yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
+    else:
+        stock_out = waiting.reason == WaitReason.STOCK_OUT
+        verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
+        yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
+        # A job that can never fit does not wait in the queue, so it has no position.
+        shown = replace(waiting, position=0) if stock_out else waiting
+        yield from (f"  {line}" for line in waiting_lines(shown))
+        if stock_out and not waiting.hint:
+            yield f"  {TOO_LARGE}"
+    yield ""
+    yield from table_of(_MACHINES, answer.machines)
+    if answer.places:
+        yield ""
+        yield from table_of(_PLACES, answer.places)
+    shown = [("notice", text) for text in answer.notices]
+    shown += [("warning", text) for text in answer.warnings]
+    if shown:
+        yield ""
+    for kind, text in shown:
+        yield click.style(f"{kind}: {text}", fg="yellow" if kind == "warning" else None)
+
+
+_MACHINES = (
+    Field("POOL", "pool"),
+    Field("REPLICAS", "replicas", right=True),
+    Field("MACHINE TYPE", "machine_type"),
+    Field("CPUS", "vcpus", "{:g}".format, right=True),
+    Field("A REPLICA GETS", "memory_limit_bytes", gibibytes, right=True),
+    Field("ACCELERATORS", "accelerators", lambda devices: f"{devices.count} × {devices.type}"),
+    Field("DISK", "disk_gb", "{} GB".format, right=True),
+)
+_PLACES = (Field("REPLICA", "task"), Field("NODE", "node"))
