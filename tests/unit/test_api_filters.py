@@ -11,7 +11,7 @@ from trainshed.api.aiplatform_v1.views import STATES
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import And, Comparison, FilterError, Not, Or, Term, parse_filter
-from trainshed.api.ml_v1.views import STATES as ML_STATES
+from trainshed.api.ml_v1 import STATES as ML_STATES
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.aiplatform_v1.metadata.nodes import read_node
+from trainshed.api.aiplatform_v1.metadata import read_node
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.metadata import NodeKind, NodeName, StoreName
 from trainshed.wire import pool

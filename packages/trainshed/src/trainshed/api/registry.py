@@ -2,11 +2,13 @@
 
 from types import MappingProxyType
 
-from trainshed.api import projects
+from trainshed.api import ml_v1, projects
 from trainshed.api.aiplatform_v1 import (
     datasets,
     job_service,
+    lineage,
     locations,
+    metadata,
     models,
     operations,
     studies,
@@ -14,11 +16,9 @@ from trainshed.api.aiplatform_v1 import (
     tensorboards,
     training_pipelines,
 )
-from trainshed.api.aiplatform_v1.metadata import lineage, nodes
 from trainshed.api.calls.call import Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries
-from trainshed.api.ml_v1 import jobs
 
 HANDLERS: Handlers = MappingProxyType(
     {
@@ -27,7 +27,7 @@ HANDLERS: Handlers = MappingProxyType(
             job_service,
             training_pipelines,
             models,
-            nodes,
+            metadata,
             lineage,
             datasets,
             tensorboards,
@@ -35,7 +35,7 @@ HANDLERS: Handlers = MappingProxyType(
             locations,
             operations,
             studies,
-            jobs,
+            ml_v1,
             entries,
             projects,
         )
@@ -48,7 +48,7 @@ CHECKS: Checks = MappingProxyType(
     {
         **job_service.CHECKS,
         **training_pipelines.CHECKS,
-        **jobs.CHECKS,
+        **ml_v1.CHECKS,
         **studies.CHECKS,
     }
 )

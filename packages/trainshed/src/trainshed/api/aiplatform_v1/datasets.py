@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers, camel, read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services

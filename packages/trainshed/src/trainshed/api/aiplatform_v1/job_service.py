@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import views, works
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1
 from trainshed.api.aiplatform_v1.references import add_to_run, make_run, unknown_references
+from trainshed.api.aiplatform_v1.views import V1
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
 from trainshed.api.resources.jobs import add_to_job, add_to_trials, of_kind

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import model_messages, operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message, refuse_key
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
     check_copy,
@@ -21,6 +20,7 @@ from trainshed.api.aiplatform_v1.model_messages import (
     check_upload,
     read_version_name,
 )
+from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
 from trainshed.api.calls.parents import LocationName, read_name

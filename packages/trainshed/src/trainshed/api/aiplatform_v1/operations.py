@@ -6,8 +6,7 @@ from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.messages import message
-from trainshed.api.aiplatform_v1.views import set_trial
+from trainshed.api.aiplatform_v1.views import message, set_trial
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, page_size
 from trainshed.api.calls.services import Services

@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.aiplatform_v1.operations import operation_view
+from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.errors import NotServed

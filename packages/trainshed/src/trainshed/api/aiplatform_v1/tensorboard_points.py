@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.messages import message
 from trainshed.api.aiplatform_v1.tensorboards import SERVICE, value_number
+from trainshed.api.aiplatform_v1.views import message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.requests import Faults

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message, refuse_key
+from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
 from trainshed.api.calls.paging import Scan, cut, decode_token, page_size
 from trainshed.api.calls.services import Services

@@ -16,8 +16,8 @@ from msgspec import Struct
 from trainshed.api.aiplatform_v1 import views, works
 from trainshed.api.aiplatform_v1.datasets import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.aiplatform_v1.references import unknown_board, unknown_secrets
+from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks, certain_faults, within
 from trainshed.api.calls.parents import LocationName

@@ -12,8 +12,8 @@ from typing import Any, Final, assert_never
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
@@ -24,6 +24,7 @@ from trainshed.core.study.spec import Value
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
+from trainshed.wire import pool
 
 STATES: Final[Mapping[str, JobState | None]] = {
     "JOB_STATE_QUEUED": JobState.QUEUED,
@@ -200,3 +201,19 @@ def _set_measurement(view: Any, measurement: Measurement) -> None:
         )
     for metric, value in measurement.metrics:
         view.metrics.add(metric_id=metric, value=value)
+
+
+V1: Final = "google.cloud.aiplatform.v1"
+
+
+def message(kind: str, **fields: Any) -> Any:
+    """Return a message of the API, such as `ListModelsResponse`, with these fields."""
+    return pool.message(f"{V1}.{kind}", **fields)
+
+
+def refuse_key(resource: Any, field: str) -> None:
+    """Refuse the resource in a request's `field` if a key of its owner's is to encrypt it. Raises
+    InvalidRequest."""
+    if resource.HasField("encryption_spec"):
+        text = "Keys of customers are not served here; leave it out."
+        raise InvalidRequest((Violation(f"{field}.encryption_spec", text),))

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.filters.jobs import NO_FURTHER, Further, States, compile_job_filter

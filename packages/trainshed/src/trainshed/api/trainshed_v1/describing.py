@@ -11,9 +11,9 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
+from trainshed.api import ml_v1 as ml
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
-from trainshed.api.ml_v1 import views as ml
 from trainshed.api.resources.jobs import find_work, links_of, pages_of, queue_position, with_link
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -232,7 +232,7 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
         children = await services.reader.children(work.uid) if trials else ()
         jobs = tuple(child for child in children if isinstance(child, Job))
         position = queue_position(services.capacity, work)
-        return wire_json.to_public(ml.job(work, etag, position, ml.Evidence(trials, jobs)))
+        return wire_json.to_public(ml.job_view(work, etag, position, ml.Evidence(trials, jobs)))
     match work:
         case Job():
             return vertex.custom_job(work).public()

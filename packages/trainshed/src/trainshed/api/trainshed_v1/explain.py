@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from trainshed.api import ml_v1
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
 from trainshed.api.calls.call import Call, refuse_more, texts_of
 from trainshed.api.calls.checks import completed
-from trainshed.api.ml_v1 import jobs as ml_jobs
 from trainshed.api.resources.jobs import actor_of, of_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -28,7 +28,7 @@ from trainshed.wire.binding import bind
 from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
-_CHECKS: Final = {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_jobs.CHECKS}
+_CHECKS: Final = {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS}
 _TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
 _PIPELINE: Final = "It is a training pipeline; this is what the job that it runs asks for."
 _TRAINING: Final = ("trainingInput", "training_input")
@@ -126,7 +126,7 @@ async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:
             uid = call.services.new_uid()
             return (await training_pipelines.asked_for(call, request, uid)).parsed.job
         case _:
-            return await ml_jobs.asked_for(call, request)
+            return await ml_v1.asked_for(call, request)
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.messages import message
-from trainshed.api.aiplatform_v1.metadata.nodes import SERVICE, view
+from trainshed.api.aiplatform_v1.metadata import SERVICE, view
+from trainshed.api.aiplatform_v1.views import message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.metadata import Edge, EdgeRole, Lineage, NodeKind, NodeName

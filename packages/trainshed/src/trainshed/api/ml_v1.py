@@ -1,24 +1,25 @@
-"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels; and projects.getConfig
-(facts/resources#ml).
+"""AI Platform Training, `ml` v1 (facts/resources#ml): projects.jobs (create, get, list, cancel, and patch of
+labels), and projects.getConfig.
 
 A job with hyperparameters is a tuning job, and each of its trials is a job of its own, `JOB.TRIAL`, which can
 be read and cancelled but is not listed.
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.ml_v1 import views
-from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.resources.jobs import (
     add_to_job,
     add_to_trials,
@@ -31,13 +32,19 @@ from trainshed.api.resources.submission import BucketUse, checked, new_job, stor
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, project_number
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.syntax import read_labels
+from trainshed.core.study.records import Trial, TrialState
+from trainshed.core.study.spec import Goal, Metric
 from trainshed.core.tuning.records import TuningJob, TuningSpec
+from trainshed.core.tuning.trial_jobs import printed
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
+from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.JobService"
@@ -86,7 +93,7 @@ async def create(call: Call, request: Any) -> Message:
     await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.
     work, etag = await services.reader.job(made.name)
-    views.set_outputs(request.job, work, etag, evidence=NOTHING_TRIED)
+    set_outputs(request.job, work, etag, evidence=NOTHING_TRIED)
     return request.job
 
 
@@ -97,7 +104,7 @@ async def get(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     parent = ProjectName.parse(request.parent)
-    wanted = compile_job_filter(request.filter, views.STATES)
+    wanted = compile_job_filter(request.filter, STATES)
     size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
     page = await list_jobs(
         call.services.reader,
@@ -206,7 +213,7 @@ async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Vi
     if not work.state.is_final:
         text = f"{name} is {work.state}; wait for its end, or cancel it, and submit again."
         return None, (Violation(_RESUME, text),)
-    previous: Any = views.job(work, "")
+    previous: Any = job_view(work, "")
     before = previous.training_input.hyperparameters
     search.params.extend(() if search.params else before.params)
     for field in ("goal", "hyperparameter_metric_tag", "algorithm"):
@@ -247,7 +254,7 @@ async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> 
         children = () if in_list else await services.reader.children(work.uid)
         evidence = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
     shown = with_link(services, work)
-    view: Any = views.job(shown, etag, queue_position(services.capacity, work), evidence)
+    view: Any = job_view(shown, etag, queue_position(services.capacity, work), evidence)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):
             add_to_job(call, work, view.training_output.web_access_uris)
@@ -261,3 +268,104 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
     for index, uri in enumerate(training.get("packageUris", ())):
         yield f"package_uris[{index}]", uri
     yield "job_dir", training.get("jobDir", "")
+
+
+STATES: Final[Mapping[str, JobState | None]] = {
+    **{state.value: state for state in JobState},
+    "STATE_UNSPECIFIED": None,
+}
+"""Public state names; None for the one that no job here is ever in."""
+
+JOB: Final = "google.cloud.ml.v1.Job"
+
+
+class Evidence(Struct, frozen=True):
+    """A tuning job's trials, and, if they were read, the jobs that evaluate them; in any order."""
+
+    trials: Sequence[Trial] = ()
+    jobs: Sequence[Job] = ()
+
+
+NOTHING_TRIED: Final = Evidence()
+
+
+def job_view(
+    record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED
+) -> Message:
+    """Return the Job message of a stored job; `etag` as the store gives it. `position`: its place in the
+    queue, 0 = none. `evidence`: what a tuning job has tried."""
+    view = wire_json.from_public(JOB, json.loads(record.public_json))
+    set_outputs(view, record, etag, position, evidence)
+    return view
+
+
+def set_outputs(
+    view: Any, record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED
+) -> None:
+    view.job_position = position
+    view.state = record.state.value
+    view.etag = base64.b64decode(etag)
+    set_micros(view.create_time, record.created)
+    set_micros(view.start_time, record.started)
+    set_micros(view.end_time, record.ended)
+    if isinstance(record, TuningJob):
+        _set_tuning_output(view.training_output, record, evidence)
+    if message := _error_message(record):
+        view.error_message = message
+    view.labels.clear()
+    view.labels.update(dict(record.labels))
+
+
+def _set_tuning_output(output: Any, record: TuningJob, evidence: Evidence) -> None:
+    """Set the trials: finished ones first, the best of them at the top, then those without a result, then
+    those that run (facts/resources#ml)."""
+    output.is_hyperparameter_tuning_job = True
+    metric = record.spec.study.metrics[0]
+    output.hyperparameter_metric_tag = metric.id
+    output.completed_trial_count = record.succeeded
+    states = {job.parent.trial: job.state for job in evidence.jobs if job.parent is not None}
+    for trial in sorted(evidence.trials, key=lambda trial: _rank(trial, metric)):
+        _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
+
+
+def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:
+    """Return a sort key: the best first, then those that ended without a result, then those that run; of
+    equals the earlier one."""
+    value = trial.final.value(metric.id) if trial.final is not None else None
+    if value is None:
+        return (1 if trial.state.is_over else 2, 0.0, trial.number)
+    return (0, -value if metric.goal is Goal.MAXIMIZE else value, trial.number)
+
+
+def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) -> None:
+    view.trial_id = str(trial.number)
+    for name, value in trial.parameters:
+        view.hyperparameters[name] = printed(value)
+    value = trial.final.value(metric.id) if trial.final is not None else None
+    if trial.final is not None and value is not None:
+        view.final_metric.training_step = trial.final.step
+        view.final_metric.objective_value = value
+    view.is_trial_stopped_early = trial.stopped_early
+    view.state = _trial_state(trial, job).value
+    set_micros(view.start_time, trial.started)
+    set_micros(view.end_time, trial.ended)
+
+
+def _trial_state(trial: Trial, job: JobState | None) -> JobState:
+    """Return a trial's state as a job's state: that of its own job if it is known, except for one that ended
+    without a result."""
+    if trial.state is TrialState.SUCCEEDED:
+        return JobState.SUCCEEDED
+    if trial.state is TrialState.INFEASIBLE:
+        return JobState.CANCELLED if job is JobState.CANCELLED else JobState.FAILED
+    return job or JobState.RUNNING
+
+
+def _error_message(record: Work) -> str:
+    """Return what went wrong, or, from the moment a cancellation is decided, its reason."""
+    if record.error is not None:
+        return record.error.message
+    decided = None if isinstance(record, Pipeline) else record.outcome
+    if record.state is JobState.CANCELLING and decided is not None and decided.error is not None:
+        return decided.error.message
+    return ""

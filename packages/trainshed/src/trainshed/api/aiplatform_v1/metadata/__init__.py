@@ -1,1 +1,0 @@
-"""`aiplatform` v1 MetadataService: records of experiments, and the lineage of artifacts."""

@@ -1,1 +1,0 @@
-"""AI Platform Training, `ml` v1: projects.jobs and projects.getConfig."""
