@@ -28,10 +28,9 @@ from trainshed.access.account_tokens import is_access_token
 from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.api.calls.call import Call, permitted, tell_of_stranger
 from trainshed.api.calls.checks import completed
-from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
+from trainshed.api.calls.errors import Refusal, internal_refusal, not_served, refusal
 from trainshed.api.calls.http import LARGE, most_of, read_aside
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.api.registry import CHECKS, HANDLERS
 from trainshed.eventloop.background import joined, outliving

@@ -35,6 +35,7 @@ from trainshed.api.calls.call import (
     tell_of_stranger,
 )
 from trainshed.api.calls.checks import completed
+from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.http import (
     LARGE,
     SMALL_BODY,
@@ -47,7 +48,6 @@ from trainshed.api.calls.http import (
     sent_object,
 )
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
 from trainshed.api.registry import CHECKS, HANDLERS

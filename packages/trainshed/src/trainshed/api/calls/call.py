@@ -21,8 +21,8 @@ from trainshed.access.book import AccessBook
 from trainshed.access.permissions import is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
+from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
 from trainshed.core.errors import (
     FailedPrecondition,
