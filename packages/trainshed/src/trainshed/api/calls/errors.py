@@ -4,7 +4,9 @@ instead of methods that are not served.
 A test proves that every leaf class of `core.errors.RequestError` has a row.
 """
 
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
@@ -85,77 +87,10 @@ def _listed(violations: tuple[Violation, ...], api: str) -> str:
     return "\n".join(f"Field: {v.field} Error: {v.description}" for v in violations)
 
 
-_NO_SERVING: Final = (
-    "This service trains models and does not deploy them: fetch the model from its artifact directory "
-    "(`gcloud storage cp -r gs://BUCKET/PATH .`) and load it where it is to predict, or let a custom job "
-    "read a bucket and predict in bulk"
-)
-_LANGUAGE_MODELS: Final = (
-    "This service has no language models of its own: let a custom job load one from a bucket, and generate, "
-    "count or tune in its program"
-)
-_VECTORS: Final = (
-    "Nothing is indexed or searched here: build the index in a custom job (faiss or scann in its "
-    "requirements), and write it to a bucket"
-)
-_NOTEBOOKS: Final = (
-    "Here a notebook is a job: `trainshed run --notebook` opens JupyterLab on a machine of the service, and "
-    "`trainshed run NOTEBOOK.py` runs its code"
-)
-_FILES: Final = (
-    "Put the data into a bucket and give the program its path, gs://BUCKET/PATH or /gcs/BUCKET/PATH"
-)
-_TRACKING: Final = (
-    "Let the program write what it measures to its log or, as TensorBoard's files, below "
-    "AIP_TENSORBOARD_LOG_DIR, which `trainshed tensorboard JOB` shows"
-)
-_SECRETS: Final = (
-    "A program gets the secrets that its job names, in its environment: store one with `trainshed secrets "
-    "set NAME`, submit the job with `trainshed run --secret VARIABLE=NAME` or with $(secret:NAME) in a value "
-    "of env, and read it from os.environ"
-)
-_ROLES: Final = (
-    "Roles are given in projects and buckets (`gcloud projects add-iam-policy-binding PROJECT "
-    "--member=MEMBER --role=ROLE`); :testIamPermissions says what your token may"
-)
-_SHARED: Final = {
-    "Lines that jobs write are kept as long as the jobs are; entries:list reads them": "logging",
-    "Nothing is signed for an account here: call with its token (:generateAccessToken), and open a bucket to "
-    "allUsers where an address is to need none": "generateIdToken signBlob signJwt",
-    "Projects need no care: each project id that is named is a project": "cloudresourcemanager folders "
-    "organizations resourcemanager",
-    _FILES: "annotations annotationSpecs dataItems dataLabelingJobs datasets entityTypes featureGroups "
-    "featureOnlineStores featurestores specialistPools",
-    _LANGUAGE_MODELS: "cacheConfig cachedContents countTokens generateContent publishers ragCorpora "
-    "ragEngineConfig streamGenerateContent tuningJobs",
-    _NO_SERVING: "batchPredictionJobs deploymentResourcePools directPredict directRawPredict endpoints "
-    "explain ml.projects.models modelDeploymentMonitoringJobs modelMonitors predict rawPredict "
-    "serverStreamingPredict streamRawPredict",
-    _NOTEBOOKS: "notebookRuntimeTemplates notebookRuntimes",
-    _ROLES: "getIamPolicy iam serviceAccounts setIamPolicy",
-    _SECRETS: "secretmanager",
-    _TRACKING: "metadataStores",
-    _VECTORS: "indexEndpoints indexes",
-}
-_INSTEAD: Final = {
-    **{name: text for text, names in _SHARED.items() for name in names.split()},
-    "batchImport": "Import each slice as an evaluation of its own",
-    "export": "A model is the files at its artifactUri, a dataset those that it names: copy them with "
-    "`gcloud storage cp -r`",
-    "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
-    "nasJobs": "Search by a hyperparameterTuningJob whose parameters describe the model",
-    "notebookExecutionJobs": "Run the notebook's code as a customJob",
-    "persistentResources": "No machines are kept, and jobs start as fast without; a custom job can start "
-    "Ray on its replicas (`ray start`)",
-    "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
-    "purge": "List what passes the filter, and delete each",
-    "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",
-    "reasoningEngines": "Agents are not hosted here; a custom job runs any program",
-    "schedules": "Submit the job from a scheduler of your own, such as cron",
-    "services": "What is served here needs no enabling",
-    "tensorboards": "What TensorBoards show is counted nowhere; the blobs of a series are objects below the "
-    "tensorboard's blobStoragePathPrefix, which any storage client reads; event files of a job are shown by "
-    "`trainshed tensorboard JOB`",
+_INSTEAD: Final[dict[str, str]] = {
+    word: row["text"]
+    for row in tomllib.loads(Path(__file__).with_name("unserved.toml").read_text("utf-8"))["advice"]
+    for word in row["of"]
 }
 """What to do instead of a method, by its custom verb, else by a collection of its path, else by its API."""
 
