@@ -20,8 +20,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
-from msgspec.structs import replace
-
 from trainshed.access.principals import Principal
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
@@ -325,8 +323,6 @@ class RestSurface:
         handler = permitted(self._handlers, principal, method)
         call = Call(principal, self._services, method)
         bound = await read_aside(len(body), lambda: self._read(call, route, variables, query, body))
-        if bound.value_texts:
-            call = replace(call, value_texts=bound.value_texts)
         response = await handler(call, bound.message)
         if isinstance(response, wire_json.Resource):
             if not bound.enums_as_ints:

@@ -41,10 +41,6 @@ class Bound(Struct, frozen=True):
     """A request as the handler gets it, and the form in which the client wants the answer."""
 
     message: Message
-    #: The client's own JSON of google.protobuf.Value fields, by proto path
-    #: (`training_pipeline.training_task_inputs`): compact, in which integers above 2^53, and 1 as opposed to
-    #: 1.0, are as they were sent.
-    value_texts: Mapping[str, str]
     enums_as_ints: bool
 
 
@@ -72,7 +68,7 @@ def bind(
         _set_variable(message, name, text)
     if violations or walk.violations:
         raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
-    return Bound(message, walk.value_texts, enums_as_ints="enum-encoding=int" in alt)
+    return Bound(message, enums_as_ints="enum-encoding=int" in alt)
 
 
 def _split(query: Iterable[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:

@@ -25,16 +25,13 @@ _PAYLOAD: Final = "Invalid JSON payload received. "
 
 
 class Walk:
-    """One walk over one body; `violations`, `value_texts` and `undecided` grow on the way.
+    """One walk over one body; `violations` and `undecided` grow on the way.
 
-    If `keep_output_only` is false, output-only fields are ignored, whatever they hold. `value_texts` has, for
-    every field of type google.protobuf.Value that was set, its path and its JSON as the client wrote it,
-    numbers included (a Value only holds doubles; spec/clients#task-inputs).
+    If `keep_output_only` is false, output-only fields are ignored, whatever they hold.
     """
 
     def __init__(self, *, keep_output_only: bool) -> None:
         self.violations: list[Violation] = []
-        self.value_texts: dict[str, str] = {}
         self.undecided: list[Undecided] = []
         self._keep_output_only = keep_output_only
         self._depth = 0
@@ -239,7 +236,6 @@ class Walk:
             for element in cast(list[Any], raw):
                 self._value(element, message.values.add(), path)
         elif special is Special.VALUE:
-            self.value_texts[path] = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
             self._value(raw, message, path)
         else:
             self._any(raw, message, path)

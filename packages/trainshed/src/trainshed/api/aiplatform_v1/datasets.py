@@ -66,9 +66,7 @@ async def create(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     services = call.services
     name = DatasetName(parent.project_id, parent.location, str(services.new_uid()))
-    metadata = call.value_texts.get("dataset.metadata")
-
-    record = read_new(request.dataset, metadata, name, services.now())
+    record = read_new(request.dataset, name, services.now())
     await require_files(services, parent.project_id, tuple(uses(record)))
     done = done_at_once(services, name, OperationKind.CREATE, str(name), view(record))
     await services.datasets.create(record, done)
@@ -186,21 +184,21 @@ def view(record: Dataset) -> Message:
     return dataset
 
 
-def read_new(sent: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
-    """Return the record of a dataset to create. `metadata`: as it was sent, None if only the message is
-    known. Raises InvalidRequest with all faults."""
+def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
+    """Return the record of a dataset to create. Raises InvalidRequest with all faults."""
     public = wire_json.to_public(sent)
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
     labels = read_labels(dataset)
     kind = _read_kind(dataset)
-    text = metadata if metadata is not None else json.dumps(public.get("metadata"))
+    metadata = public.get("metadata")
     if kind is not None and kind.is_table:
-        text = json.dumps(_spelled(json.loads(text)))
+        metadata = _spelled(metadata)
+    text = json.dumps(metadata)
     if len(text.encode()) > MAX_METADATA:
         dataset.fault("metadata", f"At most {MAX_METADATA} bytes are allowed.")
-    files = _read_tables(dataset, json.loads(text)) if kind is not None and kind.is_table else ()
-    if kind is not None and not kind.is_table and "inputConfig" in _mapping(json.loads(text)):
+    files = _read_tables(dataset, metadata) if kind is not None and kind.is_table else ()
+    if kind is not None and not kind.is_table and "inputConfig" in _mapping(metadata):
         dataset.fault(
             "metadata", f"A dataset of kind {kind} gets its files by an import, not by inputConfig."
         )

@@ -6,7 +6,6 @@ nulls (spec/clients#task-inputs). They are read as the public message that they 
 are refused.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -72,8 +71,6 @@ _TRIAL: Final = f"{FIELD}.trial_job_spec"
 class TaskInputs(Struct, frozen=True):
     """The inputs of a pipeline's task."""
 
-    #: The JSON as it was sent.
-    sent: Any
     #: The message, as far as it can be read; None if the task is not known.
     message: Message | None = None
     #: Faults of what cannot be read.
@@ -110,10 +107,8 @@ def check_create(
     services = call.services
     now = services.now()
     pipeline = request.training_pipeline
-    inputs = _inputs(call, pipeline)
+    inputs = read_inputs(pipeline)
     public = sent(call, request, "training_pipeline")
-    if inputs.sent is not None:
-        public["trainingTaskInputs"] = inputs.sent
 
     def parse() -> ParsedPipeline:
         return parse_pipeline(
@@ -182,11 +177,6 @@ HANDLERS: Final[Handlers] = works.handlers(_KIND, create)
 CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_create}
 
 
-def _inputs(call: Call, pipeline: Any) -> TaskInputs:
-    text = call.value_texts.get(f"training_pipeline.{FIELD}")
-    return read_inputs(pipeline.training_task_definition, text, pipeline.training_task_inputs)
-
-
 def _new(
     services: Services, parent: LocationName, uid: JobUid, draft: Asked
 ) -> tuple[Pipeline, Job | TuningJob]:
@@ -218,7 +208,7 @@ def _new(
 async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
     """Return violations for what the task names and does not exist: secrets,
     tensorboards."""
-    public = _inputs(call, request.training_pipeline).public
+    public = read_inputs(request.training_pipeline).public
     trial = public.get("trialJobSpec", {})
     return (
         *await unknown_secrets(call.services, request.parent, public, FIELD),
@@ -318,20 +308,19 @@ def _beside(
     return tuple(v for v in violations if not any(within(v.field, path) for path in fields))
 
 
-def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:
-    """Read a pipeline's inputs. `text`: their JSON as it was sent, None if only the Value message is
-    known."""
-    inputs: Any = wire_json.to_public(value) if text is None else json.loads(text)
-    task = DEFINITIONS.get(definition.rpartition("/")[2])
+def read_inputs(pipeline: Any) -> TaskInputs:
+    """Read the inputs of a pipeline's message."""
+    inputs: Any = wire_json.to_public(pipeline.training_task_inputs)
+    task = DEFINITIONS.get(pipeline.training_task_definition.rpartition("/")[2])
     if task is None or inputs is None:
-        return TaskInputs(inputs)
+        return TaskInputs()
     inputs_message = message(_MESSAGES[task])
     plan = plans.plan_for(inputs_message)
     known, unknown = _split(task, inputs)
     walk = Walk(keep_output_only=False)
     walk.message(plan, _with_texts(plan, known), inputs_message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
-    return TaskInputs(inputs, inputs_message, (*unknown, *refused), tuple(walk.undecided))
+    return TaskInputs(inputs_message, (*unknown, *refused), tuple(walk.undecided))
 
 
 def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:

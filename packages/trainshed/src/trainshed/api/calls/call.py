@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.account_tokens import what_became
@@ -88,11 +88,6 @@ class Call(Struct, frozen=True):
     services: Services
     #: Full name, such as `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
     method: str
-    #: The caller's own JSON of google.protobuf.Value fields, by their path in the request
-    #: (`training_pipeline.training_task_inputs`). A Value holds doubles only; large integers, and 1 as
-    #: opposed to 1.0, are found here alone (spec/clients#task-inputs). Empty over gRPC, where only the Value
-    #: is sent.
-    value_texts: Mapping[str, str] = field(default_factory=dict[str, str])
     #: The request in public JSON, which those that make jobs are looked at in; None = it is not made yet.
     public: dict[str, Any] | None = None
 

@@ -95,7 +95,6 @@ async def _read(
     except WireError as refused:
         raise completed(refused, _CHECKS[create_call.method], create_call) from None
     refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
-    create_call = replace(create_call, value_texts=bound.value_texts)
     draft = await _asked_for(create_call, bound.message)
     spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
     uid = call.services.new_uid()
