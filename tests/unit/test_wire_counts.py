@@ -59,6 +59,13 @@ def test_a_message_has_the_same_bounds() -> None:
         json.check_received(deep)
 
 
+def test_a_message_has_times_that_json_can_say() -> None:
+    late: Any = pool.message_class("google.logging.v2.LogEntry")()
+    late.timestamp.seconds = 10**15
+    with pytest.raises(WireError, match=r"'timestamp'.*out of range"):
+        json.check_received(late)
+
+
 def test_a_hundred_faults_are_told_and_of_the_others_how_many() -> None:
     with pytest.raises(WireError) as refused:
         json.parse(JOB, {f"unknown{n}": 1 for n in range(MOST_TOLD + 20)})

@@ -56,8 +56,14 @@ class Walk:
 
     def received(self, plan: Plan, message: Message, path: str) -> None:
         """Check a message that came in binary form, in one walk, because some have thousands of parts: clear
-        output-only fields, report and unset numbers that their enums do not have, count the values. Raises
-        WireError if there are too many."""
+        output-only fields, report and unset numbers that their enums do not have, report times that have no
+        text, count the values. Raises WireError if there are too many."""
+        if plan.special in _TIMES:
+            try:
+                cast(Any, message).ToJsonString()
+            except ValueError:
+                error = scalars.Unreadable("it is out of range")
+                self._invalid(path, f"type.googleapis.com/{plan.full_name}", "", error)
         for descriptor, content in message.ListFields():
             field = plan.by_number[descriptor.number]
             if field.output_only:
@@ -201,9 +207,9 @@ class Walk:
         try:
             match special:
                 case Special.TIMESTAMP:
-                    message.seconds, message.nanos = scalars.read_timestamp(raw)
+                    scalars.read_timestamp(message, raw)
                 case Special.DURATION:
-                    message.seconds, message.nanos = scalars.read_duration(raw)
+                    scalars.read_duration(message, raw)
                 case Special.FIELD_MASK:
                     message.paths.extend(scalars.read_mask(raw))
                 case Special.WRAPPER:
@@ -316,6 +322,7 @@ class Walk:
         self._refuse(path, f"Invalid value at '{path}' ({label}), {tail}")
 
 
+_TIMES: Final = frozenset({Special.TIMESTAMP, Special.DURATION})
 _TAKES_LISTS: Final = frozenset({Special.VALUE, Special.LIST_VALUE})
 
 

@@ -88,9 +88,10 @@ def _value(value: Value, content: Any, form: Form) -> Any:
 def _special(special: Special, message: Any, form: Form) -> Any:
     match special:
         case Special.TIMESTAMP:
-            return scalars.timestamp_text(message.seconds, message.nanos, nine=form.nine_digits)
+            text = message.ToJsonString()
+            return scalars.nine_digits(text) if form.nine_digits else text
         case Special.DURATION:
-            return scalars.duration_text(message.seconds, message.nanos)
+            return message.ToJsonString()
         case Special.FIELD_MASK:
             return scalars.mask_text(list(message.paths))
         case Special.WRAPPER:

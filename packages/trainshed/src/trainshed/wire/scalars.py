@@ -11,24 +11,13 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterable
-from datetime import date
 from typing import Any, Final
 
 Reader = Callable[[Any], Any]
 
 _INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-_TIMESTAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))",
-    re.ASCII,
-)
-_DURATION = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s", re.ASCII)
 _BASE64_URLSAFE = str.maketrans("-_", "+/")
-_DAY: Final = 86_400
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-_FIRST_SECOND: Final = -62_135_596_800  # 0001-01-01T00:00:00Z
-_LAST_SECOND: Final = 253_402_300_799  # 9999-12-31T23:59:59Z
-_LONGEST_DURATION: Final = 315_576_000_000  # seconds, google.protobuf.Duration
 _FLOAT_MAX: Final = 3.4028234663852886e38
 _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -170,39 +159,24 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
     return f"; {question} values are {', '.join(chosen)}."
 
 
-def read_timestamp(value: Any) -> tuple[int, int]:
-    """Read RFC 3339 with any offset and up to nine decimals as (seconds since the epoch, nanos)."""
-    match = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise Unreadable("Illegal timestamp format; timestamps must be RFC 3339 with a time zone")
-    year, month, day, hour, minute, second = (int(match.group(i)) for i in range(1, 7))
+def read_timestamp(target: Any, value: Any) -> None:
+    """Read RFC 3339 with any offset and up to nine decimals into a Timestamp."""
     try:
-        days = date(year, month, day).toordinal() - _EPOCH_DAY
+        target.FromJsonString(value)
     except ValueError:
-        raise Unreadable("Illegal timestamp; there is no such day") from None
-    offset_hours, offset_minutes = int(match.group(9) or 0), int(match.group(10) or 0)
-    if hour > 23 or minute > 59 or second > 59 or offset_hours > 23 or offset_minutes > 59:
-        raise Unreadable("Illegal timestamp; there is no such time of day")
-    offset = (offset_hours * 60 + offset_minutes) * 60
-    seconds = days * _DAY + hour * 3600 + minute * 60 + second
-    seconds += offset if match.group(8) == "-" else -offset
-    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
-        raise Unreadable("Illegal timestamp; it must lie in the years 0001 to 9999")
-    return seconds, int((match.group(7) or "").ljust(9, "0"))
+        text = "Illegal timestamp format; timestamps must be RFC 3339 with a time zone"
+        raise Unreadable(text) from None
 
 
-def read_duration(value: Any) -> tuple[int, int]:
-    """Read `"3.5s"` as (seconds, nanos), both of the same sign."""
+def read_duration(target: Any, value: Any) -> None:
+    """Read `"3.5s"` into a Duration."""
     if not isinstance(value, str) or not value.endswith("s"):
         raise Unreadable("Illegal duration format; duration must end with 's'")
-    match = _DURATION.fullmatch(value)
-    if match is None:
-        raise Unreadable("Illegal duration format; decimal seconds are needed before the 's'")
-    sign = -1 if match.group(1) else 1
-    seconds, nanos = int(match.group(2)), int((match.group(3) or "").ljust(9, "0"))
-    if seconds * 10**9 + nanos > _LONGEST_DURATION * 10**9:
-        raise Unreadable("Duration value exceeds limits")
-    return sign * seconds, sign * nanos
+    try:
+        target.FromJsonString(value)
+    except ValueError:
+        text = "Illegal duration format; decimal seconds are needed before the 's'"
+        raise Unreadable(text) from None
 
 
 def read_mask(value: Any) -> list[str]:
@@ -215,27 +189,10 @@ def read_mask(value: Any) -> list[str]:
     return [re.sub("[A-Z]", lambda match: "_" + match.group().lower(), path) for path in paths]
 
 
-def timestamp_text(seconds: int, nanos: int, *, nine: bool) -> str:
-    """Write RFC 3339 in UTC; 0, 3, 6 or 9 decimals as needed, always nine if `nine`."""
-    days, rest = divmod(seconds, _DAY)
-    day = date.fromordinal(days + _EPOCH_DAY)
-    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"{day.year:04}-{day.month:02}-{day.day:02}T{clock}{_fraction(nanos, nine=nine)}Z"
-
-
-def duration_text(seconds: int, nanos: int) -> str:
-    """Write decimal seconds with 0, 3, 6 or 9 decimals and an `s`."""
-    sign = "-" if seconds < 0 or nanos < 0 else ""
-    return f"{sign}{abs(seconds)}{_fraction(abs(nanos), nine=False)}s"
-
-
-def _fraction(nanos: int, *, nine: bool) -> str:
-    if not nanos and not nine:
-        return ""
-    digits = f"{nanos:09}"
-    if nine or nanos % 1000:
-        return "." + digits
-    return "." + (digits[:6] if nanos % 1_000_000 else digits[:3])
+def nine_digits(text: str) -> str:
+    """Return the text of a Timestamp with nine decimals."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return f"{whole}.{fraction:0<9}Z"
 
 
 def mask_text(paths: list[str]) -> str:
