@@ -8,8 +8,10 @@ It also knows the methods that the public APIs have, whether or not they are ser
 """
 
 import json
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,54 +21,10 @@ from trainshed.httpd.routing import Router, Template
 from trainshed.wire import pool
 from trainshed.wire.pool import read_data
 
-# The operations, locations and policy mixins have no rules of their own for these paths: the public services
-# add them by configuration. (RPC, verb, template, body); spec/clients#surface.
-_PLACE = "projects/*/locations/*"
-_OPERATION_PARENTS = ("", "/*/*", "/*/*/*/*")
-_MIXINS: Final[tuple[tuple[str, str, str, str], ...]] = (
-    *(
-        (
-            "google.longrunning.Operations." + rpc,
-            verb,
-            "/v1/{name=" + _PLACE + rest + "}" + suffix,
-            "",
-        )
-        for parent in _OPERATION_PARENTS
-        for rpc, verb, rest, suffix in (
-            ("ListOperations", "GET", parent, "/operations"),
-            ("GetOperation", "GET", parent + "/operations/*", ""),
-            ("DeleteOperation", "DELETE", parent + "/operations/*", ""),
-            ("CancelOperation", "POST", parent + "/operations/*", ":cancel"),
-            ("WaitOperation", "POST", parent + "/operations/*", ":wait"),
-        )
-    ),
-    ("google.cloud.location.Locations.ListLocations", "GET", "/v1/{name=projects/*}/locations", ""),
-    ("google.cloud.location.Locations.GetLocation", "GET", "/v1/{name=" + _PLACE + "}", ""),
-    *(
-        (
-            "google.iam.v1.IAMPolicy." + rpc,
-            verb,
-            "/v1/{resource=" + _PLACE + "/*/*}:" + custom,
-            body,
-        )
-        for rpc, verb, custom, body in (
-            ("GetIamPolicy", "GET", "getIamPolicy", ""),
-            ("GetIamPolicy", "POST", "getIamPolicy", "*"),
-            ("SetIamPolicy", "POST", "setIamPolicy", "*"),
-        )
-    ),
-    # All callers may ask for their own permissions, on a project and on everything below one.
-    *(
-        ("google.iam.v1.IAMPolicy.TestIamPermissions", "POST", path + ":testIamPermissions", "*")
-        for path in ("/v1/{resource=projects/**}", "/v3/{resource=projects/*}")
-    ),
+_ADDED: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = tomllib.loads(
+    Path(__file__).with_name("added_paths.toml").read_text("utf-8")
 )
-_POLICIES: Final = (
-    # gcloud asks v1, whose policies are the same.
-    ("GetIamPolicy", "/v1/{resource=projects/*}:getIamPolicy"),
-    ("SetIamPolicy", "/v1/{resource=projects/*}:setIamPolicy"),
-)
-MIXED_IN: Final = frozenset(service.rpartition(".")[0] for service, *_ in _MIXINS)
+MIXED_IN: Final = frozenset(rpc.rpartition(".")[0] for rpc, *_ in _ADDED["aiplatform_v1"])
 """Services whose own annotations name paths that this service does not have, and which every REST client of
 Vertex calls below /ui/ before it tries /v1/."""
 
@@ -145,18 +103,11 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
         if call.service not in MIXED_IN
         for verb, path, body in call.bindings
     ]
-    if api == "aiplatform_v1":
-        by_name = {f"{rpc.service}.{rpc.method}": rpc for rpc in rpcs(api).values()}
-        bindings += [
-            Route(api, by_name[name], verb, Template.parse(path), body)
-            for name, verb, path, body in _MIXINS
-        ]
-    if api == "resourcemanager_v3":
-        service = "/google.cloud.resourcemanager.v3.Projects/"
-        bindings += [
-            Route(api, rpcs(api)[service + method], "POST", Template.parse(path), "*")
-            for method, path in _POLICIES
-        ]
+    by_name = {f"{rpc.service}.{rpc.method}": rpc for rpc in rpcs(api).values()}
+    bindings += [
+        Route(api, by_name[name], verb, Template.parse(path), body)
+        for name, verb, path, body in _ADDED.get(api, ())
+    ]
     return tuple(bindings)
 
 
