@@ -3,7 +3,9 @@ audit are theirs; this module chooses and shortens what they answer."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,7 +21,7 @@ from trainshed.wire.trainshed_v1.record import plain
 KEY_LABEL: Final = "trainshed-idempotency-key"
 _MOST_LINES: Final = 40
 _MOST_JOBS: Final = 10
-"""Jobs of one comparison."""
+"""Jobs of one comparison (tools.toml says so, too, as of the next)."""
 _LONGEST_WAIT: Final = 50.0
 """Seconds; clients give a call up after a minute."""
 _OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
@@ -75,15 +77,15 @@ class Arguments(Struct, frozen=True):
 Call = Callable[[Inside, Arguments], Awaitable[Any]]
 
 
-class Tool(Struct, frozen=True):
-    """A tool as an agent sees it."""
+class Tool(Struct, frozen=True, kw_only=True):
+    """A tool as an agent sees it (tools.toml)."""
 
     name: str
     description: str
     call: Call
     #: Arguments: JSON schema by name.
-    arguments: Mapping[str, Mapping[str, Any]]
-    required: tuple[str, ...] = ()
+    arguments: Mapping[str, Mapping[str, Any]] = {}
+    required: Sequence[str] = ()
     #: Whether it changes nothing.
     reads: bool = True
 
@@ -240,98 +242,22 @@ def _full(job: Mapping[str, Any]) -> dict[str, Any]:
     return _brief(job) | {name: value for name, value in more.items() if value}
 
 
-_TEXT: Final = {"type": "string"}
-_JOB: Final = {"job": {"type": "string", "description": "Id or full name of a job."}}
-_PROJECT: Final = {"project": {"type": "string", "description": "Default: the service's."}}
-
-TOOLS: Final = (
-    Tool(
-        "submit_job",
-        "Submit a Vertex CustomJob or HyperparameterTuningJob, or with dry_run tell whether it would start "
-        "now and what is wrong with it. With an idempotency_key a second call for the same displayName "
-        "returns the job of the first.",
-        _submit,
-        {
-            "job": {
-                "type": "object",
-                "description": "As REST has it: displayName, jobSpec; to tune, studySpec, trialJobSpec.",
-            },
-            **_PROJECT,
-            "location": _TEXT,
-            "dry_run": {"type": "boolean"},
-            "idempotency_key": {"type": "string", "pattern": "^[a-z0-9_-]{1,63}$"},
-        },
-        ("job",),
-        reads=False,
-    ),
-    Tool(
-        "list_jobs",
-        "List the newest jobs of a project.",
-        _list,
-        {
-            **_PROJECT,
-            "state": {"type": "string", "description": "Such as RUNNING or FAILED,CANCELLED."},
-            "search": {"type": "string", "description": "Words in names, ids and labels."},
-            "user": {"type": "string", "description": "An address, or me."},
-        },
-    ),
-    Tool(
-        "describe_job", "Tell a job's state, and why it waits or failed.", _describe, _JOB, ("job",)
-    ),
-    Tool(
-        "wait_for_job",
-        f"Wait at most {_LONGEST_WAIT:.0f} s for a job's end, and tell its state; call it again if it is "
-        "not over.",
-        _wait,
-        _JOB,
-        ("job",),
-    ),
-    Tool(
-        "why_failed",
-        "Name in a sentence what ended a job, with its last lines.",
-        _why_failed,
-        _JOB,
-        ("job",),
-    ),
-    Tool(
-        "job_logs",
-        "Read lines of a job's log, the newest first; pass `before` of the answer for earlier ones.",
-        _logs,
-        {
-            **_JOB,
-            "search": _TEXT,
-            "severity": {"type": "string", "description": "At least: INFO, WARNING, ERROR."},
-            "replica": _TEXT,
-            "before": _TEXT,
-        },
-        ("job",),
-    ),
-    Tool(
-        "job_timeline",
-        "Tell what happened to a job, and why, the newest first.",
-        _timeline,
-        _JOB,
-        ("job",),
-    ),
-    Tool("cancel_job", "Cancel a job.", _cancel, _JOB, ("job",), reads=False),
-    Tool(
-        "compare_jobs",
-        "Set jobs side by side: states, machines, the last values of what they measured.",
-        _compare,
-        {"jobs": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": _MOST_JOBS}},
-        ("jobs",),
-    ),
-    Tool(
-        "usage",
-        "Tell what jobs have held, in hours of machines, CPUs and GPUs.",
-        _usage,
-        {
-            **_PROJECT,
-            "by": {"type": "string", "description": "user, project, machine or labels.KEY."},
-            "since": {"type": "string", "description": "RFC 3339; default: this month."},
-        },
-    ),
-    Tool("quotas", "List what a project may use, uses and waits for.", _quotas, _PROJECT),
-    Tool("service_status", "Tell who you are here, and the defaults.", _status, {}),
+_CALLS: Final[Mapping[str, Call]] = {
+    "submit_job": _submit,
+    "list_jobs": _list,
+    "describe_job": _describe,
+    "wait_for_job": _wait,
+    "why_failed": _why_failed,
+    "job_logs": _logs,
+    "job_timeline": _timeline,
+    "cancel_job": _cancel,
+    "compare_jobs": _compare,
+    "usage": _usage,
+    "quotas": _quotas,
+    "service_status": _status,
+}
+TOOLS: Final = tuple(
+    Tool(call=_CALLS[row["name"]], **row)
+    for row in tomllib.loads(Path(__file__).with_name("tools.toml").read_text("utf-8"))["tool"]
 )
 BY_NAME: Final = {tool.name: tool for tool in TOOLS}
