@@ -254,33 +254,3 @@ def test_any_json_is_read_or_refused_in_words(value: Any) -> None:
         assert error.violations
         assert all(violation.description for violation in error.violations)
         str(error).encode()
-
-
-def test_a_resource_in_json_is_the_json_of_its_message() -> None:
-    """ADR 3: in the same order, too."""
-    kind = AI + "CustomJob"
-    kept = public(
-        kind,
-        {
-            "jobSpec": {
-                "workerPoolSpecs": [{"replicaCount": 2, "diskSpec": {"bootDiskSizeGb": 100}}],
-                "scheduling": {"timeout": "3.5s"},
-            },
-            "displayName": "a",
-            "encryptionSpec": {"kmsKeyName": "k"},
-        },
-    )
-    body = {
-        "labels": {"b": "2", "a": "1"},
-        "name": "projects/p/locations/l/customJobs/1",
-        "state": "JOB_STATE_FAILED",
-        "createTime": "2026-01-01T00:00:00Z",
-        "error": {"code": 3, "message": "no"},
-        "webAccessUris": {"workerpool0-0": "https://x"},
-    }
-    outputs = wire.from_public(kind, body)
-    shown = wire.Resource(kept, outputs).public()
-    assert json.dumps(shown) == json.dumps(wire.to_public(wire.from_public(kind, {**kept, **body})))
-    message = wire.from_public(kind, kept)
-    for resource in (wire.Resource(kept, outputs), wire.Resource(kept, outputs, message)):
-        assert json.dumps(wire.to_public(resource.message())) == json.dumps(shown)

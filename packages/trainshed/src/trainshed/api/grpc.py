@@ -185,8 +185,6 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             call = Call(principal, self._services, method)
             message = await read_aside(len(request), lambda: self._read(call, rpc, request))
             answer = await handler(call, message)
-            if isinstance(answer, wire_json.Resource):
-                answer = answer.message()
             self._services.beta.dress(answer, version_of(path))
             return answer.SerializeToString()
         except (

@@ -324,10 +324,6 @@ class RestSurface:
         call = Call(principal, self._services, method)
         bound = await read_aside(len(body), lambda: self._read(call, route, variables, query, body))
         response = await handler(call, bound.message)
-        if isinstance(response, wire_json.Resource):
-            if not bound.enums_as_ints:
-                return wire_json.encode_text(response.public())
-            response = response.message()
         made = route.service not in routes.MIXED_IN
         self._services.beta.dress(response, version, made=made)
         render = partial(

@@ -142,30 +142,6 @@ MessageType = str | type[Message]
 """A full name (`google.cloud.aiplatform.v1.CustomJob`) or a class of the private pool."""
 
 
-class Resource(Struct, frozen=True):
-    """A stored resource in public JSON, and what the service adds to it. Its JSON is made without a message
-    in between, which would take several times as long."""
-
-    kept: Mapping[str, Any]
-    #: Only what the service adds, in the resource's type.
-    outputs: Message
-    #: The stored part as a message, if that is at hand; `message` changes it.
-    stored: Message | None = None
-
-    def public(self) -> dict[str, Any]:
-        """Return the whole as `to_public` of the message would."""
-        members = {**self.kept, **to_public(self.outputs)}
-        names = plans.plan_for(self.outputs).json_names
-        return {name: members[name] for name in names if name in members}
-
-    def message(self) -> Message:
-        """Return the whole as a message."""
-        at_hand = self.stored
-        whole = from_public(type(self.outputs), self.kept) if at_hand is None else at_hand
-        whole.MergeFrom(self.outputs)
-        return whole
-
-
 def parse(
     message_type: MessageType,
     data: bytes | Mapping[str, Any],

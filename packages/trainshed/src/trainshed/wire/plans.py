@@ -152,15 +152,13 @@ class Field:
 class Plan:
     """A message type: its fields by every accepted JSON key, and by number."""
 
-    __slots__ = ("by_key", "by_number", "full_name", "json_names", "special")
+    __slots__ = ("by_key", "by_number", "full_name", "special")
 
     def __init__(self, message: "Descriptor") -> None:
         self.full_name = message.full_name
         self.special = special_of(message)
         fields = {field.number: Field(field) for field in message.fields}
         self.by_number = fields
-        #: JSON names in the order in which fields are written.
-        self.json_names = tuple(fields[number].json_name for number in sorted(fields))
         self.by_key = {field.json_name: field for field in fields.values()}
         self.by_key |= {field.name: field for field in fields.values()}
 

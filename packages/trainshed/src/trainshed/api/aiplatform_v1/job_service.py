@@ -24,7 +24,6 @@ from trainshed.core.requests import snake_case
 from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.tuning.records import TuningJob, TuningSpec
-from trainshed.wire.json import Resource
 
 SpecT = TypeVar("SpecT", bound=JobSpec | TuningSpec)
 
@@ -86,7 +85,7 @@ async def _not_there(call: Call, request: Any, field: str) -> tuple[Violation, .
     return await unknown_references(call.services, request.parent, spec, snake_case(key))
 
 
-async def create_custom_job(call: Call, request: Any) -> Resource:
+async def create_custom_job(call: Call, request: Any) -> Message:
     spec = request.custom_job.job_spec
     if spec.experiment and not spec.experiment_run:
         await asked_for_custom_job(call, request)  # A refused request must not create a run.
@@ -98,7 +97,9 @@ async def create_custom_job(call: Call, request: Any) -> Resource:
     await store_works(call.services, call.principal, job)
     if spec.experiment_run:
         await add_to_run(call.services, spec.experiment_run, job.name)
-    return Resource(public, views.custom_job_outputs(of_kind(job, Job)), request.custom_job)
+    created = request.custom_job
+    views.set_custom_job_outputs(created, of_kind(job, Job))
+    return created
 
 
 async def create_tuning_job(call: Call, request: Any) -> Message:
@@ -111,11 +112,10 @@ async def create_tuning_job(call: Call, request: Any) -> Message:
     return created
 
 
-async def _custom_job(call: Call, job: Job, in_list: bool) -> Resource:
-    view = views.custom_job(job)
-    if view.kept.get("jobSpec", {}).get("enableWebAccess"):
-        outputs: Any = view.outputs
-        add_to_job(call, job, outputs.web_access_uris)
+async def _custom_job(call: Call, job: Job, in_list: bool) -> Message:
+    view: Any = views.custom_job(job)
+    if view.job_spec.enable_web_access:
+        add_to_job(call, job, view.web_access_uris)
     return view
 
 

@@ -50,15 +50,16 @@ PIPELINE_STATES: Final[Mapping[str, PipelineState | None]] = {
 _NAMES: Final = {state: name for name, state in STATES.items() if state is not None}
 
 
-def custom_job(job: Job) -> wire_json.Resource:
-    return wire_json.Resource(json.loads(job.public_json), custom_job_outputs(job))
+def custom_job(record: Job) -> Message:
+    view = wire_json.from_public(f"{V1}.CustomJob", json.loads(record.public_json))
+    set_custom_job_outputs(view, record)
+    return view
 
 
-def custom_job_outputs(job: Job) -> Any:
-    """Return a CustomJob with only the output fields and the current labels set."""
-    outputs = message("CustomJob", state=_NAMES[job.state])
-    _set_common_outputs(outputs, job)
-    return outputs
+def set_custom_job_outputs(view: Any, record: Job) -> None:
+    """Set the output fields and the current labels of a CustomJob that has its input fields."""
+    view.state = _NAMES[record.state]
+    _set_common_outputs(view, record)
 
 
 def _set_common_outputs(view: Any, work: Work) -> None:

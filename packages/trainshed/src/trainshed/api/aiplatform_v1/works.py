@@ -28,7 +28,6 @@ from trainshed.core.requests import snake_case
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import pool
-from trainshed.wire.json import Resource
 
 W = TypeVar("W", bound=Work)
 _PAGE: Final = 100
@@ -42,7 +41,7 @@ class Kind(Struct, Generic[W], frozen=True):
     collection: Collection
     record: type[W]
     #: Return a work's message; the last argument says whether it is one of a list.
-    view: Callable[[Call, W, bool], Awaitable[Message | Resource]]
+    view: Callable[[Call, W, bool], Awaitable[Message]]
     #: What lists can be filtered by.
     states: States
     further: Further = NO_FURTHER
@@ -51,7 +50,7 @@ class Kind(Struct, Generic[W], frozen=True):
 def handlers(kind: Kind[W], create: Handler) -> Handlers:
     collection, noun = kind.collection, RESOURCES[kind.collection]
 
-    async def get(call: Call, request: Any) -> Message | Resource:
+    async def get(call: Call, request: Any) -> Message:
         name = read_vertex_name(request.name, collection)
         work, _ = await read_work(call.services.reader, name, kind.record)
         return await kind.view(call, with_link(call.services, work), False)
@@ -69,8 +68,7 @@ def handlers(kind: Kind[W], create: Handler) -> Handlers:
             question=(str(parent), request.filter),
         )
         works = [with_link(call.services, of_kind(work, kind.record)) for work, _ in page.jobs]
-        views = [await kind.view(call, work, True) for work in works]
-        shown = [view.message() if isinstance(view, Resource) else view for view in views]
+        shown = [await kind.view(call, work, True) for work in works]
         answer = {f"{snake_case(noun)}s": shown, "next_page_token": page.next_token}
         return message(f"List{noun}sResponse", **answer)
 

@@ -99,9 +99,8 @@ def sent(call: Call, request: Any, name: str) -> dict[str, Any]:
     return call.public.setdefault(camel(name), {})
 
 
-Answer = Message | wire_json.Resource
 # The request's fields are those of the method's request message, which only the descriptors know.
-Handler = Callable[[Call, Any], Awaitable[Answer]]
+Handler = Callable[[Call, Any], Awaitable[Message]]
 """Takes the request message and returns the response message; raises the errors of `api.calls.errors`."""
 
 Handlers = Mapping[str, Handler]
@@ -118,7 +117,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     if handler is None:
         raise not_served(routes.by_name(method) or KnownMethod(method, ""), handlers)
 
-    async def answer(call: Call, request: Any, projects: Sequence[str]) -> Answer:
+    async def answer(call: Call, request: Any, projects: Sequence[str]) -> Message:
         authorize(principal, method, projects)
         if method in _CREATING:
             call = replace(call, public=wire_json.to_public(request))
@@ -128,7 +127,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
         call.services.sent(method, request)
         return _masked(await handler(call, request), request)
 
-    async def within(call: Call, request: Any) -> Answer:
+    async def within(call: Call, request: Any) -> Message:
         name_by_id(request, (*principal.rights.projects, call.services.settings.project))
         projects = tuple(projects_of(request))
         return await audited(
@@ -143,14 +142,14 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     return within
 
 
-def _masked(answer: Answer, request: Any) -> Answer:
+def _masked(answer: Message, request: Any) -> Message:
     """Return a list whose resources have those fields alone that the request's `read_mask` names. Raises
     InvalidRequest."""
     mask = getattr(request, "read_mask", None)
     is_list = request.DESCRIPTOR.name.startswith("List")
     if not is_list or mask is None or not mask.paths or "*" in mask.paths:
         return answer
-    for listed, resources in cast("Message", answer).ListFields():
+    for listed, resources in answer.ListFields():
         for resource in resources if listed.message_type else ():
             if not mask.IsValidForDescriptor(resource.DESCRIPTOR):
                 wrong = (

@@ -235,7 +235,7 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
         return wire_json.to_public(ml.job_view(work, etag, position, ml.Evidence(trials, jobs)))
     match work:
         case Job():
-            return vertex.custom_job(work).public()
+            return wire_json.to_public(vertex.custom_job(work))
         case TuningJob():
             evidence = vertex.Evidence(trials, await services.studies.measurements(work.study))
             # Takes a second for a thousand trials; other requests go on meanwhile.
