@@ -289,7 +289,7 @@ async def datasets(visit: Visit) -> View:
 
 
 async def dataset(visit: Visit) -> View:
-    """`/datasets/D`: the dataset's files with their sizes, and the pipelines that were trained with it."""
+    """`/datasets/D`: the dataset's files, and the pipelines that were trained with it."""
     path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
     answer = await visit.backend.call(visit.principal, "GET", path)
     dataset_id = id_of(answer["name"])
@@ -302,7 +302,7 @@ async def dataset(visit: Visit) -> View:
             "dataset": answer,
             "id": dataset_id,
             "kind": kind_of(answer),
-            "files": [(uri, await _size(visit, uri)) for uri in uris[:_FILES]],
+            "files": uris[:_FILES],
             "more": len(uris) - _FILES,
             "pipelines": [
                 (pipeline, id_of(pipeline.get("modelToUpload", {}).get("name", "")))
@@ -328,16 +328,3 @@ def _uris(public: Mapping[str, Any]) -> list[str]:
     if isinstance(source, str):
         return [source]
     return [str(uri) for uri in cast(Sequence[object], source or ())]
-
-
-async def _size(visit: Visit, uri: str) -> int | None:
-    """Return an object's size in bytes; None for a pattern, and if the visitor cannot read the object."""
-    bucket, _, name = uri.removeprefix("gs://").partition("/")
-    if not uri.startswith("gs://") or not name or any(mark in name for mark in "*?"):
-        return None
-    path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
-    try:
-        answer = await visit.buckets.ask(visit, f"{path}?{urlencode({'fields': 'size'})}")
-    except Refused:
-        return None
-    return int(answer["size"]) if "size" in answer else None
