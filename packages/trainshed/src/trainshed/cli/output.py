@@ -17,33 +17,21 @@ def output_format(
     first: str, help_text: str, *, more: tuple[str, ...] = ()
 ) -> Callable[[Any], Any]:
     """Return a decorator that adds --format to a command and passes it `form`: `first` or "json". For YAML
-    `form` is "json" as well, and `print_data` prints YAML. `first`: "text" or "table"; the other of the two
-    is accepted for it. `more`: further forms."""
+    `form` is "json" as well, and `print_data` prints YAML. `more`: further forms."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
         context.meta[_YAML] = value == "yaml"
         return value if value in more else "json" if value in ("json", "yaml") else first
 
-    other = "text" if first == "table" else "table"
     return click.option(
         "--format",
         "form",
-        type=_Form([first, "json", "yaml", *more, other]),
-        metavar=f"[{'|'.join((first, 'json', 'yaml', *more))}]",
+        type=click.Choice([first, "json", "yaml", *more]),
         default=first,
         show_default=True,
         callback=chosen,
         help=help_text,
     )
-
-
-class _Form(click.Choice[str]):
-    """A choice whose last value is another word for the first."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Return the message, which names each form once."""
-        *names, _ = self.choices
-        return f"{value!r} is not one of {', '.join(names)}."
 
 
 takes_form = output_format("table", "Output as a table, or as JSON or YAML for programs.")
