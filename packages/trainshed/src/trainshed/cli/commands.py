@@ -33,18 +33,18 @@ _COMMANDS = (
     ("drill", "trainshed.cli.jobs.drill", "Inject a fault into a job and report its recovery."),
     ("emulate", "trainshed.cli.emulate", "Serve tests of programs, with jobs that end as planned."),
     ("env", "trainshed.cli.environment", "Print variables that point gcloud and SDKs here."),
-    ("iam", "trainshed.cli.team:iam", "Give somebody a role in a project."),
+    ("iam", "trainshed.cli.access:iam", "Give somebody a role in a project."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     ("list", "trainshed.cli.listing:list_", "List models, datasets, experiments, nodes and more."),
     ("login", "trainshed.cli.login", "Sign in to a service on another machine."),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
     ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
-    ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
+    ("secrets", "trainshed.cli.access:secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.service:status", "Show whether a service runs and what it does."),
     ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for what jobs wrote."),
-    ("tokens", "trainshed.cli.team:tokens", "Make tokens for people and machines."),
-)
+    ("tokens", "trainshed.cli.access:tokens", "Make tokens for people and machines."),
+)  # fmt: skip
 """(name, module, description); the module's `command` is the click command, unless another is named."""
 SECTIONS = {
     "Every day": ("run", "jobs", "up", "status", "console", "down"),

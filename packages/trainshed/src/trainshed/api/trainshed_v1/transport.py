@@ -38,7 +38,6 @@ from trainshed.api.trainshed_v1 import (
     measures,
     models,
     replicas,
-    secrets,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
@@ -118,11 +117,11 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", capacity.set_quota, body=QuotaLimit),
     ("GET", "usage"): Method("trainshed.v1.Usage.List", capacity.usage),
     ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
-    ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
+    ("GET", "secrets"): Method("trainshed.v1.Secrets.List", access.list_secrets),
     ("POST", "secrets"): Method(
-        "trainshed.v1.Secrets.Set", secrets.set_, most=_SECRET, body=SecretValue
+        "trainshed.v1.Secrets.Set", access.set_secret, most=_SECRET, body=SecretValue
     ),
-    ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
+    ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", access.delete_secret),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(
         "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=ExplainRequest
