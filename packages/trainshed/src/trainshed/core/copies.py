@@ -1,5 +1,5 @@
-"""Requests that create jobs: a submitted job as one, trials of a custom job as one, and where each is sent.
-Pure."""
+"""Requests that create jobs: a program as one, a submitted job as one, trials of a custom job as one, and
+where each is sent. Pure."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trainshed.core.names import Api
 from trainshed.core.packages import COPY_LABEL
@@ -77,6 +77,66 @@ def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -
     elif is_search(job):
         kind = "hyperparameterTuningJobs"
     return f"{place}/locations/{quote(region, safe='')}/{kind}"
+
+
+class Run(Struct, frozen=True):
+    """A program to be run by a custom job."""
+
+    #: The job's display name.
+    name: str
+    #: URI of the image.
+    image: str
+    #: `machineSpec` of each replica.
+    machine: Mapping[str, Any]
+    #: () = the image's own.
+    command: Sequence[str] = ()
+    #: gs:// URIs of packages to install; None = the image runs as it is.
+    packages: Sequence[str] | None = None
+    #: The module in them that `python -m` runs.
+    module: str = ""
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    replicas: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: gs:// URI of the output directory; "" = none.
+    output: str = ""
+    #: Maximum running time, such as "3600s"; "" = none.
+    timeout: str = ""
+    service_account: str = ""
+    spot: bool = False
+    #: Whether shells can be opened in its replicas.
+    web_access: bool = False
+
+
+def custom_job(run: Run) -> dict[str, Any]:
+    """Return the body of `customJobs.create`."""
+    env = [{"name": name, "value": value} for name, value in run.env.items()]
+    common = _filled(args=list(run.args), env=env)
+    pool: dict[str, Any] = {"machineSpec": run.machine, "replicaCount": "1"}
+    if run.packages is None:
+        command = _filled(command=list(run.command))
+        pool["containerSpec"] = {"imageUri": run.image, **command, **common}
+    else:
+        pool["pythonPackageSpec"] = {
+            "executorImageUri": run.image,
+            "packageUris": list(run.packages),
+            "pythonModule": run.module,
+            **common,
+        }
+    others = [{**pool, "replicaCount": str(run.replicas - 1)}] if run.replicas > 1 else []
+    spec = _filled(
+        workerPoolSpecs=[pool, *others],
+        baseOutputDirectory=_filled(outputUriPrefix=run.output),
+        serviceAccount=run.service_account,
+        enableWebAccess=run.web_access,
+        scheduling=_filled(timeout=run.timeout, strategy="SPOT" if run.spot else ""),
+    )
+    return {"displayName": run.name, "jobSpec": spec, **_filled(labels=dict(run.labels))}
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not empty."""
+    return {name: value for name, value in fields.items() if value}
 
 
 _PARAMETER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")

@@ -21,7 +21,7 @@ from trainshed.cli.run.source_files import PackagingError, split_requirements
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals
-from trainshed.core.copies import Sweep, tuning_job
+from trainshed.core.copies import Run, Sweep, custom_job, tuning_job
 from trainshed.core.names import Api
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
@@ -456,25 +456,25 @@ def _of_program(
         variable: f"$(secret:{secret})"
         for variable, secret in request.read_pairs(options["secrets"], "--secret").items()
     }
-    job = request.custom_job(
-        request.RunRequest(
+    gpus, kind = options["gpus"], options["accelerator"]
+    job = custom_job(
+        Run(
             name=name,
-            image=image,
-            arguments=arguments,
+            image=request.image_uri(image, gpus=gpus > 0),
+            machine=request.machine_spec(
+                options["machine_type"], gpus, kind, _on_nodes(endpoint, options)
+            ),
             packages=[sending.package_uri(endpoint.bucket, package) for package in packed.packages]
             if packed
-            else (),
+            else None,
             module=packed.module if packed else "",
-            replicas=options["replicas"],
-            machine_type=options["machine_type"],
-            gpus=options["gpus"],
-            accelerator=options["accelerator"],
-            on_nodes=_on_nodes(endpoint, options),
+            args=arguments,
             env=env,
+            replicas=options["replicas"],
             labels=_labels(options),
             output=options["output"] or request.output_directory(endpoint.bucket, name, now),
-            service_account=options["service_account"],
             timeout=request.timeout(options["timeout"]),
+            service_account=options["service_account"],
             spot=options["spot"],
             web_access=options["web_access"],
         )

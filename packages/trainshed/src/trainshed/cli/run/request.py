@@ -1,8 +1,7 @@
-"""Makes a custom job of the Vertex API from the options of `trainshed run`. Pure."""
+"""What the options of `trainshed run` mean for its job. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,40 +28,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """The options of `trainshed run` that describe a job."""
-
-    name: str
-    #: A short name (`pytorch`, `tensorflow=2.11`) or an image's URI.
-    image: str = DEFAULT_IMAGE
-    #: The program's arguments.
-    arguments: Sequence[str] = ()
-    #: gs:// URIs of packages to install; () = the image runs as it is.
-    packages: Sequence[str] = ()
-    #: The module in them that `python -m` runs.
-    module: str = ""
-    replicas: int = 1
-    #: "" = `DEFAULT_MACHINE`, or the smallest one that goes with the GPUs.
-    machine_type: str = ""
-    #: GPUs of each replica.
-    gpus: int = 0
-    #: Their type; "" = the first of `on_nodes` that goes with a machine, else a usual one.
-    accelerator: str = ""
-    #: Types of accelerators that the nodes have, the most frequent first.
-    on_nodes: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: gs:// URI of the output directory; "" = none.
-    output: str = ""
-    service_account: str = ""
-    #: Maximum running time, such as "3600s"; "" = none.
-    timeout: str = ""
-    spot: bool = False
-    #: Whether shells can be opened in its replicas.
-    web_access: bool = False
-
-
 def image_uri(image: str, *, gpus: bool) -> str:
     """Return the image URI that --image means. Raises click.UsageError for a framework or a version that does
     not exist."""
@@ -81,46 +46,6 @@ def image_uri(image: str, *, gpus: bool) -> str:
             f" (localhost/{image})."
         )
     return image
-
-
-def custom_job(request: RunRequest) -> dict[str, Any]:
-    """Return the body of `customJobs.create`. Raises click.UsageError."""
-    pool: dict[str, Any] = {"machineSpec": _machine(request), "replicaCount": "1"}
-    image = image_uri(request.image, gpus=request.gpus > 0)
-    arguments = {"args": list(request.arguments)} if request.arguments else {}
-    env = (
-        {"env": [{"name": name, "value": value} for name, value in request.env.items()]}
-        if request.env
-        else {}
-    )
-    if request.module:
-        pool["pythonPackageSpec"] = {
-            "executorImageUri": image,
-            "packageUris": list(request.packages),
-            "pythonModule": request.module,
-            **arguments,
-            **env,
-        }
-    else:
-        pool["containerSpec"] = {"imageUri": image, **arguments, **env}
-    pools = [pool]
-    if request.replicas > 1:
-        pools.append({**pool, "replicaCount": str(request.replicas - 1)})
-    spec: dict[str, Any] = {"workerPoolSpecs": pools}
-    if request.output:
-        spec["baseOutputDirectory"] = {"outputUriPrefix": request.output}
-    if request.service_account:
-        spec["serviceAccount"] = request.service_account
-    if request.web_access:
-        spec["enableWebAccess"] = True
-    scheduling = {
-        **({"timeout": request.timeout} if request.timeout else {}),
-        **({"strategy": "SPOT"} if request.spot else {}),
-    }
-    if scheduling:
-        spec["scheduling"] = scheduling
-    job: dict[str, Any] = {"displayName": request.name, "jobSpec": spec}
-    return {**job, "labels": dict(request.labels)} if request.labels else job
 
 
 def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -181,9 +106,11 @@ def output_directory(bucket: str, name: str, now: Nanos) -> str:
     return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"
 
 
-def _machine(request: RunRequest) -> dict[str, Any]:
-    name, kind = request.machine_type, request.accelerator
-    if not request.gpus:
+def machine_spec(name: str, gpus: int, kind: str, on_nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the `machineSpec` of replicas. `name`: the machine type, "" = `DEFAULT_MACHINE`, or the smallest
+    one that goes with the GPUs; `kind`: their type, "" = the first of `on_nodes`, which the nodes have, that
+    goes with a machine, else a usual one. Raises click.UsageError."""
+    if not gpus:
         if kind:
             raise click.UsageError(
                 f"--accelerator {kind}: say how many each replica is to have: --gpus 1."
@@ -199,12 +126,12 @@ def _machine(request: RunRequest) -> dict[str, Any]:
         if name in ("", machine.name)
     ]
     others = sorted(accelerator_types(Api.VERTEX), key=RETIRED.__contains__)
-    wanted = [kind] if kind else [*request.on_nodes, _USUAL_GPU, *others]
+    wanted = [kind] if kind else [*on_nodes, _USUAL_GPU, *others]
     fitting = (
         (gpu, machine)
         for gpu in wanted
         for machine, counts in machines
-        if request.gpus in counts.get(gpu, ())
+        if gpus in counts.get(gpu, ())
     )
     # What fits nowhere, or is not known here, the service refuses and says why.
     kind, name = next(fitting, (kind, name))
@@ -212,8 +139,8 @@ def _machine(request: RunRequest) -> dict[str, Any]:
         numbers = {number for _, counts in machines for of in counts.values() for number in of}
         either = f"{', '.join(map(str, sorted(numbers)))} GPUs" if numbers else "no GPU"
         raise click.UsageError(
-            f"--gpus {request.gpus}: a {name or 'machine'} can have {either}; name another"
+            f"--gpus {gpus}: a {name or 'machine'} can have {either}; name another"
             " one by --machine-type, such as n1-standard-8."
         )
     spec: dict[str, Any] = {"machineType": name or DEFAULT_MACHINE}
-    return {**spec, "acceleratorType": kind, "acceleratorCount": request.gpus}
+    return {**spec, "acceleratorType": kind, "acceleratorCount": gpus}

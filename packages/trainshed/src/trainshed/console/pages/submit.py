@@ -11,7 +11,15 @@ from msgspec import Struct, field
 from trainshed.console.pages.job import create_job, describe, explain_job
 from trainshed.console.visits import View, Visit, redirect
 from trainshed.core.catalog.images import named_image, short_names
-from trainshed.core.copies import Sweep, api_of, copy_of, is_pipeline, tuning_job
+from trainshed.core.copies import (
+    Run,
+    Sweep,
+    api_of,
+    copy_of,
+    custom_job,
+    is_pipeline,
+    tuning_job,
+)
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -214,37 +222,29 @@ def draft_of(form: Mapping[str, str]) -> Draft:
     def text(name: str) -> str:
         return form.get(name, "").replace("\r\n", "\n").strip()
 
-    image, arguments = text("image"), _words(draft, "args", text("args"))
+    image = text("image")
     if (framework := text("framework")) in short_names():
         image = named_image(framework, gpu=bool(text("accelerator"))) or ""
-    env = [{"name": k, "value": v} for k, v in _pairs(draft, "env", text("env")).items()]
-    common = {**({"args": arguments} if arguments else {}), **({"env": env} if env else {})}
     machine: dict[str, Any] = {"machineType": text("machine")}
     if text("accelerator"):
         machine["acceleratorType"] = text("accelerator")
         machine["acceleratorCount"] = _count(draft, "accelerators", text("accelerators"))
-    pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": 1}
-    if text("kind") == "package":
-        pool["pythonPackageSpec"] = {
-            "executorImageUri": image,
-            "packageUris": text("packages").split(),
-            "pythonModule": text("module"),
-            **common,
-        }
-    else:
-        command = _command(draft, form)
-        pool["containerSpec"] = {"imageUri": image, "command": command, **common}
-    replicas = _count(draft, "replicas", text("replicas"))
-    others = [{**pool, "replicaCount": replicas - 1}] if replicas > 1 else []
-    spec: dict[str, Any] = {"workerPoolSpecs": [pool, *others]}
-    if output := text("output"):
-        spec["baseOutputDirectory"] = {"outputUriPrefix": output}
-    if timeout := text("timeout"):
-        spec["scheduling"] = {"timeout": f"{timeout.removesuffix('s')}s"}
-    body: dict[str, Any] = {"displayName": text("name"), "jobSpec": spec}
-    if labels := _pairs(draft, "labels", text("labels")):
-        body["labels"] = labels
-    draft.body = body
+    is_package, timeout = text("kind") == "package", text("timeout")
+    run = Run(
+        name=text("name"),
+        image=image,
+        machine=machine,
+        command=() if is_package else _command(draft, form),
+        packages=text("packages").split() if is_package else None,
+        module=text("module"),
+        args=_words(draft, "args", text("args")),
+        env=_pairs(draft, "env", text("env")),
+        replicas=_count(draft, "replicas", text("replicas")),
+        labels=_pairs(draft, "labels", text("labels")),
+        output=text("output"),
+        timeout=timeout and f"{timeout.removesuffix('s')}s",
+    )
+    draft.body = body = custom_job(run)
     if text("runs") == "sweep":
         trials, parallel = (_count(draft, name, text(name)) for name in ("trials", "parallel"))
         is_maximized = text("goal") == "maximize"
