@@ -51,7 +51,7 @@ def test_list_goes_on_where_a_page_is_short(service: FakeService) -> None:
     result = service.cli("jobs", "list", "--state", "running", "--format", "json")
     assert [record["uid"] for record in json.loads(result.stdout)] == ["3", "2"]
     assert [request.query.get("pageToken") for request in service.sent] == [None, "t", "u"]
-    assert service.sent[1].query["limit"] == "19"
+    assert service.sent[1].query["limit"] == "20"
     assert service.sent[0].query["state"] == "running"
 
 

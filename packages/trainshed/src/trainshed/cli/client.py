@@ -89,7 +89,7 @@ class Client:
         with self._open("GET", path, query=query) as answer:
             return answer.json()
 
-    def pages(self, path: str, **query: str | int | None) -> Iterator[Any]:
+    def pages(self, path: str, **query: str | int | Sequence[str] | None) -> Iterator[Any]:
         """Yield what GET answers, page by page. Raises Refused, Unreachable."""
         token = ""
         while token is not None:

@@ -123,11 +123,19 @@ def list_(
     above = find_job(client, parent, chosen)["name"] if parent else None
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
-    filters = {"state": state, "user": user, "search": search, "parent": above}
     begin = moment(since, session.now(), "--since")
-    filters["since"] = rfc3339(begin) if begin else None
     jobs = list_jobs(
-        client, chosen, **filters, metric=metric, label=label, limit=wanted, glance=True
+        client,
+        None if above else chosen,
+        limit=wanted,
+        state=state,
+        user=user,
+        search=search,
+        parent=above,
+        since=rfc3339(begin) if begin else None,
+        metric=metric,
+        label=label,
+        glance="true",
     )
     jobs, more = jobs[:limit], jobs[limit:]
     if sort:

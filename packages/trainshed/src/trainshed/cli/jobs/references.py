@@ -50,51 +50,19 @@ def job_path(reference: str, rest: str = "") -> str:
 
 def list_jobs(
     client: Client,
-    project: str,
+    project: str | None,
     *,
-    state: str | None = None,
-    user: str | None = None,
-    limit: int | None = 20,
-    parent: str | None = None,
-    display_name: str | None = None,
-    search: str | None = None,
-    metric: Sequence[str] = (),
-    label: Sequence[str] = (),
-    since: str | None = None,
-    glance: bool = False,
+    limit: int | None,
+    **query: str | Sequence[str] | None,
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
-    `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
-    created. `state`: one state, or several separated by commas. `user`: of this person, or of "me".
-    `display_name`: of that name. `search`: with this text in name, id or a label. `metric`: bounds of
-    last values. `label`: `key=value` that they have. `since`: the moment from which on they were created.
-    `glance`: what each does.
-
-    Raises Refused, Unreachable.
-    """
+    `query`: what else the service's list takes. Raises Refused, Unreachable."""
     jobs: list[dict[str, Any]] = []
-    token: str | None = None
-    while limit is None or len(jobs) < limit:
-        wanted = _PAGE if limit is None else min(_PAGE, limit - len(jobs))
-        # A page can be short although another one follows, so only a missing token ends the list.
-        page = client.get(
-            _JOBS,
-            project=None if parent else project,
-            parent=parent,
-            state=state,
-            user=user,
-            displayName=display_name,
-            search=search,
-            metric=metric or None,
-            label=label or None,
-            since=since,
-            limit=wanted,
-            pageToken=token,
-            glance="true" if glance else None,
-        )
+    size = min(_PAGE, limit or _PAGE)
+    # A page can be short although another one follows.
+    for page in client.pages(_JOBS, project=project, limit=size, **query):
         jobs += page["jobs"]
-        token = page["nextPageToken"]
-        if not token:
+        if limit is not None and len(jobs) >= limit:
             break
     return jobs[:limit]
 
@@ -135,7 +103,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             raise click.ClickException(_NO_JOB)
         view, choice = newest[0], f"{LAST} is {newest[0].job_id}  {newest[0].display_name}".rstrip()
     else:
-        jobs = list_jobs(client, project, limit=_SAME_NAME, display_name=reference)
+        jobs = list_jobs(client, project, limit=_SAME_NAME, displayName=reference)
         if not any(job["displayName"] == reference for job in jobs):
             # It may be the beginning of an id.
             jobs = list_jobs(client, project, limit=_LOOKED_THROUGH, search=reference)
