@@ -17,8 +17,7 @@ A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
 def test_a_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
     """spec/queue#order: CPUs, each accelerator kind, disk."""
     used = usage_of(
-        Strategy.STANDARD,
-        [(MACHINE, Disk(), 1), (GPU_MACHINE, Disk("pd-standard", 200), 3)],
+        Strategy.STANDARD, [(MACHINE, Disk(), 1), (GPU_MACHINE, Disk("pd-standard", 200), 3)]
     )
     assert used == (
         ("NVIDIA_TESLA_T4", 6),

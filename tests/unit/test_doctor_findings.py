@@ -15,10 +15,7 @@ from trainshed.serve.doctor import examine, promises
 from trainshed.serve.settings import Settings
 
 STRONG = Capabilities(
-    process_namespace=True,
-    stable_hostname=True,
-    isolation="own-user",
-    process_limit="kernel",
+    process_namespace=True, stable_hostname=True, isolation="own-user", process_limit="kernel"
 )
 NODE = Node("local-1", 2.0, 4 << 30)
 

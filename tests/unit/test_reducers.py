@@ -62,11 +62,7 @@ def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, wo
 
 def test_every_runtime_family_is_decided_on() -> None:
     """spec/reduction: whether a new one can use reducers."""
-    for_programs = {sheet.family for sheet in FAMILIES} - {
-        REDUCERS,
-        TENSORBOARD,
-        GSUTIL,
-    }
+    for_programs = {sheet.family for sheet in FAMILIES} - {REDUCERS, TENSORBOARD, GSUTIL}
     assert {family for family in for_programs if not warning_for(frozenset({family}))} == {
         "pytorch"
     }

@@ -145,9 +145,7 @@ async def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(
     assert "10.1.0.8" not in file.read_text()
 
 
-async def test_the_trash_is_emptied_after_a_moment(
-    house: House,
-) -> None:
+async def test_the_trash_is_emptied_after_a_moment(house: House) -> None:
     uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
     await house.exit(uid)
     await house.engine.release(uid, 1)

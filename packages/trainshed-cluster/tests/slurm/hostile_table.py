@@ -56,9 +56,7 @@ ROWS: tuple[Row, ...] = (
     Row("steps", "sockets and credentials of Slurm's steps (`SlurmdSpoolDir`)", NAMESPACED),
     Row("steps, asked", "to ask a step on its socket, as `scontrol listpids` does", NAMESPACED),
     Row(
-        "agent's files",
-        "keys, logs and slots in its own and other agents' directories",
-        NAMESPACED,
+        "agent's files", "keys, logs and slots in its own and other agents' directories", NAMESPACED
     ),
     Row(
         "agent's sockets",
