@@ -77,11 +77,11 @@ class RetentionTimer:
             await self.sleep(_BREATH)
 
     async def _due(self) -> list[_Over]:
-        """Return the due jobs that clients made, or whose makers were deleted, those first that ended first;
-        `_delete` also deletes what each of them made."""
+        """Return the due jobs that clients made, those first that ended first; `_delete` also deletes what
+        each of them made."""
         before = self.now() - parse_age(self.age)
         query = JobQuery("", None, None, limit=_PAGE)
-        over = [_Over(work.uid, work.name, work.ended) for work in await self.reader.orphans()]
+        over: list[_Over] = []
         while True:
             # No job ends before it was created, so the index on creation finds all that can be due.
             page = await self.reader.matching(query, Created(0, before - 1))

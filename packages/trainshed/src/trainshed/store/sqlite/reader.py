@@ -125,12 +125,6 @@ class Reader:
 
         return await self._snapshots.aside(read)
 
-    async def orphans(self) -> tuple[Work, ...]:
-        """Return the works that a work made which was deleted since."""
-        return await self._snapshots.aside(
-            lambda c: tuple([viewed_job(row)[0] for row in c.execute(_SQL["orphans"])])
-        )
-
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
         """Return the job's timeline in the order in which it was written; empty if there is no such job."""
         return self._all("timeline", {"uid": uid}, timeline_entry)

@@ -48,11 +48,6 @@ FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid
 WHERE works.parent_uid = :parent AND works.parent_uid <> 0 AND works.uid > :after
 ORDER BY works.uid;
 
--- name: orphans
-SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
-FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.parent_uid <> 0 AND works.parent_uid NOT IN (SELECT uid FROM works);
-
 -- name: timeline
 SELECT at, kind, message, details FROM timeline WHERE job_uid = :uid ORDER BY seq;
 
