@@ -154,8 +154,7 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Submitted]:
     user = ("--", "--epochs", "3", "--name=two words", "--quote", 'a "b"')
     commands = {
         "by_flags": training(
-            *("by_flags", "show", *job_dir, "--packages", PART),
-            *("--scale-tier", "basic", *user),
+            *("by_flags", "show", *job_dir, "--packages", PART), *("--scale-tier", "basic", *user)
         ),
         "custom": training(
             *("custom", "meet", "--config", "config.yaml", "--stream-logs"),

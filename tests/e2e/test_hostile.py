@@ -49,10 +49,7 @@ class Siege:
             marks=[] if column in strongest() and kind is Yard else [pytest.mark.soak],
             id=column.name + output,
         )
-        for kind, output in (
-            (Yard, ""),
-            (WarmYard, ", begun warm"),
-        )
+        for kind, output in ((Yard, ""), (WarmYard, ", begun warm"))
         for column in COLUMNS
         # Without namespaces nothing is forked.
         if kind is Yard or column.level != "session"

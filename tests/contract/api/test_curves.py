@@ -82,11 +82,7 @@ async def test_others_are_served_while_points_are_written(
 
 async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     name = await created(house)
-    assert await house.result("GET", CURVES) == {
-        "job": name,
-        "curves": [],
-        "more": False,
-    }
+    assert await house.result("GET", CURVES) == {"job": name, "curves": [], "more": False}
     await logged(house, "eval", "acc", 0.5, float("nan"), float("-inf"))
     await logged(house, "", "loss", *(float(step) for step in range(5000)))
     everything = await shown(house)

@@ -78,8 +78,7 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["stall-after=soon", "ports=a-6006_", "ports=a-65536", "ports=a-1_a-2"],
+    "text", ["stall-after=soon", "ports=a-6006_", "ports=a-65536", "ports=a-1_a-2"]
 )
 async def test_a_label_that_would_not_work_is_refused(house: House, text: str) -> None:
     label, _, value = text.partition("=")

@@ -36,10 +36,7 @@ class ConsoleHouse(House):
     def new_console(self, address: str = ADDRESS) -> ConsoleApplication:
         """As a service has one that begins."""
         self.sessions = Sessions(
-            self.directory / "sessions.json",
-            self.signing_in.authenticate,
-            self.tokens,
-            self.now,
+            self.directory / "sessions.json", self.signing_in.authenticate, self.tokens, self.now
         )
         console = ConsoleApplication(
             self.sessions,

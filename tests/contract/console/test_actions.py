@@ -82,10 +82,7 @@ async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser
     ],
 )
 async def test_a_drill_is_ordered(
-    house: ConsoleHouse,
-    browser: Browser,
-    value: dict[str, str],
-    at_line: str,
+    house: ConsoleHouse, browser: Browser, value: dict[str, str], at_line: str
 ) -> None:
     uid = await submit(house)
     path = f"/jobs/{uid}/drills"

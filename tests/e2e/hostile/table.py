@@ -169,9 +169,7 @@ ROWS = (
     ),
     Row("forged tokens", "the service's API with a changed token", EVERYWHERE),
     Row(
-        "loopback",
-        "servers on the machine's loopback, port 2222 of other jobs among them",
-        NOWHERE,
+        "loopback", "servers on the machine's loopback, port 2222 of other jobs among them", NOWHERE
     ),
     Row(
         "addresses",
