@@ -7,7 +7,6 @@ again after a restart. Links, and what a page hands to a command line, are kept 
 
 import asyncio
 import base64
-import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from trainshed.access.principals import Principal, Shown
-from trainshed.access.tokens import TokenAuthority
+from trainshed.access.tokens import TokenAuthority, digest_of
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -98,13 +97,13 @@ class Sessions:
     def link_code(self, shown: Shown) -> str:
         """Returns a code that signs in once, with the rights of who has shown this."""
         code = secrets.token_urlsafe(24)
-        self._links[_hex(code)] = _Row(_hex(code), shown, self._now() + LINK_LIFETIME)
+        self._links[digest_of(code)] = _Row(digest_of(code), shown, self._now() + LINK_LIFETIME)
         self._shorten(self._links)
         return code
 
     async def by_code(self, code: str) -> str:
         """Sign in with a code, and return the session's password. Raises Unauthenticated."""
-        row = self._links.pop(_hex(code), None)
+        row = self._links.pop(digest_of(code), None)
         if row is None or row.expires <= self._now() or self._known(row.shown) is None:
             raise Unauthenticated(
                 "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
@@ -114,16 +113,16 @@ class Sessions:
     def offer(self, token: str, challenge: str) -> str:
         """Return a code for which the command line that sent `challenge` gets the token, once."""
         code = secrets.token_urlsafe(24)
-        offer = _Offer(token, _hex(token), challenge, self._now() + LINK_LIFETIME)
-        self._offers[_hex(code)] = offer
+        offer = _Offer(token, digest_of(token), challenge, self._now() + LINK_LIFETIME)
+        self._offers[digest_of(code)] = offer
         self._shorten(self._offers)
         return code
 
     def redeem(self, code: str, verifier: str) -> str:
         """Return the token that was offered. A code that is shown without its verifier is good for nothing
         any more. Raises Unauthenticated."""
-        offer = self._offers.pop(_hex(code), None)
-        challenge = base64.urlsafe_b64encode(_digest(verifier)).rstrip(b"=")
+        offer = self._offers.pop(digest_of(code), None)
+        challenge = base64.urlsafe_b64encode(bytes.fromhex(digest_of(verifier))).rstrip(b"=")
         if offer is None or offer.expires <= self._now() or offer.challenge.encode() != challenge:
             raise Unauthenticated(
                 "This code was used already, is older than 15 minutes, or is for another command line: run "
@@ -134,7 +133,7 @@ class Sessions:
     def find(self, value: str) -> Principal | None:
         """Return who is signed in by a password, who shows the session: what that opens ends with it. None
         if it has ended, or there is none."""
-        digest = _hex(value)
+        digest = digest_of(value)
         return self._known(digest) if digest in self._rows else None
 
     def _shown_for(self, digest: str) -> Shown | None:
@@ -154,7 +153,7 @@ class Sessions:
         value = secrets.token_urlsafe(32)
         now = self._now()
         self._rows = {key: row for key, row in self._rows.items() if row.expires > now}
-        self._rows[_hex(value)] = _Row(_hex(value), shown, now + LIFETIME)
+        self._rows[digest_of(value)] = _Row(digest_of(value), shown, now + LIFETIME)
         self._shorten(self._rows)
         await self._write()
         return value
@@ -178,11 +177,3 @@ def _read(path: Path) -> dict[str, _Row]:
     except (OSError, ValueError):
         return {}
     return {row.sha256: row for row in rows}
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
-
-
-def _hex(text: str) -> str:
-    return _digest(text).hex()
