@@ -53,8 +53,8 @@ async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house.close()
 
 
-async def key_file(house: House) -> dict[str, Any]:
-    answer = await house.call("POST", f"{ACCOUNT}/keys", {})
+async def key_file(house: House, email: str = EMAIL) -> dict[str, Any]:
+    answer = await house.call("POST", f"{ACCOUNTS}/{email}/keys", {})
     return json.loads(base64.b64decode(answer.json["privateKeyData"]))
 
 
@@ -350,17 +350,23 @@ async def test_who_may_speaks_for_an_account(house: House, group: str) -> None:
 
 
 async def test_what_was_lent_ends_with_who_borrowed_it(house: House) -> None:
-    """Tokens that somebody has obtained for an account: when theirs are revoked, and when they are an account
-    that is disabled, of which no token of its own is taken either."""
+    """Tokens that somebody has obtained for an account: when theirs are revoked, when the key is deleted that
+    has signed theirs, and when they are an account that is disabled, of which no token of its own is taken
+    either. Nobody obtains a further one by them, which would outlive that."""
     helper = "helper@p1.iam.gserviceaccount.com"
     await house.result("POST", ACCOUNTS, {"accountId": "helper"})
+    file, creator = await key_file(house, helper), "roles/iam.serviceAccountTokenCreator"
+    known(house.tokens, EMAIL, creator, "p1")
     for borrower, verb, path in (
         ("ana@corp.example", "DELETE", "/trainshed/v1/tokens/ana@corp.example"),
+        (helper, "DELETE", f"{ACCOUNTS}/{helper}/keys/{file['private_key_id']}"),
         (helper, "POST", f"{ACCOUNTS}/{helper}:disable"),
     ):
-        own = known(house.tokens, borrower, "roles/iam.serviceAccountTokenCreator", "p1")
+        own = known(house.tokens, borrower, creator, "p1")
+        own = signed(file, iss=helper, sub=helper) if "/keys/" in path else own
         lent = (await house.call("POST", LENT, {}, token=own)).json["accessToken"]
         assert await may(house, lent)
+        assert (await house.call("POST", LENT, {}, token=lent)).status == 400
         assert (await house.call(verb, path, {})).status == 200
         for token in (own, lent):
             assert (await house.call("GET", JOBS, token=token)).status == 401

@@ -98,7 +98,7 @@ def asserted(assertion: str, book: AccessBook, now: int, hosts: Hosts) -> Bearer
 
 def check(bearer: Bearer, book: AccessBook) -> None:
     """Raise Unauthenticated if the book does not hold any more what a token was made by."""
-    is_lent = bool(bearer.by) and not bearer.issuer
+    is_lent = bearer.is_lent
     out = book.signed_out.get(bearer.by.lower() if is_lent else bearer.email)
     wait = 1 if is_lent else SKEW
     if (is_lent or bearer.issuer) and out is not None and bearer.issued <= out.at / 1e9 + wait:
@@ -114,7 +114,7 @@ def check(bearer: Bearer, book: AccessBook) -> None:
         raise Unauthenticated(f"The service account {bearer.email} was deleted, or is disabled.")
     if bearer.key and bearer.key not in book.keys:
         raise Unauthenticated(
-            f"The key of {bearer.email} by which this token was obtained was deleted."
+            f"The key of {bearer.by or bearer.email} by which this token was obtained was deleted."
         )
     rights = book.policy.rights(bearer.by, bearer.by_groups).within(account.project)
     may_speak = GET_ACCESS_TOKEN in rights and not (speaker is not None and speaker.disabled)

@@ -39,7 +39,7 @@ class Bearer(Struct, frozen=True):
     """For whom a token speaks that is stored nowhere, and who vouches for it."""
 
     email: str
-    #: The id of the account's key that signed; "" = somebody else obtained the token for the account.
+    #: The id of the key that signed, or by which `by` has obtained the token; "" = none did.
     key: str = ""
     #: The address of that somebody, or what an issuer calls the machine that has its ID token.
     by: str = ""
@@ -53,6 +53,11 @@ class Bearer(Struct, frozen=True):
     issued: int = 0
     #: The groups of `by`.
     by_groups: tuple[str, ...] = ()
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether `by` has obtained it for the account."""
+        return bool(self.by) and not self.issuer
 
 
 Shown = str | Bearer

@@ -176,18 +176,18 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
     if not 0 < seconds <= LIFETIME:
         text = f"It is a number of seconds with an s, at most {LIFETIME}s."
         raise InvalidRequest((Violation("lifetime", text),))
-    if call.body.get("delegates"):
-        text = (
-            "Chains of accounts are not served: name the account itself, and have the role on it."
-        )
+    token = call.services.access.voucher(call.principal)
+    # What a lent token obtains would outlive the credentials by which that was lent.
+    if call.body.get("delegates") or (isinstance(token, Bearer) and token.is_lent):
+        text = "Chains of accounts are not served: have the role on it, and ask by your own token."
         raise InvalidRequest((Violation("delegates", text),))
     if account.disabled:
         raise FailedPrecondition(
             f"The service account {account.email} is disabled: enable it first."
         )
-    token = call.services.access.voucher(call.principal)
     groups = call.services.access.book.policy.named(token.groups) if token is not None else ()
-    bearer = Bearer(account.email, by=call.principal.email, by_groups=groups)
+    key = token.key if isinstance(token, Bearer) else ""
+    bearer = Bearer(account.email, key, call.principal.email, by_groups=groups)
     concerns(account.project, _name(account.project, account.email))
     now = call.services.now() // 10**9
     return {
