@@ -9,6 +9,7 @@ import pytest
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.people import known
 from tests.unit.specs_requests import container, custom_job
+from trainshed.access import strangers
 from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.access.tokens import digest_of
@@ -185,6 +186,16 @@ async def test_no_answer_of_the_port_signs_a_browser_out(
         assert answer.status == 403
         assert answer.error["status"] == "UNAUTHENTICATED"
         assert (await Browser(house).get(path)).status == 401
+
+
+async def test_a_session_lets_nobody_guess_tokens_untold(
+    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    for _ in range(31):
+        assert (await browser.sign_in(token="guessed")).status == 403
+    audit = await house.result("GET", "/trainshed/v1/audit?project=-")
+    assert audit["entries"][0]["method"] == "trainshed.v1.Tokens.Refused"
 
 
 async def test_the_command_gets_a_link_for_its_token(house: ConsoleHouse) -> None:

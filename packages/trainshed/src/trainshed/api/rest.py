@@ -144,7 +144,7 @@ class ApiApplication:
             SOURCE.set(sent.decode("latin-1"))
         if scope["type"] == "http":
             async with Logged(scope, send, self._services.meters) as logged:
-                answered = keeps_credentials(scope, self._strangers.slows(source, logged))
+                answered = self._strangers.slows(source, keeps_credentials(scope, logged))
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return
