@@ -103,6 +103,14 @@ async def test_everybody_lists_and_ends_the_tokens_of_their_own(house: Shelled) 
     assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 404
 
 
+async def test_an_owner_of_the_service_sees_its_grants_beside_a_project_s(house: Shelled) -> None:
+    """Also with a role in that project."""
+    known(house.tokens, ANA, project="p1")
+    ana = known(house.tokens, ANA)
+    listed = await house.result("GET", f"{OURS}/access?project=p1", token=ana)
+    assert [grant["project"] for grant in listed["grants"]] == ["-", "p1"]
+
+
 async def test_every_fault_of_a_request_is_named(house: Shelled) -> None:
     body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
     query = {"project": "p1"}

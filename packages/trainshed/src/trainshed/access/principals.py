@@ -80,12 +80,6 @@ class Principal(Struct, frozen=True):
         return permission in self.rights.within(project)
 
     @property
-    def is_confined(self) -> bool:
-        """Whether what a request names has to be looked at before it is served: nobody is who holds
-        everything everywhere."""
-        return bool(self.rights.projects)
-
-    @property
     def project(self) -> str:
         """The id of the only project that it has rights in; "" = there are several, or it has rights in
         all."""

@@ -36,6 +36,7 @@ _MOST_TOKENS: Final = 20
 """Most tokens of one person: a script that makes one each time is noticed."""
 _OWN_NOTE: Final = "for the command line"
 _PAGE: Final = 500
+_READ: Final = PERMISSIONS["trainshed.v1.Access.Policy"]
 _REVOKE: Final = PERMISSIONS["trainshed.v1.Tokens.Revoke"]
 
 
@@ -184,7 +185,7 @@ async def policy(call: JsonCall) -> records.GrantList:
     project = _queried(call)
     grants = call.services.access.book.policy.grants
     chosen = [grant for grant in grants if not project or grant.project == project]
-    if project and not call.principal.is_confined:
+    if project and _READ in call.principal.rights.everywhere:
         chosen += [grant for grant in grants if not grant.project]
     return records.GrantList(grants=tuple([_grant_view(grant) for grant in sorted(chosen)]))
 
