@@ -51,6 +51,7 @@ async def got(
     rules: Rules = RULES,
     *,
     leaves: bool = False,
+    lapse: asyncio.Event | None = None,
 ) -> Got:
     scope: dict[str, Any] = {
         "type": "http",
@@ -73,7 +74,8 @@ async def got(
         sent.append(message)
 
     line = await connected(socket)
-    answer = await forward(line, Request(scope, receive), rules, asyncio.Event())
+    may_no_more = (lapse or asyncio.Event()).wait
+    answer = await forward(line, Request(scope, receive), rules, asyncio.Event(), may_no_more)
     await answer.send(receive, send)
     start, *rest = sent
     return Got(start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest))
@@ -144,13 +146,17 @@ async def test_an_answer_is_one_and_whole(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_does_not_take_a_request_is_not_waited_for(tmp_path: Path) -> None:
-    """Nor one that closes while it is sent one, nor any for somebody who has gone."""
+    """Nor one that closes while it is sent one, nor any for somebody who has gone or may ask no more."""
+    over = asyncio.Event()
+    over.set()
     path, kept = str(tmp_path / "silent"), list[asyncio.StreamWriter]()
     async with await asyncio.start_unix_server(lambda _, writer: kept.append(writer), path):
         with pytest.raises(NoAnswer, match="does not take"):
             await got(path, "POST", bytes(1 << 20), rules=replace(RULES, patience=0.1))
         with pytest.raises(Disconnected):
             await got(path, leaves=True)
+        with pytest.raises(NoAnswer, match="right to it"):
+            await got(path, "POST", bytes(1 << 20), lapse=over)
         kept.clear()
     async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
         with pytest.raises(NoAnswer, match="has ended"):

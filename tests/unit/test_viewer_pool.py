@@ -7,7 +7,7 @@ import pytest
 
 from tests.sim.virtual import under_virtual_time
 from trainshed.core.errors import Unavailable
-from trainshed.httpd.messages import Request, Response
+from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.viewers.service import Viewer, ViewerPool
 
 
@@ -30,9 +30,7 @@ class Fake:
         if self._fault is not None:
             raise self._fault
 
-    async def forward(
-        self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
-    ) -> Response:
+    async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response:
         return Response()
 
     async def ended(self) -> str:

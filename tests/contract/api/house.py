@@ -35,7 +35,7 @@ from trainshed.core.terminals import NoTerminals
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
-from trainshed.httpd.messages import Request, Response, sized
+from trainshed.httpd.messages import Lapse, Request, Response, sized
 from trainshed.serve.engine_adapters import EngineShells
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
@@ -112,6 +112,8 @@ class Stand:
 
     def __init__(self) -> None:
         self.written: set[str] = set()
+        #: Of each answer, what ends it.
+        self.lapses: list[Lapse] = []
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
         return any(directory.uri in self.written for directory in directories)
@@ -126,9 +128,10 @@ class Stand:
         name: str,
         directories: Sequence[LogDirectory],
         request: Request,
-        more: list[tuple[bytes, bytes]],
+        lapse: Lapse,
     ) -> Response:
-        return sized(f"{name} {request.path}".encode(), b"text/plain", more=more)
+        self.lapses.append(lapse)
+        return sized(f"{name} {request.path}".encode(), b"text/plain")
 
     def end(self, wanted: Callable[[str], bool]) -> None:
         """Nothing runs here."""

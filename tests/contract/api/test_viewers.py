@@ -1,5 +1,6 @@
 """Links to TensorBoard for what jobs wrote, and the directories behind them (docs/tensorboard.md)."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -114,6 +115,7 @@ async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
     answer = await house.call("POST", "/tensorboard/open", opening, token=None)
     path = f"/tensorboard/{json.loads(answer.body.splitlines()[-1])['path']}"
     assert (await house.call("GET", path, token=None)).status == 200
+    under_way = asyncio.ensure_future(house.viewers.lapses[-1]())
     if gone == "her role":
         for role in ROLES:
             grant = Grant("p1", role, "user:ana@corp.example")
@@ -125,6 +127,7 @@ async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
         house.tokens.replace(house.tokens.book.with_grants("p1", ()))
     else:
         house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
+    await asyncio.wait_for(under_way, 60)
     assert (await house.call("GET", path, token=None)).status == 403
     refused = await house.call("POST", "/tensorboard/open", opening, token=None)
     assert refused.status == 403

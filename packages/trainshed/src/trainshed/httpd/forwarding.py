@@ -16,6 +16,7 @@ from trainshed.httpd.messages import (
     BodyTooLarge,
     Disconnected,
     Headers,
+    Lapse,
     Receive,
     Request,
     Scope,
@@ -121,21 +122,22 @@ async def forward(
     request: Request,
     rules: Rules,
     closing: asyncio.Event,
-    lapse: Callable[[], Any] | None = None,
+    lapse: Lapse | None = None,
 ) -> Streamed:
     """Forward a request; return the answer, whose body is still to come, and which may come before all of the
-    request was sent. The line ends with it. `lapse`: as `Streamed` takes it. Raises NoAnswer, BodyTooLarge,
-    Disconnected."""
+    request was sent. The line ends with it, and with `lapse`, as `Streamed` takes it. Raises NoAnswer,
+    BodyTooLarge, Disconnected."""
     try:
         await line.write(_head(request, rules))
         answering, sending = joined(_answered(line)), joined(_send(line, request, rules))
+        tasks = [answering, sending, *([joined(_lapsed(lapse))] if lapse else [])]
         try:
-            await asyncio.wait((answering, sending), return_when=asyncio.FIRST_COMPLETED)
-            answer = answering.result() if answering.done() else await sending
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            answer = await (answering if answering in done else done.pop())
         finally:
-            for task in (answering, sending):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(answering, sending, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
     except BaseException:
         line.close()
         raise
@@ -149,6 +151,11 @@ async def forward(
     ]
     streamed.headers = list(rules.passed(headers))
     return streamed
+
+
+async def _lapsed(lapse: Lapse) -> NoReturn:
+    await lapse()
+    raise NoAnswer("the right to it has ended")
 
 
 async def answered(line: Line, request: bytes, patience: float, most: int) -> tuple[int, bytes]:

@@ -229,6 +229,10 @@ def sized(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Re
     return Response(body, status, [(b"content-type", kind), length, *more])
 
 
+Lapse = Callable[[], Coroutine[Any, Any, Any]]
+"""Returns when a caller may have no more of an answer."""
+
+
 class Streamed(Response):
     """A response whose parts are sent until they end, the caller goes away, or the server shuts down."""
 
@@ -237,9 +241,8 @@ class Streamed(Response):
         parts: AsyncGenerator[bytes],
         closing: asyncio.Event,
         kind: bytes,
-        lapse: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        lapse: Lapse | None = None,
     ) -> None:
-        """`lapse`: returns when the caller may have no more parts."""
         super().__init__(headers=[(b"content-type", kind), (b"cache-control", b"no-store")])
         self._parts = parts
         self._closing = closing

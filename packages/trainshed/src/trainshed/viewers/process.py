@@ -22,7 +22,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.joining import StreamLine
 from trainshed.httpd.forwarding import PATIENCE, NoAnswer, Rules, answered, forward
-from trainshed.httpd.messages import Headers, Request, Response
+from trainshed.httpd.messages import Headers, Lapse, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.runtimes.confinement import (
@@ -113,14 +113,10 @@ class ViewerProcess:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
-    async def forward(
-        self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
-    ) -> Response:
-        """Return its answer, with the headers `more` added. Raises Unavailable, BodyTooLarge."""
+    async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response:
+        """Return its answer. Raises Unavailable, BodyTooLarge."""
         try:
-            answer = await forward(await self._reached(), request, RULES, closing)
-            answer.headers += more
-            return answer
+            return await forward(await self._reached(), request, RULES, closing, lapse)
         except NoAnswer as failure:
             raise Unavailable(f"{SUBJECT} gives no answer: {failure}.") from None
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.runtime import RuntimeRefusal
 from trainshed.eventloop.background import Crew, begin, joined, outliving
-from trainshed.httpd.messages import Request, Response
+from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.families import TENSORBOARD
 from trainshed.runtimes.port import BuildFailed, PreparedRuntime
@@ -44,9 +44,7 @@ class Viewer(Protocol):
         """Wait until it serves. Raises if it cannot."""
         ...
 
-    async def forward(
-        self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
-    ) -> Response: ...
+    async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response: ...
 
     async def ended(self) -> str:
         """Wait for its end; return why it ended, "" if it was asked to."""
@@ -242,7 +240,7 @@ class LocalViewers:
         name: str,
         directories: Sequence[LogDirectory],
         request: Request,
-        more: list[tuple[bytes, bytes]],
+        lapse: Lapse,
     ) -> Response:
         runtime = await self._runtime(lambda line: None)
         # A page that is reloaded shows what there is now; its own further requests stay with that.
@@ -252,7 +250,7 @@ class LocalViewers:
             shown = await asyncio.to_thread(self._existing, directories)
         starting = self._start(name, shown, runtime)
         async with self._pool.viewer(name, starting, tuple(shown), renew=renew) as viewer:
-            return await viewer.forward(request, self._closing, more)
+            return await viewer.forward(request, self._closing, lapse)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
         self._pool.end(wanted)

@@ -25,7 +25,7 @@ from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
 from trainshed.eventloop.lag import Lag
-from trainshed.httpd.messages import Request, Response
+from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
@@ -195,10 +195,10 @@ class Viewers(Protocol):
         name: str,
         directories: Sequence[LogDirectory],
         request: Request,
-        more: list[tuple[bytes, bytes]],
+        lapse: Lapse,
     ) -> Response:
-        """Return TensorBoard's answer to a request, whose path is TensorBoard's own, with `more` as further
-        headers. Starts it again if it was ended. Also raises BodyTooLarge."""
+        """Return TensorBoard's answer to a request, whose path is TensorBoard's own; it ends with `lapse`.
+        Starts it again if it was ended. Also raises BodyTooLarge."""
         ...
 
     def end(self, wanted: Callable[[str], bool]) -> None:

@@ -85,9 +85,8 @@ class PortSurface:
         ticket = await self._admitted(call)
         line = await open_port(self._services, ticket)
         services = self._services
-        return await forward(
-            line, call, _RULES, services.closing, lambda: services.access.lapse(ticket.principal)
-        )
+        lapse = partial(services.access.lapse, ticket.principal)
+        return await forward(line, call, _RULES, services.closing, lapse)
 
     def refuse(self, call: Request, error: Exception) -> Response:
         """Return a page that says what is wrong and leads back."""

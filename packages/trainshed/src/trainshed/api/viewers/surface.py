@@ -9,6 +9,7 @@ ANY  /tensorboard/VIEW/MARK/  TensorBoard itself, for holders of a mark of the v
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -122,7 +123,11 @@ class ViewerSurface:
         host = request.headers.get("host", "")
         guards = _guards(links.sources(f"{PATH}{view}/{mark}/", host))
         below = request.at(f"/{rest}".encode("latin-1"))
-        return await self._services.viewers.forward(view, directories, below, guards)
+        access = self._services.access
+        lapse = partial(access.lapse, holder(access.known, whose, OPEN, ()))
+        answer = await self._services.viewers.forward(view, directories, below, lapse)
+        answer.headers += guards
+        return answer
 
     async def _directories(self, view: str, whose: Shown | None) -> tuple[LogDirectory, ...]:
         """Return the directories of a view. `whose`: what its link or mark says. Raises PermissionDenied,
