@@ -22,9 +22,10 @@ PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
 class PlayedTerminal:
-    """Implements `api.calls.services.Terminal`."""
+    """Implements `api.calls.services.Terminal`: shows what is typed, or this `answer`."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes = b"") -> None:
+        self._answer = answer
         self.status: int | None = None
         self.typed = b""
         self.ended = False
@@ -44,7 +45,7 @@ class PlayedTerminal:
 
     async def write(self, data: bytes) -> None:
         self.typed += data
-        self.show(data)
+        self.show(self._answer or data)
 
     async def end_input(self) -> None:
         self.ended = True
@@ -67,6 +68,8 @@ class PlayedShells:
         self.terminals: list[PlayedTerminal] = []
         self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
         self.refusal = ""
+        #: What listens at ports gives.
+        self.answer = b""
 
     async def open(
         self,
@@ -79,7 +82,7 @@ class PlayedShells:
         if self.refusal:
             raise FailedPrecondition(self.refusal)
         self.opened.append((job_uid, attempt, replica, incarnation, wish))
-        self.terminals.append(PlayedTerminal())
+        self.terminals.append(PlayedTerminal(self.answer if wish.port else b""))
         return self.terminals[-1]
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -140,19 +143,25 @@ class Shelled(House):
         self.services = replace(self.services, shells=self.shells)
         self.app = ApiApplication(self.services, _with_program(self.signing_in), hosts=HOSTS)
 
-    @asynccontextmanager
-    async def connected(self, *, path: str = "/shell/connect") -> AsyncGenerator[Socket]:
-        """A WebSocket to the door of shells."""
-        socket = Socket()
-        headers = [(b"host", b"trainshed.example")]
-        scope = {"type": "websocket", "path": path, "headers": headers, "query_string": b""}
-        socket.sent.put_nowait({"type": "websocket.connect"})
-        task = asyncio.create_task(self.app(scope, socket.receive, socket.send))
-        try:
-            yield socket
-        finally:
-            socket.hang_up()
-            await asyncio.wait_for(task, 60)
+
+@asynccontextmanager
+async def connected(app: ApiApplication) -> AsyncGenerator[Socket]:
+    """A WebSocket to the door of shells."""
+    socket = Socket()
+    headers = [(b"host", b"trainshed.example")]
+    scope = {
+        "type": "websocket",
+        "path": "/shell/connect",
+        "headers": headers,
+        "query_string": b"",
+    }
+    socket.sent.put_nowait({"type": "websocket.connect"})
+    task = asyncio.create_task(app(scope, socket.receive, socket.send))
+    try:
+        yield socket
+    finally:
+        socket.hang_up()
+        await asyncio.wait_for(task, 60)
 
 
 def _with_program(known: SigningIn) -> Any:

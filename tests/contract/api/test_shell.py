@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import force_setattr
 
 from tests.contract.api.house import ADDRESS, LOCATION, SECOND, START
-from tests.contract.api.shelling import Shelled, Socket
+from tests.contract.api.shelling import Shelled, Socket, connected
 from tests.contract.api.test_tuning_jobs import created
 from tests.people import known
 from tests.unit.jobs import exited
@@ -65,7 +65,7 @@ def fields_of(link: str) -> dict[str, str]:
 async def shell(house: Shelled, token: str = "", **order: Any) -> AsyncGenerator[Socket]:
     """A connection that has ordered a shell, by a new ticket if there is none."""
     token = token or (await house.result("POST", f"{JOB}:shell", {}))["token"]
-    async with house.connected() as socket:
+    async with connected(house.app) as socket:
         socket.say(token=token, **order)
         yield socket
 
@@ -99,7 +99,7 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
     await running(house, web_access=False)
     ticket = await house.result("POST", f"{JOB}:shell", {"replica": "worker 0"})
     assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
-    async with house.connected() as socket:
+    async with connected(house.app) as socket:
         socket.say(token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)")
         assert await socket.next() == {"title": "workerpool1-0, job"}
         ((uid, attempt, replica, incarnation, wish),) = house.shells.opened
@@ -206,7 +206,7 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
         await socket.next()
     house.clock += TICKET_LIFETIME
     for token in (used, late, "guessed", "", "\ud800"):
-        async with house.connected() as socket:
+        async with connected(house.app) as socket:
             socket.say(token=token)
             assert "ticket" in (await socket.next())["error"]
             assert await socket.next() is None
@@ -215,7 +215,7 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
 
 
 async def test_what_is_no_order_is_refused_in_words(house: Shelled) -> None:
-    async with house.connected() as socket:
+    async with connected(house.app) as socket:
         socket.sent.put_nowait({"type": "websocket.receive", "text": "[" * 20_000})
         assert "too deep" in (await socket.next())["error"]
 
@@ -379,7 +379,7 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
             return book.without_tokens([digest_of(token)])
 
         await house.keeper.change(without, "p1", "bo")
-        assert "Your rights here have changed" in (await socket.next())["error"]
+        assert "your rights here have changed" in (await socket.next())["error"]
     refused = await house.call("POST", "/shell/ticket", fields, token=None)
     assert refused.status == 403
     async with shell(house, unused, command="rm -r /") as socket:

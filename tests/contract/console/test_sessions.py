@@ -1,21 +1,24 @@
 """Who gets in, by what, for how long, and what nobody gets (docs/adr/0070)."""
 
-import asyncio
 import json
 import re
+from contextlib import AsyncExitStack
+from html import unescape
+from urllib.parse import parse_qsl
 
 import pytest
+from msgspec.structs import replace
 
-from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
+from tests.contract.api.shelling import PlayedShells, Socket, connected
+from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, Events, text_of
 from tests.people import known
 from tests.unit.specs_requests import container, custom_job
 from trainshed.access import strangers
 from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import Links, page_of
+from trainshed.api.calls.links import Links
 from trainshed.console.routes import ACTIONS
-from trainshed.core.names import JobUid
 
 JOB = custom_job(container(command=["true"])) | {"displayName": "first"}
 
@@ -55,33 +58,68 @@ async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: Console
     assert (await browser.get("/")).status == 200
 
 
+class Opener(Browser):
+    """Opens a shell, a page and TensorBoard of a job by the console's links."""
+
+    async def opens(self, house: ConsoleHouse, token: str) -> None:
+        await self.sign_in(token=token)
+        page = unescape((await self.get("/jobs/1000")).body.decode())
+        shell, board = (
+            dict(parse_qsl(fragment))
+            for fragment in re.findall(r'/(?:shell|tensorboard)/#([^"]+)', page)
+        )
+        self.ticket = (await house.result("POST", "/shell/ticket", shell, token=None))["token"]
+        lines = (await house.call("POST", "/tensorboard/open", board, token=None)).body.splitlines()
+        self.board = f"/tensorboard/{json.loads(lines[-1])['path']}"
+        answer = await self.get("/jobs/1000/ports/page")
+        _, _, host, way = answer.headers["location"].split("/", 3)
+        let_in = await house.call("GET", f"/{way}", token=None, headers=[("host", host)])
+        cookie = let_in.headers["set-cookie"].partition(";")[0]
+        self.page = [("host", host), ("cookie", cookie)]
+
+
 async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHouse) -> None:
-    """Pages of jobs and TensorBoard, which have marks of their own; those of other browsers go on."""
-    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
-    first, second = Browser(house), Browser(house)
-    links = Links(b"key", ADDRESS, house.now)
-    marks: list[str] = []
-    lapses: list[asyncio.Task[None]] = []
-    for browser in (first, second):
-        await browser.sign_in(token=token)
-        visitor = house.sessions.find(browser.session)
-        assert visitor is not None and visitor.shown is not None
-        marks.append(links.mark(page_of(JobUid(7), "web"), visitor.shown))
-        lapses.append(asyncio.create_task(house.keeper.lapse(visitor)))
-
-    def let_in() -> list[bool]:
-        shown = (links.lets(page_of(JobUid(7), "web"), mark) for mark in marks)
-        return [house.tokens.known(of) is not None for of in shown if of]
-
-    assert let_in() == [True, True]
-    await first.post("/logout")
-    await asyncio.wait_for(lapses[0], 60)
-    assert (let_in(), lapses[1].done()) == ([False, True], False)
+    """What others have opened goes on, also by the same token."""
+    shells, links = PlayedShells(), Links(b"key", ADDRESS, house.now, "localhost")
+    shells.answer = b"HTTP/1.1 200 OK\r\n\r\nevent: here\ndata: 1\n\n"
+    house.services = replace(house.services, shells=shells, links=links)
     house.new_console()
-    assert let_in() == [False, True], "a service that begins anew knows them"
-    house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
-    await asyncio.wait_for(lapses[1], 60)
-    assert let_in() == [False, False]
+    output = {"outputUriPrefix": "gs://bucket/job"}
+    job = custom_job(enableWebAccess=True, baseOutputDirectory=output)
+    job["labels"] = {"trainshed-ports": "page"}
+    made = await house.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", job)
+    await house.run(made["name"])
+    house.viewers.written.add("gs://bucket/job/logs")
+    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    first, second = Opener(house), Opener(house)
+    async with AsyncExitStack() as stack:
+
+        async def opened(browser: Opener) -> tuple[Socket, Events]:
+            await browser.opens(house, token)
+            socket = await stack.enter_async_context(connected(house.app))
+            socket.say(token=browser.ticket)
+            assert "title" in await socket.next()
+            stream = await stack.enter_async_context(house.events("/", browser.page))
+            assert await stream.next("here") == 1
+            return socket, stream
+
+        async def statuses(browser: Opener) -> list[int]:
+            page = await house.call("GET", "/", token=None, headers=browser.page)
+            return [page.status, (await house.call("GET", browser.board, token=None)).status]
+
+        (shell, stream), (shell_of_others, _) = await opened(first), await opened(second)
+        assert (await first.post("/logout")).status == 303
+        assert "signed out" in (await shell.next())["error"]
+        with pytest.raises(AssertionError, match="the stream has ended"):
+            await stream.next("here")
+        house.new_console()
+        assert await statuses(first) == [403, 403]
+        assert (await house.call("GET", second.board, token=None)).status == 200
+        shell_of_others.type(b"ls")
+        assert await shell_of_others.next() == b"ls"
+        house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
+        assert "signed out" in (await shell_of_others.next())["error"]
+        assert await statuses(second) == [403, 403]
 
 
 async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:

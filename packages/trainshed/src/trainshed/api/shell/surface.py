@@ -76,7 +76,9 @@ _GUARDS: Final = (
     (b"cache-control", b"no-cache"),
 )
 _STOPS: Final = "The service stops; the job runs on. Come back later."
-_LAPSED: Final = "Your rights here have changed: hung up. Open the shell again if you still may."
+_LAPSED: Final = (
+    "You are signed out, or your rights here have changed: hung up. Open it again if you still may."
+)
 _MOST_NOTED: Final = 1000
 """Uses of ports that are remembered; an older one is on its timeline once more if it goes on."""
 NORMAL: Final = 1000
