@@ -8,7 +8,6 @@ all requests of the port besides.
 """
 
 import asyncio
-import ipaddress
 import logging
 import re
 from base64 import b64decode
@@ -23,7 +22,7 @@ from trainshed.console.rendering import ASSETS, asset_response, is_prepared, pre
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
-from trainshed.httpd.hosts import name_of
+from trainshed.httpd.hosts import is_loopback, name_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
     Front,
@@ -410,7 +409,8 @@ class ConsoleApplication:
         ours, name = urlsplit(self._facts.address), name_of(call.headers.get("host", ""))
         if name != "localhost" and not name.endswith(".localhost"):
             return None
-        if call.scope.get("scheme") != "http" or not _is_loopback(ours.hostname or ""):
+        is_number = ours.hostname != "localhost" and is_loopback(ours.hostname or "")
+        if call.scope.get("scheme") != "http" or not is_number:
             return None
         host = f"[{ours.hostname}]" if ":" in (ours.hostname or "") else ours.hostname
         _, colon, port = call.headers["host"].partition(":")
@@ -464,13 +464,6 @@ def _local(following: str) -> str:
     browsers take `//elsewhere.example` for another host."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/overview", safe="/?&=%:+-._~")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _see(address: str) -> Response:

@@ -120,6 +120,14 @@ def _bare(netloc: str) -> str:
     return netloc.lower().removesuffix(":80").removesuffix(":443")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @lru_cache(256)
 def _is_address(name: str) -> bool:
     try:

@@ -1,7 +1,6 @@
 """Reads the tables `[[notify]]` and the setting `smtp`, which say where notifications go. Knows no socket."""
 
 import base64
-import ipaddress
 import os
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Meta, Struct
 
 from trainshed.core.notifications import OF_JOBS, Occasion, Target
+from trainshed.httpd.hosts import is_loopback
 
 SmtpTls = Literal["starttls", "tls", "none"]
 _PREFIX: Final = "whsec_"
@@ -115,17 +115,9 @@ def mail_server(url: str, password: str = "") -> Smtp | None:
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or _MAIL_PORTS[parts.scheme]
-    starttls: SmtpTls = "none" if _is_here(host) else "starttls"
+    starttls: SmtpTls = "none" if is_loopback(host) else "starttls"
     tls: SmtpTls = "tls" if parts.scheme == "smtps" else starttls
     return Smtp(host, port, tls, unquote(parts.username or ""), password, sender)
-
-
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine, with which nobody listens."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_url(text: str, schemes: Container[str] = ("http", "https")) -> bool:

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from trainshed.httpd.hosts import Hosts, listed
+from trainshed.httpd.hosts import Hosts, is_loopback, listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_unix
-from trainshed.serve.settings import Settings, is_loopback, speaks_tls
+from trainshed.serve.settings import Settings, speaks_tls
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

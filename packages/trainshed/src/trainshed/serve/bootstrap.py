@@ -19,7 +19,7 @@ from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve
-from trainshed.httpd.hosts import listed
+from trainshed.httpd.hosts import is_loopback, listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
 from trainshed.serve import certificates, clock
@@ -27,7 +27,7 @@ from trainshed.serve.addresses import GrpcPorts, browsers_address, listen_for_pr
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import LINGER, BucketKeeper
-from trainshed.serve.settings import Settings, is_loopback, speaks_tls
+from trainshed.serve.settings import Settings, speaks_tls
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.port import StoreInUse, StoreUnreadable

@@ -1,6 +1,5 @@
 """Reads settings: defaults, then a TOML file, then the environment, then the command line; later ones win."""
 
-import ipaddress
 import os
 import tomllib
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.core.errors import closest
 from trainshed.core.warm_start import WarmStarts
+from trainshed.httpd.hosts import is_loopback
 from trainshed.serve.setting_types import (
     Age,
     Amount,
@@ -299,14 +299,6 @@ def exposed(settings: Settings) -> str | None:
         f"  {up} --tls-cert cert.pem --tls-key key.pem      TLS, by a certificate of yours\n"
         f"  {up} --insecure                                 plain HTTP: behind a proxy that speaks TLS"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on a host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _absolute(file: str) -> str:

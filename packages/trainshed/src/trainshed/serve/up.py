@@ -18,7 +18,8 @@ import click
 
 from trainshed.cli.text.colours import plain
 from trainshed.core.units import Nanos
-from trainshed.serve.settings import is_loopback, load, speaks_tls
+from trainshed.httpd.hosts import is_loopback
+from trainshed.serve.settings import load, speaks_tls
 from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
