@@ -1,6 +1,7 @@
 """The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -30,31 +31,16 @@ async def queue(visit: Visit) -> View:
     """`/queue`: the waiting jobs, each with the reason and what would let it start; the running jobs; the
     quotas."""
     jobs, more = await waiting_jobs(visit)
-    running = await visit.get(
-        JobList,
-        "jobs",
-        project=visit.project,
-        state="RUNNING",
-        glance="true",
-        limit=str(_RUNNING),
-    )
-    nodes = await visit.get_if_allowed(NodeList, "nodes")
-    held: dict[str, int] = {}
-    for node in nodes.nodes if nodes else ():
-        for replica in node.replicas or ():
-            held[replica.job] = held.get(replica.job, 0) + 1
+    running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_RUNNING))
+    nodes = await visit.get_if_allowed(NodeList, "nodes") or NodeList()
+    held = Counter(replica.job for node in nodes.nodes for replica in node.replicas or ())
     quotas = await _quotas(visit)
     return View(
         "Queue",
         "queue.html",
         parts={
-            "waiting": Part(
-                "_queue_waiting.html",
-                {"jobs": jobs, "more": more, "epoch": epoch},
-            ),
-            "running": Part(
-                "_queue_running.html", {"jobs": running.jobs, "held": held, "epoch": epoch}
-            ),
+            "waiting": Part("_queue_waiting.html", {"jobs": jobs, "more": more, "epoch": epoch}),
+            "running": Part("_queue_running.html", {"jobs": running.jobs, "held": held}),
             "quotas": Part(
                 "_queue_quotas.html",
                 {
@@ -70,11 +56,14 @@ async def queue(visit: Visit) -> View:
     )
 
 
+async def jobs_of(visit: Visit, **query: str) -> JobList:
+    """Return the newest jobs of the page's project that meet a query. Raises Refused."""
+    return await visit.get(JobList, "jobs", project=visit.project, **query)
+
+
 async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
     """Return the newest jobs that wait, what starts next first, and whether there are more."""
-    waiting = await visit.get(
-        JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
-    )
+    waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_WAITING))
     described = [
         await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in waiting.jobs
     ]
@@ -95,9 +84,7 @@ async def nodes(visit: Visit) -> View:
     """`/nodes`: each node's resources, what is used of them, by which jobs, and what was held in the last
     days."""
     node_list = await visit.get(NodeList, "nodes", usage="true")
-    running = await visit.get(
-        JobList, "jobs", project=visit.project, state=HOLDING, limit=str(_NAMED)
-    )
+    running = await jobs_of(visit, state=HOLDING, limit=str(_NAMED))
     week = await usage_of_week(visit, "node")
     shared = {"names": {job.name: job.display_name or job.job_id for job in running.jobs}}
     parts = {
@@ -110,7 +97,6 @@ async def nodes(visit: Visit) -> View:
     return View(
         "Nodes",
         "nodes.html",
-        {"count": len(node_list.nodes)},
         parts=parts,
         lists={"nodes": tuple(parts)},
         whole=frozenset({"nodes"}),

@@ -9,13 +9,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.console.pages.capacity import HOLDING, usage_of_week, waiting_jobs
+from trainshed.console.pages.capacity import HOLDING, jobs_of, usage_of_week, waiting_jobs
 from trainshed.console.pages.jobs import first_line, row
 from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.access import SecretList
 from trainshed.wire.trainshed_v1.capacity import NodeList
-from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
+from trainshed.wire.trainshed_v1.jobs import JobSummary, Status
 
 _SHOWN: Final = 8
 _MOST: Final = 500
@@ -37,8 +37,8 @@ async def page(visit: Visit) -> View:
     week; for who may see it, the service itself."""
     day = (datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(days=1)).isoformat()
     holding, failed, waiting, nodes, status, days = await asyncio.gather(
-        _jobs(visit, state=HOLDING, glance="true", counts="true", limit=str(_MOST)),
-        _jobs(visit, state="FAILED", since=day, limit=str(_MOST)),
+        jobs_of(visit, state=HOLDING, glance="true", counts="true", limit=str(_MOST)),
+        jobs_of(visit, state="FAILED", since=day, limit=str(_MOST)),
         waiting_jobs(visit),
         visit.get_if_allowed(NodeList, "nodes"),
         visit.get(Status, "status"),
@@ -63,10 +63,6 @@ async def page(visit: Visit) -> View:
     }
     parts = {"now": Part("_overview.html", values)}
     return View("Overview", "overview.html", parts=parts, lives=True, place="overview")
-
-
-async def _jobs(visit: Visit, **query: str) -> JobList:
-    return await visit.get(JobList, "jobs", project=visit.project, **query)
 
 
 def causes(failed: Sequence[JobSummary]) -> list[Cause]:
