@@ -181,12 +181,7 @@ def telling(tail: str) -> str:
 def first_line(text: str) -> str:
     """Return an error's most useful line, at most 300 characters: the exception of its first traceback, else
     its first line; "" if it has none."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    if "Traceback (most recent call last):" in text:
-        after = text.partition("Traceback (most recent call last):")[2].splitlines()
-        raised = [line for line in after if line and not line[0].isspace()]
-        if raised:
-            return raised[0].strip()[:300]
-    return _EXITED.sub(r"Exit status \2 of \1", lines[0])[:300]
+    after = text.partition("Traceback (most recent call last):")[2].splitlines()
+    raised = [line for line in after if line and not line[0].isspace()]
+    lines = raised or [line for line in text.splitlines() if line.strip()] or [""]
+    return _EXITED.sub(r"Exit status \2 of \1", lines[0].strip())[:300]

@@ -60,7 +60,6 @@ async def page(visit: Visit) -> View:
     values = {
         "tasks": page.tasks,
         "severities": SEVERITIES,
-        "is_over": page.over,
     }
     return tab_view(visit, job, "logs", values)
 
@@ -72,23 +71,18 @@ async def read(visit: Visit, **changes: str) -> LogPage:
     return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **query)
 
 
-def _plain(page_: LogPage) -> dict[str, Any]:
-    """Return a page of the log as the script takes it."""
-    return {
-        "lines": [_row(line, line.place) for line in page_.lines],
-        "earlier": page_.earlier,
-        "later": page_.later,
-        "more": page_.more,
-        "over": page_.over,
-    }
-
-
 async def lines(visit: Visit) -> Response:
     """`/jobs/J/lines`: the part of the log that the address asks for, as JSON."""
     page = await read(visit)
-    return sized(
-        encode_text(_plain(page)), b"application/json", more=[(b"cache-control", b"no-store")]
-    )
+    values = {
+        "lines": [_row(line, line.place) for line in page.lines],
+        "earlier": page.earlier,
+        "later": page.later,
+        "more": page.more,
+        "over": page.over,
+    }
+    more = [(b"cache-control", b"no-store")]
+    return sized(encode_text(values), b"application/json", more=more)
 
 
 async def following(visit: Visit) -> AsyncGenerator[bytes]:
@@ -156,9 +150,8 @@ async def download(visit: Visit) -> Response:
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
     answer = Streamed(_whole(visit, first), visit.closing, b"text/plain; charset=utf-8")
-    name = f"{job.job_id}.log"
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-    answer.headers.append((b"content-disposition", f'attachment; filename="{safe}"'.encode()))
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in job.job_id)
+    answer.headers.append((b"content-disposition", f'attachment; filename="{name}.log"'.encode()))
     return answer
 
 
