@@ -70,9 +70,7 @@ def test_waiting_ends_in_time(service: FakeService, monkeypatch: pytest.MonkeyPa
 
 SPEC: dict[str, Any] = {
     "workerPoolSpecs": [
-        {
-            "pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]},
-        }
+        {"pythonPackageSpec": {"executorImageUri": "i", "args": ["--epochs", "3"]}}
     ],
     "baseOutputDirectory": {"outputUriPrefix": "gs://b/runs/digits-20261120-060000-000"},
 }

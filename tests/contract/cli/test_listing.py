@@ -115,12 +115,7 @@ SECRET: dict[str, Any] = {
     ],
 )
 def test_a_list_is_a_table_of_columns_and_json_the_records(
-    service: FakeService,
-    kind: str,
-    path: str,
-    record: dict[str, Any],
-    titles: str,
-    row: str,
+    service: FakeService, kind: str, path: str, record: dict[str, Any], titles: str, row: str
 ) -> None:
     service.on("GET", path, {path.rpartition("/")[2]: [record]})
     for words in (("list", kind), (kind, "list"), (kind,)):

@@ -66,11 +66,7 @@ def test_a_file_or_a_variable_may_hold_it(
     ],
 )
 def test_what_cannot_be_taken_is_refused_here(
-    service: FakeService,
-    arguments: tuple[str, ...],
-    words: str | bytes,
-    code: int,
-    text: str,
+    service: FakeService, arguments: tuple[str, ...], words: str | bytes, code: int, text: str
 ) -> None:
     result = service.cli("secrets", "set", *arguments, input=words)
     assert (result.exit_code, text in result.stderr) == (code, True), result.stderr

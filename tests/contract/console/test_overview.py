@@ -28,9 +28,15 @@ async def started(house: ConsoleHouse, name: str) -> Job:
     return await house.run(f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}")
 
 
-async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
+async def holding(house: ConsoleHouse) -> Job:
+    """A job that runs with two GPUs, and holds them."""
     job = await started(house, "trains")
     house.capacity.held = (job,)
+    return job
+
+
+async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
+    await holding(house)
     waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
     for place, uid in enumerate(reversed(waits), 1):
         why = Waiting(WaitReason.CAPACITY, "no node is free", "trains must end")
@@ -73,7 +79,7 @@ async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     """Of what was never held, nothing is drawn."""
-    job = await started(house, "trains")
+    job = await holding(house)
     (replica,) = job.replicas
     house.capacity.held = (replace(job, replicas=(replace(replica, node="node-1"),)),)
     house.clock += 3600 * SECOND

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
-from tests.contract.console.test_overview import started
+from tests.contract.console.test_overview import holding
 from tests.contract.console.test_pages import submit
 from tests.people import known
 from trainshed.console.pages import logs
@@ -53,7 +53,7 @@ async def test_a_token_is_shown_once_and_ends_what_it_opened(
 async def test_what_was_used_is_summed_up_with_bars(
     house: ConsoleHouse, browser: Browser, by: str, name: str
 ) -> None:
-    house.capacity.held = (await started(house, "trains"),)
+    await holding(house)
     house.clock += 3600 * SECOND
     page = await browser.get(f"/team?project=p1&by={by}")
     assert f"{name} 2.0 4.0 16.1" in text_of(page)
