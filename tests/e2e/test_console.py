@@ -319,7 +319,7 @@ def things(service: Service) -> tuple[str, str, str]:
 def arrive(page: Page, service: Service, name: str, path: str) -> None:
     """Open a page and wait for what its scripts draw."""
     page.goto(service.rest + path)
-    if name in ("usage", "trials", "study"):
+    if name in ("usage", "tuning", "trials", "study"):
         expect(page.locator("canvas").first).to_be_visible()
     if name == "logs":
         expect(page.locator(".log-line").first).to_be_visible()

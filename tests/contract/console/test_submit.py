@@ -176,5 +176,6 @@ async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) ->
     path = "/v1/projects/p1/locations/us-central1/hyperparameterTuningJobs"
     made = await house.result("POST", path, SEARCH)
     uid = made["name"].rpartition("/")[2]
-    assert "0 of 4" in text_of(await browser.get(f"/jobs/{uid}"))
+    overview = text_of(await browser.get(f"/jobs/{uid}"))
+    assert "0 of 4" in overview and "No trial has measured anything yet" in overview
     assert "No trial has begun yet" in text_of(await browser.get(f"/jobs/{uid}/trials"))

@@ -10,10 +10,12 @@ line begins plain, whatever the line before it ended with, because a reader may 
 import gzip
 import hashlib
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
@@ -301,6 +303,25 @@ def curve_data(
     return json.dumps(
         {"at": at, "lines": drawn, "label": label} | ({"marks": marks} if marks else {})
     )
+
+
+_FAR: Final = math.log(50)
+
+
+def fits_log(low: float, high: float) -> bool:
+    """Whether an axis from `low` to `high` is logarithmic: both are positive, and far from each other."""
+    return low > 0 and math.log(high) - math.log(low) >= _FAR
+
+
+def objective_data(values: Mapping[int, float], name: str, is_maximized: bool | None) -> str:
+    """Return what `charts.js` draws of the objective over a search's trials, as JSON: its values by their
+    numbers, and the best so far; "" if there is none."""
+    if not values:
+        return ""
+    best = list(accumulate(values.values(), max if is_maximized else min))
+    lines = [[name, [*values.values()], "points"], ["best so far", best, "steps"]]
+    is_log = fits_log(min(values.values()), max(values.values()))
+    return json.dumps({"at": [*values], "lines": lines, "label": "Trial", "log": is_log})
 
 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")

@@ -5,6 +5,7 @@ import shlex
 from bisect import bisect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
+from math import isfinite
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from msgspec import UNSET, Struct
 
 from trainshed.console.pages.jobs import first_line, lasted, telling
-from trainshed.console.rendering import curve_data, epoch, id_of
+from trainshed.console.rendering import curve_data, epoch, id_of, objective_data
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid, ReplicaId
@@ -23,7 +24,7 @@ from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode, Violation
 from trainshed.wire.trainshed_v1.capacity import Explanation
-from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket
+from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket, Tuning
 from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
 from trainshed.wire.trainshed_v1.timeline import LogPage, ResumeReport, Timeline
 
@@ -126,7 +127,9 @@ async def overview(visit: Visit) -> View:
         "head": head(visit, job, "overview"),
         "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
-        "curves": Part("_job_curves.html", of_runs | {"charts": charts, "restarts": restarts}),
+        "curves": _objective(job, job.tuning)
+        if job.tuning
+        else Part("_job_curves.html", of_runs | {"charts": charts, "restarts": restarts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
@@ -189,6 +192,17 @@ async def measured(
     form = {name: visit.query(name) for name in ("begin", "end", "means")}
     counts = {"points": str(points), "charts": str(charts), "replicas": "true" if replicas else ""}
     return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
+
+
+def _objective(job: JobDescription, tuning: Tuning) -> Part:
+    """Return the chart of what the newest trials of a tuning job have reached."""
+    values = {
+        trial.number: trial.value
+        for trial in (job.trials or ())[-_POINTS:]
+        if trial.value is not None and isfinite(trial.value)
+    }
+    data = objective_data(values, tuning.metric, tuning.goal == "MAXIMIZE")
+    return Part("_trials_objective.html", {"data": data})
 
 
 def _restarts(timeline: Timeline) -> list[float]:

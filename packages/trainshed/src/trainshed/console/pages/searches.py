@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, field
 
 from trainshed.console.pages.job import describe, tab_view
-from trainshed.console.rendering import number_text
+from trainshed.console.rendering import fits_log, number_text, objective_data
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
@@ -22,8 +22,6 @@ _TOP: Final = 10.0
 _WIDTH: Final = 1000.0
 _MOST: Final = 400
 """Maximum trials that are drawn and listed: the newest."""
-_FAR: Final = math.log(50)
-"""An axis of positive numbers is logarithmic if the logarithm of their ratio is at least this."""
 
 
 class Metric(Struct, frozen=True):
@@ -104,11 +102,13 @@ class Front(Struct, frozen=True):
 def parts(search: Search) -> dict[str, Part]:
     """Return the charts and the table, by the id of their element."""
     shown = [trial for trial in search.trials if _finite(trial.value)][-_MOST:]
+    values = {trial.number: float(trial.value or 0.0) for trial in shown}
+    objective = objective_data(values, search.objective.name, search.objective.is_maximized)
     axes, lines = parallel(shown, search)
     plots = slices(shown, search)
     names, first = parameters_of(search.trials), plots[0][0] if plots else ""
     return {
-        "objective": Part("_trials_objective.html", {"data": _objective(shown, search)}),
+        "objective": Part("_trials_objective.html", {"data": objective}),
         "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         "front": Part("_trials_front.html", {"front": front(shown, search)}),
         "slices": Part("_trials_slices.html", {"slices": plots}),
@@ -128,35 +128,6 @@ def parts(search: Search) -> dict[str, Part]:
 
 def _finite(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def best_so_far(values: Sequence[float], is_maximized: bool | None) -> list[float]:
-    """Return, for each value, the best among it and those before it."""
-    better = max if is_maximized else min
-    bests: list[float] = []
-    for value in values:
-        bests.append(better(bests[-1], value) if bests else value)
-    return bests
-
-
-def _objective(shown: Sequence[Trial], search: Search) -> str:
-    """Return the data of the chart of the objective, as JSON; "" if no trial has measured it."""
-    if not shown:
-        return ""
-    values = [float(trial.value or 0.0) for trial in shown]
-    low, high = min(values), max(values)
-    best = best_so_far(values, search.objective.is_maximized)
-    return json.dumps(
-        {
-            "at": [trial.number for trial in shown],
-            "lines": [
-                [search.objective.name, values, "points"],
-                ["best so far", best, "steps"],
-            ],
-            "label": "Trial",
-            "log": low > 0 and math.log(high) - math.log(low) >= _FAR,
-        }
-    )
 
 
 def _curve(search: Search) -> str:
@@ -346,7 +317,7 @@ def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
     if not numbers:
         return "", "", [None for _ in values]
     low, high = min(numbers), max(numbers)
-    is_log = low > 0 and math.log(high) - math.log(low) >= _FAR
+    is_log = fits_log(low, high)
 
     def place(value: float) -> float:
         if high / 2 == low / 2:
