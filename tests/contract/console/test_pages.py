@@ -184,20 +184,26 @@ async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
     spec: Any = JOB["jobSpec"]
     (pool,) = spec["workerPoolSpecs"]
     uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
-    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    name, worker = f"projects/p1/locations/us-central1/customJobs/{uid}", ReplicaId(1, 0)
+    await house.run(name)
+    house.clock += 3 * SECOND
+    started = ReplicaStarted(1, worker, 2, house.clock)
+    await house.happen(name, ReplicaLost(1, worker, 1, ""), started)
     for place, task in enumerate(("0-0", "1-0", "1-1")):
-        lines = [(START + n, f"step {n}/4 loss: {n + place}") for n in (1, 2, 3, 4)]
+        lines = [(START + n * SECOND, f"step {n}/4 loss: {n + place}") for n in (1, 2, 3, 4)]
         house.write_log(int(uid), f"workerpool{task}", *lines)
 
     async def drawn(query: str) -> Any:
         (curves,) = curves_of(await browser.get(f"/jobs/{uid}{query}"))
         return curves
 
-    assert (await drawn(""))["lines"] == [
+    folded = await drawn("")
+    assert folded["lines"] == [
         ["train", [2, 3, 4, 5]],
         ["train, lowest", [1, 2, 3, 4], "edge"],
         ["train, highest", [3, 4, 5, 6], "edge"],
     ]
+    assert folded["marks"] == [3], "a worker was started again when the primary was there"
     names = ["train", "train workerpool1-0", "train workerpool1-1"]
     assert [name for name, _ in (await drawn("?replicas=apart"))["lines"]] == names
 

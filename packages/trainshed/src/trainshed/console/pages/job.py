@@ -17,7 +17,7 @@ from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.rendering import curve_data, epoch, id_of, objective_data
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
-from trainshed.core.names import Api, JobUid, ReplicaId
+from trainshed.core.names import Api, JobUid
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
@@ -206,14 +206,12 @@ def _objective(job: JobDescription, tuning: Tuning) -> Part:
 
 
 def _restarts(timeline: Timeline) -> list[float]:
-    """Return when the primary's program was started again, in seconds since 1970; the last few."""
-    primary = str(ReplicaId(0, 0))
-    starts = [
-        epoch(entry.at)
-        for entry in timeline.entries
-        if entry.kind == "replica_started" and entry.details.get("replica") == primary
-    ]
-    return starts[1:][-_RESTARTS:]
+    """Return when programs were started again, in seconds since 1970; the last few."""
+    starts: dict[str, list[float]] = {}
+    for entry in timeline.entries:
+        if entry.kind == "replica_started":
+            starts.setdefault(str(entry.details["replica"]), []).append(epoch(entry.at))
+    return sorted(at for times in starts.values() for at in times[1:])[-_RESTARTS:]
 
 
 async def _curve_charts(
@@ -289,8 +287,9 @@ def _curve_chart(
         values = [at.value for at in replicas[0].points if isinstance(at.value, float)]
         if not replicas[0].replica:
             latest.append((where, replicas[0].value, values))
-    # A restart is marked at the first point that came after it.
-    points = sorted((epoch(at.at), placed(at, since)) for curve in curves for at in curve.points)
+    # A restart is marked at the primary's first point that came after it.
+    primary = [curve for curve in curves if not curve.replica]
+    points = sorted((epoch(at.at), placed(at, since)) for curve in primary for at in curve.points)
     first = [bisect(points, (start,)) for start in restarts]
     marks = [points[index][1] for index in first if index < len(points)]
     label = units.pop().title() if since is None else "Time"
