@@ -30,6 +30,9 @@ LOOK = """rules => axe.run(document, {runOnly: rules, resultTypes: ["violations"
 TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
   frame => frame.scrollWidth - frame.clientWidth).filter(n => n > 0)"""
 """By how many pixels tables are wider than what shows them."""
+UNFILLED = """() => Math.max(0, ...[...document.querySelectorAll("thead tr")].map(row => Math.round(
+  row.getBoundingClientRect().right - row.lastElementChild.getBoundingClientRect().right)))"""
+"""How many pixels of a table its columns leave empty."""
 BAR = "Math.max(...[...document.querySelectorAll('.bar nav')].map(n => n.scrollWidth - n.clientWidth), 0)"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 WRITER = (PROGRAMS / "event_writer.py").read_text()
@@ -358,7 +361,7 @@ def test_every_page_lets_everybody_in(
             picture(page, name, "light")
         page.evaluate(AXE)
         result = page.evaluate(LOOK, RULES)
-        wide = {"screen": too_wide(page) + page.evaluate(BAR)}
+        wide = {"screen": too_wide(page) + page.evaluate(BAR) + page.evaluate(UNFILLED)}
         page.emulate_media(color_scheme="dark")
         if SOAKS:
             picture(page, name, "dark")
