@@ -35,6 +35,12 @@ def test_tables_align_and_give_way() -> None:
     assert narrow[1] == "a long lo…    7  end"
     assert all(width(text) <= 20 for text in narrow)
     assert lines_of(fields, *rows, max_width=1)[1].startswith("a long …  ")
+    both = (fields[0], Field("Z", "z", flexible=True))
+    even = lines_of(both, {"a": "a long name", "z": "longer by half"}, max_width=22)[1]
+    assert even == "a long na…  longer by…", "the widest column gives way first"
+    spare = (Field("S", "n", spare=True), *fields)
+    assert lines_of(spare, *rows, max_width=29)[0].startswith("S"), "all columns fit"
+    assert lines_of(spare, *rows, max_width=20) == narrow
 
 
 def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:

@@ -24,7 +24,7 @@ from trainshed.cli.jobs.references import (
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import state_colour
-from trainshed.cli.text.moments import TimeLimit, local_moment, moment, rfc3339
+from trainshed.cli.text.moments import TimeLimit, moment, rfc3339, short_moment
 from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.units import Nanos
@@ -221,14 +221,18 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
     people = len({job.user for job in jobs}) > 1
     return (
         Field("JOB", "job_id"),
-        *([Field("KIND", "kind")] if kinds else []),
+        *([Field("KIND", "kind", spare=True)] if kinds else []),
         Field("NAME", "display_name", flexible=True),
-        *([Field("PROJECT", "project")] if projects else []),
-        *([Field("BY", "user")] if people else []),
+        *([Field("PROJECT", "project", flexible=True, spare=True)] if projects else []),
+        *(
+            [Field("BY", "user", lambda user: user.partition("@")[0], flexible=True)]
+            if people
+            else []
+        ),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
-        Field("CREATED", "created", local_moment),
+        Field("CREATED", "created", lambda at: short_moment(at, now)),
         Field("LASTED", None, lambda job: job.lasted(now), right=True),
-        Field("PROGRESS", "progress_words", flexible=True, optional=True),
+        Field("PROGRESS", "progress_words", flexible=True, optional=True, spare=True),
     )
 
 

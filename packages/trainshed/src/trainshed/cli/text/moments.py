@@ -77,6 +77,12 @@ def local_moment(at: Nanos) -> str:
     return f"{_local(at):%Y-%m-%d %H:%M:%S}" if at else "–"
 
 
+def short_moment(at: Nanos, now: Nanos) -> str:
+    """Return a time as `local_moment` does, without the date if it is today's, else without the seconds."""
+    text, today = local_moment(at), local_moment(now)[:10]
+    return text[11:] if text.startswith(today) else text[:16]
+
+
 def exact_moment(at: Nanos) -> str:
     """Return a time with milliseconds, as `2026-11-20 06:05:12.345`."""
     return f"{local_moment(at)}.{at % _SECOND // 1_000_000:03d}"

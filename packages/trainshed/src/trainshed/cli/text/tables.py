@@ -13,6 +13,8 @@ from trainshed.cli.text.colours import faint
 _GAP = "  "
 _LEAST_FLEXIBLE = 8
 """Width below which a flexible column is not cut."""
+_READABLE = 12
+"""Width that a flexible column has before others are left out for it."""
 
 NOTHING = "–"
 """Stands for a cell without a text."""
@@ -33,6 +35,8 @@ class Field:
     flexible: bool = False
     #: Whether the column is left out if no record has anything there.
     optional: bool = False
+    #: Whether the column is left out if the terminal is too narrow for all.
+    spare: bool = False
     #: The colour of a record's cell; None = it has none.
     colour: Callable[[Any], str | None] = lambda _: None
 
@@ -51,10 +55,14 @@ def table_of(
     fields: Sequence[Field], records: Sequence[Any], max_width: int | None = None
 ) -> list[str]:
     """Return the lines of a table of records, the titles first. `max_width`: maximum characters of a line,
-    None = unlimited; flexible columns are cut, the first one first. Wider lines are possible if no flexible
-    column is left."""
+    None = unlimited; spare columns are left out, the first one first, and flexible ones are cut, the widest
+    one first. Wider lines are possible if that is not enough."""
     cells = [(field, [field.cell(record) for record in records]) for field in fields]
     shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
+    if max_width is not None:
+        spare = [column for column in shown if column[0].spare]
+        while spare and sum(_readable(*column) for column in shown) > max_width:
+            shown.remove(spare.pop(0))
     columns = [field for field, _ in shown]
     rows = zip(
         *([_in_one_line(text or NOTHING) for text in texts] for _, texts in shown), strict=True
@@ -129,13 +137,20 @@ def _in_one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
+def _readable(field: Field, texts: Sequence[str]) -> int:
+    """Return how wide a column is at least if people are to read it, with its gap."""
+    widest = max(map(width, (field.title, *texts)))
+    return len(_GAP) + (min(widest, _READABLE) if field.flexible else widest)
+
+
 def _shrink(columns: Sequence[Field], widths: list[int], max_width: int) -> None:
     missing = sum(widths) + len(_GAP) * (len(widths) - 1) - max_width
-    for index, column in enumerate(columns):
-        if missing > 0 and column.flexible:
-            cells = min(missing, max(0, widths[index] - _LEAST_FLEXIBLE))
-            widths[index] -= cells
-            missing -= cells
+    flexible = [index for index, column in enumerate(columns) if column.flexible]
+    for _ in range(missing):
+        widest = max(flexible, key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _LEAST_FLEXIBLE:
+            break
+        widths[widest] -= 1
 
 
 def _padded(cell: str, size: int, right: bool = False, last: bool = False) -> str:
