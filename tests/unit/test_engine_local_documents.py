@@ -124,6 +124,7 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
         "europe-west4-aiplatform.googleapis.com",
         "us-central1-ml.googleapis.com",
         "cloudresourcemanager.googleapis.com",
+        "iamcredentials.googleapis.com",
         "logging.googleapis.com",
         "secretmanager.googleapis.com",
     } <= set(names)

@@ -59,6 +59,7 @@ def taken(behind: Behind) -> socket.socket:
         ("ml.googleapis.com", b"/v1/projects/p/jobs"),
         ("europe-west1-ml.googleapis.com", b"/v1/projects/p/jobs"),
         ("cloudresourcemanager.googleapis.com", b"/v1/projects/p"),
+        ("iamcredentials.googleapis.com", b"/v1/projects/-/serviceAccounts/a/allowedLocations"),
         ("logging.googleapis.com", b"/v2/entries:list"),
         ("secretmanager.googleapis.com", b"/v1/projects/p/secrets/s/versions/latest:access"),
         ("www.googleapis.com", b"/discovery/v1/apis/ml/v1/rest"),

@@ -24,7 +24,8 @@ from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
-SECRETS = "secretmanager.googleapis.com"
+SECRETS, ACCOUNTS = "secretmanager.googleapis.com", "iamcredentials.googleapis.com"
+HOSTS = (STORAGE, OTHER, SECRETS, ACCOUNTS)
 IDENTITY = json.dumps({"job_uid": "1", "project": "p1", "service_account": "a@p1"}).encode()
 DATA = bytes(range(256)) * 8192
 
@@ -91,7 +92,7 @@ class World:
 
     @contextmanager
     def relay(self, port: int = 0, trust: Path | None = None, proxy: str = "") -> Generator["Api"]:
-        ports: dict[str, int] = dict.fromkeys((STORAGE, OTHER, SECRETS), port or self.real.port)
+        ports: dict[str, int] = dict.fromkeys(HOSTS, port or self.real.port)
         with running(
             str(self.service.replicas),
             self.files.certificate,
@@ -121,9 +122,7 @@ class Api:
     """Speaks to them, over one connection each."""
 
     def __init__(self, port: int, trust: Path) -> None:
-        self._connections = {
-            host: Connection(host, port, trust) for host in (STORAGE, OTHER, SECRETS)
-        }
+        self._connections = {host: Connection(host, port, trust) for host in HOSTS}
 
     def ask(
         self,
@@ -290,13 +289,16 @@ def test_the_way_out_may_be_a_proxy(world: World) -> None:
     assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in lines
 
 
-def test_a_question_about_secrets_is_googles_with_a_token_of_googles_alone(world: World) -> None:
+@pytest.mark.parametrize("host", [SECRETS, ACCOUNTS])
+def test_secrets_and_accounts_are_googles_with_a_token_of_googles_alone(
+    world: World, host: str
+) -> None:
     path = "/v1/projects/p/secrets/s/versions/latest:access"
     theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
     with world.relay() as api:
         before = len(world.real.asked)
-        assert api.ask("GET", path, host=SECRETS, headers=theirs) == (404, b"really not here")
-        written = api.ask("POST", f"{path}:x", b"{}", host=SECRETS, headers=theirs)
+        assert api.ask("GET", path, host=host, headers=theirs) == (404, b"really not here")
+        written = api.ask("POST", f"{path}:x", b"{}", host=host, headers=theirs)
         assert written == (404, b"really not here")
         requests = world.real.asked[before:]
         assert [(method, body) for method, _, _, body in requests] == [
@@ -307,5 +309,5 @@ def test_a_question_about_secrets_is_googles_with_a_token_of_googles_alone(world
             theirs["Authorization"]
         }
         for ours in ({"Authorization": f"Bearer {world.token}"}, {}):
-            assert api.ask("GET", path, host=SECRETS, headers=ours)[1] != b"really not here"
+            assert api.ask("GET", path, host=host, headers=ours)[1] != b"really not here"
         assert len(world.real.asked) == before + 2, "a token of ours has not gone out"

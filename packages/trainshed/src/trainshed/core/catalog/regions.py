@@ -15,7 +15,15 @@ def regions(api: Api) -> tuple[str, ...]:
 
 STORAGE: Final = ("storage.googleapis.com", "www.googleapis.com")
 _DOMAIN: Final = "googleapis.com"
-_OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging", "secretmanager")
+# google-auth asks iamcredentials by itself, with the program's token.
+_OF_ALL_REGIONS: Final = (
+    "aiplatform",
+    "ml",
+    "cloudresourcemanager",
+    "iamcredentials",
+    "logging",
+    "secretmanager",
+)
 
 
 @functools.cache

@@ -1,11 +1,11 @@
 """Serves one client that means to speak to Google's hosts, and decides who answers each of its requests: the
 service's APIs, the bucket process, or the real host for what is none of ours.
 
-The service answers requests for its own APIs (`Request` decides which those are), except requests for secrets
-with a foreign token, which Google answers. The bucket process is asked about all others first. If it has no
-such bucket, a request that only reads goes on to the real host; a request for no storage API always does. If
-that host is out of reach, the client gets the bucket process's answer. No request about a bucket of ours goes
-out, and no token of ours. There is one thread per client.
+The service answers requests for its own APIs (`Request` decides which those are), except those about secrets
+and accounts that bring a foreign token, which Google answers. The bucket process is asked about all others
+first. If it has no such bucket, a request that only reads goes on to the real host; a request for no storage
+API always does. If that host is out of reach, the client gets the bucket process's answer. No request about a
+bucket of ours goes out, and no token of ours. There is one thread per client.
 """
 
 import base64
@@ -272,9 +272,10 @@ JOB_TOKEN = b"tsj1."
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
 """A token of a person; Google's have dots in them."""
 _API = re.compile(
-    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging|secretmanager)\.googleapis\.com\Z"
+    rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|iamcredentials|logging|secretmanager)"
+    rb"\.googleapis\.com\Z"
 )
-_SECRETS = b"secretmanager.googleapis.com"
+_ALSO_GOOGLES = (b"iamcredentials.googleapis.com", b"secretmanager.googleapis.com")
 _DISCOVERY = b"/discovery/"
 _ISSUER = b"https://trainshed.local"
 _OURS_ALONE = (b"with", b"computeMetadata", b"batch")
@@ -308,8 +309,8 @@ class Request:
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         #: Whether the service's APIs answer it, not the buckets.
         self.is_api = is_discovery or bool(_API.match(self.host))
-        #: Whether only the real host may answer: requests for secrets that are not kept here.
-        self.is_for_google = self.host == _SECRETS and self._is_from_elsewhere()
+        #: Whether only the real host may answer: requests for secrets and accounts that are not kept here.
+        self.is_for_google = self.host in _ALSO_GOOGLES and self._is_from_elsewhere()
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
         #: Bucket in its path; b"" = none.
