@@ -16,6 +16,7 @@ from tests.contract.replica.conftest import Place
 from tests.contract.replica.relays import own_address
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.system import kernel
+from trainshed.serve import certificates
 
 OWN, ANOTHERS = own_address(0), own_address(1)
 KEPT = 23480
@@ -266,6 +267,20 @@ tell(
         "short": errno.EINVAL,
         "unspecified": 0,
     }
+
+
+def test_a_server_at_the_cluster_port_answers_its_own_program_at_localhost(
+    place: Place, files: certificates.Interception
+) -> None:
+    asks = """
+def reached(host):
+    with socket.create_server((host, 23470)) as server:
+        with socket.create_connection(("localhost", 23470), 5):
+            return server.accept()[0].getsockname()[0]
+tell(wildcard=reached("0.0.0.0"), loopback=reached("127.0.0.1"))
+"""
+    endpoint = {"certificate": str(files.certificate), "storage_port": 23471}
+    assert told(place, asks, **endpoint) == {"wildcard": OWN, "loopback": OWN}
 
 
 def test_nobody_gets_a_port_by_the_shims_rights(place: Place) -> None:

@@ -4,8 +4,8 @@ machine's network.
 A bind of the cluster port to the wildcard address becomes one to the replica's own address, so that every
 replica can have port 2222 (spec/program#hostnames), even if its program only knows 0.0.0.0. Other replicas'
 addresses cannot be bound, nor the service's ports, which are free while it is away. A connection to the
-addresses that stand for Google's hosts goes to the replica's own endpoint. The kernel asks the shim about
-these calls (seccomp_unotify(2), `call_filter`).
+addresses that stand for Google's hosts goes to the replica's own endpoint, and localhost's cluster port is
+the replica's own. The kernel asks the shim about these calls (seccomp_unotify(2), `call_filter`).
 
 The shim itself makes every bind of an internet address, with the bytes that it checked, so that later changes
 by the program have no effect. The kernel makes a connect unless it is redirected, which is a convenience and
@@ -30,6 +30,7 @@ Address = tuple[str, int]
 GOOGLE = "127.63.0.1"
 """Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's
 hosts file."""
+_LOCALHOST = "127.0.0.1"
 _METADATA = "169.254.169.254"
 """Where a metadata server is on machines of Google's, for who asks for no name."""
 
@@ -70,11 +71,12 @@ def hand_over(shim: socket.socket, handle: int) -> None:
         os.close(handle)
 
 
-def redirected(own: str, port: int) -> dict[Address, Address]:
+def redirected(own: str, port: int, cluster_port: int) -> dict[Address, Address]:
     """Return where connections to Google's hosts go: to the replica's endpoint (`own`:`port`), and with TLS
-    to the next port."""
+    to the next port; and those to the cluster port of localhost."""
     plain = (own, port)
-    return {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
+    google = {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
+    return google | {(_LOCALHOST, cluster_port): (own, cluster_port)}
 
 
 class SocketCalls:
@@ -162,7 +164,8 @@ class SocketCalls:
             return errno.EADDRNOTAVAIL
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
-        if self._port and 0 <= port - self._port < PORTS and _is_wildcard(address):
+        is_shared = _is_wildcard(address) or (host, port) in self._redirected
+        if self._port and 0 <= port - self._port < PORTS and is_shared:
             address = _as_given(address, (self._own, port))
         # The shim may bind it, and nobody gets it by the shim's rights.
         if 0 < port < _first_free_port():

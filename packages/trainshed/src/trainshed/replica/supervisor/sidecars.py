@@ -134,12 +134,12 @@ class Sidecars:
     def take_calls(self, handle: int) -> None:
         """Answer the socket calls that are asked about on `handle`, from here on (`socket_calls`)."""
         network = self._plan.network
-        endpoint = network.address, network.storage_port
+        own = network.address, network.storage_port, network.cluster_port
         calls = socket_calls.SocketCalls(
             handle,
             network.address,
             network.cluster_port,
-            socket_calls.redirected(*endpoint) if network.certificate else {},
+            socket_calls.redirected(*own) if network.certificate else {},
             network.kept_ports,
         )
 
