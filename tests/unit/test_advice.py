@@ -8,10 +8,12 @@ from trainshed.core.failure.advice import advice
 from trainshed.core.job import JobSpec, Program
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
+from trainshed.replica.protocol import PACKED_PROGRAM
 
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
 PACKAGE = Program(RUNTIME, module="trainer.task", package_uris=("gs://b/trainer.tar.gz",))
 SCRIPT = replace(PACKAGE, module="aiplatform_custom_trainer_script.task", image_uri=SKLEARN)
+RUN = replace(PACKAGE, module=f"{PACKED_PROGRAM}.task", image_uri=SKLEARN)
 COMMAND = Program(RUNTIME, image_uri=SKLEARN, command=("python3", "-c", "import seaborn"))
 OWN_IMAGE = Program(replace(RUNTIME, family=CONTAINER), image_uri="localhost/mine:1")
 BUCKET = "samples-of-others"
@@ -79,6 +81,7 @@ def test_of_other_errors_nothing_is_advised(tail: str) -> None:
     [
         (PACKAGE, 'add "seaborn" to install_requires in the setup.py'),
         (SCRIPT, 'give requirements=["seaborn"] beside script_path'),
+        (RUN, "--requirements seaborn"),
         (COMMAND, "sh -c 'pip install seaborn && exec python3"),
         (OWN_IMAGE, '"RUN pip install seaborn" to the Dockerfile'),
         (
@@ -100,6 +103,10 @@ def test_a_module_of_the_jobs_own() -> None:
     script = on(missing("utils"), SCRIPT)
     assert "script_path takes that one file alone" in script
     assert "setup.py" not in script
+    run = on(missing("utils"), RUN)
+    assert "trainshed run DIRECTORY" in run
+    assert "setup.py" not in run
+    assert "trainshed_program" not in run
     unknown = on(missing("mymodel.layers"))
     assert "If mymodel is a module of your own" in unknown
     assert "pip install mymodel" in unknown
@@ -111,6 +118,7 @@ def test_frameworks_come_with_a_runtime_version_or_an_image() -> None:
     assert "vertex-ai/training/tf-cpu.2-17.py310:latest" in on(missing("tensorflow.keras"))
     assert "vertex-ai/training/pytorch-gpu.2-4.py310:latest" in on(missing("torchvision"))
     assert "--master-image-uri=" in on(missing("torch"), PACKAGE, Api.ML)
+    assert on(missing("torch"), RUN).endswith("name one, such as --image pytorch.")
     torch = replace(COMMAND, runtime=replace(RUNTIME, family="pytorch"))
     assert "If torchaudio is" in on(missing("torchaudio"), torch)
     # TensorFlow 2.1 has `tensorflow.io` as an attribute only.

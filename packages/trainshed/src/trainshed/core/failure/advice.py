@@ -27,6 +27,8 @@ _MISSING_MODULE: Final = re.compile(r"(?:Error|python[\d.]*): No module named '?
 """Matches a traceback's last line, and the error of an interpreter that is to run a module."""
 _SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
 """The package in which the Vertex SDK puts a script."""
+_RUN_PROGRAM: Final = "trainshed_program."
+"""The package in which `trainshed run` puts a program, and its dot."""
 _IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
 
 _FRAMEWORKS: Final = {
@@ -91,6 +93,8 @@ def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
             f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, "
             "pythonVersion)."
         )
+    if _is_run(program):
+        return f"{title} comes with an image that holds it: name one, such as --image {framework}."
     image = next(name for name in listed_images() if _framework(name) == framework)
     flag = {
         Api.ML: f"--master-image-uri={_IMAGES}{image}:latest (masterConfig.imageUri)",
@@ -108,9 +112,17 @@ def _is_sdk_script(program: Program) -> bool:
     return _SDK_SCRIPT in " ".join((program.module or "", *program.command, *program.args))
 
 
+def _is_run(program: Program) -> bool:
+    return (program.module or "").startswith(_RUN_PROGRAM)
+
+
 def _where(requirement: str, program: Program) -> str:
     if _is_sdk_script(program):
         return f'give requirements=["{requirement}"] beside script_path'
+    if _is_run(program):
+        return (
+            f"name it by --requirements {requirement}, or in a requirements.txt beside the program"
+        )
     if program.module:
         return f'add "{requirement}" to install_requires in the setup.py of the job\'s package'
     if program.runtime.family == CONTAINER:
@@ -127,6 +139,11 @@ def _if_own(module: str, program: Program) -> str:
         return (
             f"If {module} is a module of your own: script_path takes that one file alone. Put all into it, "
             "or submit a Python package."
+        )
+    if _is_run(program):
+        return (
+            f"If {module} is a module of your own: of a file trainshed run takes along only what it imports "
+            "from beside it. Run its directory: trainshed run DIRECTORY --module FILE."
         )
     missing = f"If {module} is a module of your own, it is not in what was submitted: "
     package = (program.module or "").rpartition(".")[0]
