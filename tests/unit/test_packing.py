@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.cli.run.requirements import read_requirements
 from trainshed.cli.run.source_files import PackagingError, pack_project
 
 
@@ -49,3 +50,10 @@ def test_what_is_left_out(tmp_path: Path) -> None:
     ]
     with pytest.raises(PackagingError, match=r"Cannot read .*missing"):
         pack_project(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_requirements_are_read_as_windows_writes_them(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_bytes("pandas==2.2.0\r\nhumanize\r\n".encode(encoding))
+    assert read_requirements(path) == ["pandas==2.2.0", "humanize"]

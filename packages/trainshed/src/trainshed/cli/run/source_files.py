@@ -12,6 +12,7 @@ import re
 import stat
 import tarfile
 import tomllib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -195,7 +196,10 @@ def _read(
         wrong.append(f"{path} leads out of {root}: name it by --requirements instead.")
         return
     try:
-        lines = list(_lines(path.read_text(encoding="utf-8")))
+        content = path.read_bytes()
+        # PowerShell writes such a file, and pip reads it.
+        encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+        lines = list(_lines(content.decode(encoding)))
     except (OSError, UnicodeDecodeError) as failure:
         wrong.append(f"{path} cannot be read: {failure}.")
         return
