@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.cli.run.requirements import read_requirements
-from trainshed.cli.run.source_files import PackagingError, pack_project
+from trainshed.cli.run.source_files import PackagingError, pack_project, read_requirements
 
 
 def names(archive: bytes) -> list[str]:

@@ -71,11 +71,13 @@ def hand_over(shim: socket.socket, handle: int) -> None:
         os.close(handle)
 
 
-def redirected(own: str, port: int, cluster_port: int) -> dict[Address, Address]:
+def redirected(own: str, port: int, cluster_port: "int | None") -> dict[Address, Address]:
     """Return where connections to Google's hosts go: to the replica's endpoint (`own`:`port`), and with TLS
     to the next port; and those to the cluster port of localhost."""
     plain = (own, port)
     google = {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
+    if cluster_port is None:
+        return google
     return google | {(_LOCALHOST, cluster_port): (own, cluster_port)}
 
 
