@@ -26,14 +26,7 @@ def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS
     found = scheduler_scale.measure(nodes, jobs)
     build = f"building the snapshot, {nodes:,} nodes and {jobs:,} jobs, counted apart"
     return [
-        Row(
-            build,
-            f"{found['build']:.2f} s",
-            "–",
-            None,
-            f"≤ {BUILD:g} s",
-            found["build"] <= BUILD,
-        ),
+        Row(build, f"{found['build']:.2f} s", "–", None, f"≤ {BUILD:g} s", found["build"] <= BUILD),
         Row("one change in it, counted apart", f"{found['change']:.0f} µs", "–"),
         *_decisions(found),
         *_decisions(scheduler_scale.measure(nodes, jobs, MANY_SHAPES), f"{MANY_SHAPES:,} shapes: "),

@@ -210,11 +210,7 @@ def fetched(package: str, folder: Path) -> Path:
     """Fetch an npm package and unpack it in `folder`, which is made."""
     folder.mkdir()
     packed = subprocess.run(
-        ["npm", "pack", "--silent", package],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
+        ["npm", "pack", "--silent", package], cwd=folder, check=True, capture_output=True, text=True
     ).stdout.split()[-1]
     with tarfile.open(folder / packed) as archive:
         archive.extractall(folder, filter="data")

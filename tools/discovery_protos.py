@@ -91,11 +91,11 @@ ML = Selection(
     },
     # facts/service_facts.md section 1.1: trainingOutput and its prediction twin are results.
     output_only={
-        "GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"}),
+        "GoogleCloudMlV1__Job": frozenset({"state", "trainingOutput", "predictionOutput"})
     },
     taken_as_input=frozenset({("GoogleCloudMlV1__Measurement", "elapsedTime")}),
     oneofs={
-        "GoogleCloudMlV1_Trial_Parameter": {"value": ("floatValue", "intValue", "stringValue")},
+        "GoogleCloudMlV1_Trial_Parameter": {"value": ("floatValue", "intValue", "stringValue")}
     },
     details=(
         "GoogleCloudMlV1__SuggestTrialsResponse",
@@ -270,10 +270,7 @@ class _Builder:
         self.add_fields(message, properties, body_schema)
 
     def add_fields(
-        self,
-        message: descriptor_pb2.DescriptorProto,
-        properties: Mapping[str, Schema],
-        schema: str,
+        self, message: descriptor_pb2.DescriptorProto, properties: Mapping[str, Schema], schema: str
     ) -> None:
         hidden = self.selection.output_only.get(schema, frozenset())
         choices = {

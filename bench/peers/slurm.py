@@ -148,9 +148,7 @@ def cluster() -> Generator[Cluster]:
         configuration = directory / "slurm.conf"
         configuration.write_text(settings(directory, *free_ports(2)))
         slurm = Cluster(
-            directory,
-            {**os.environ, "SLURM_CONF": str(configuration)},
-            said.stdout.split()[-1],
+            directory, {**os.environ, "SLURM_CONF": str(configuration)}, said.stdout.split()[-1]
         )
         daemon(stack, slurm, munge(directory))
         programs.until("munge's socket", (directory / "munge.socket").exists, pause=0.01)

@@ -61,17 +61,13 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     about = [f"{one.name} ({one.title}, ~{one.seconds} s a round)" for one in EVERY]
     about += [f"{one.name} ({one.about}, ~{one.seconds} s)" for one in FAULTS]
     parser = argparse.ArgumentParser(
-        prog="./dev bench-reduction",
-        description=__doc__,
-        epilog=f"Cases: {'; '.join(about)}.",
+        prog="./dev bench-reduction", description=__doc__, epilog=f"Cases: {'; '.join(about)}."
     )
     parser.add_argument("--quick", action="store_true", help="one case, about a minute")
     parser.add_argument("--only", type=_listed(names), default=[], help="as in 4+4,2+2")
     parser.add_argument("--rounds", type=int, default=2, help="fresh processes of every side")
     parser.add_argument(
-        "--sides",
-        type=_listed([side.name for side in SIDES]),
-        default=[GLOO.name, REDUCERS.name],
+        "--sides", type=_listed([side.name for side in SIDES]), default=[GLOO.name, REDUCERS.name]
     )
     parser.add_argument("--python", type=Path, help="with PyTorch [the service's own runtime]")
     parser.add_argument(

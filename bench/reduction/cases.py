@@ -93,12 +93,7 @@ CASES = (
 
 
 def _against(
-    name: str,
-    about: str,
-    target: float,
-    mib: int = 8,
-    count: int = 8,
-    **more: float,
+    name: str, about: str, target: float, mib: int = 8, count: int = 8, **more: float
 ) -> Case:
     """4 workers and 4 reducers at 200 Mbit/s, but for what is said."""
     task = _whole(mib, target, count=count)

@@ -27,10 +27,7 @@ from tests.e2e.running import CUSTOM_JOBS, PROJECT
 ML_JOBS: Final = f"/v1/projects/{PROJECT}/jobs"
 _SOON: Final = 2.0
 """Seconds within which a service that has just started shows what was asked of it before."""
-_KEEPERS: Final = {
-    End.SHIM_KILLED: "(ts-shim",
-    End.SHIM_HANGS: "(ts-shim",
-}
+_KEEPERS: Final = {End.SHIM_KILLED: "(ts-shim", End.SHIM_HANGS: "(ts-shim"}
 _CREDENTIALS: Final = struct.Struct("3i")
 
 

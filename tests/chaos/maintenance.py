@@ -36,13 +36,7 @@ class Maintenance:
     """Drains one of the nodes `local-0`, `local-1`, … at a time, rarely all of them, until `close`. `tell`
     takes note of it."""
 
-    def __init__(
-        self,
-        victim: Victim,
-        nodes: int,
-        seed: int,
-        tell: Callable[..., None],
-    ) -> None:
+    def __init__(self, victim: Victim, nodes: int, seed: int, tell: Callable[..., None]) -> None:
         self.drains: list[Drain] = []
         self.trouble: list[str] = []
         self._victim = victim

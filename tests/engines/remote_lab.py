@@ -37,11 +37,7 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
         listening=Listening("127.0.0.1", port),
         lease=float(more.pop("lease", LEASE)),
         down_is_lost=bool(more.pop("down_is_lost", True)),
-        agent=partial(
-            AgentDocument,
-            directory=nodes,
-            visible=tuple(map(str, own)),
-        ),
+        agent=partial(AgentDocument, directory=nodes, visible=tuple(map(str, own))),
         command=lambda _: AgentCommand((sys.executable, "-m", AGENT)),
         **more,
     )

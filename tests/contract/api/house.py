@@ -124,11 +124,7 @@ class Stand:
         say("Starting.")
 
     async def forward(
-        self,
-        name: str,
-        directories: Sequence[LogDirectory],
-        request: Request,
-        lapse: Lapse,
+        self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         self.lapses.append(lapse)
         return sized(f"{name} {request.path}".encode(), b"text/plain")

@@ -149,12 +149,7 @@ async def connected(app: ApiApplication) -> AsyncGenerator[Socket]:
     """A WebSocket to the door of shells."""
     socket = Socket()
     headers = [(b"host", b"trainshed.example")]
-    scope = {
-        "type": "websocket",
-        "path": "/shell/connect",
-        "headers": headers,
-        "query_string": b"",
-    }
+    scope = {"type": "websocket", "path": "/shell/connect", "headers": headers, "query_string": b""}
     socket.sent.put_nowait({"type": "websocket.connect"})
     task = asyncio.create_task(app(scope, socket.receive, socket.send))
     try:

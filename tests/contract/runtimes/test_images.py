@@ -65,10 +65,7 @@ class Shop:
     def images(self, **environ: str) -> Images:
         """As a service that has just started."""
         opened = Images(
-            self.shelf,
-            self.name,
-            now=time.monotonic_ns,
-            environ=self.environ | environ,
+            self.shelf, self.name, now=time.monotonic_ns, environ=self.environ | environ
         )
         self.opened.append(opened)
         return opened

@@ -293,11 +293,7 @@ class Conformance:
 
     @staged
     async def test_faults_are_done_to_one_incarnation(self, stage: Stage) -> None:
-        faults = {
-            Fault.SEGV: signal.SIGSEGV,
-            Fault.KILL: signal.SIGKILL,
-            Fault.OOM: signal.SIGKILL,
-        }
+        faults = {Fault.SEGV: signal.SIGSEGV, Fault.KILL: signal.SIGKILL, Fault.OOM: signal.SIGKILL}
         uid, replicas = await stage.run_together(*(FOREVER for _ in faults))
         for (fault, number), replica in zip(faults.items(), replicas, strict=True):
             await stage.printed(uid, 1, replica)

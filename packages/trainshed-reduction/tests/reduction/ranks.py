@@ -91,12 +91,7 @@ class Ranks:
         self.lines: list[str] = []
         self.all = [
             Communicator(
-                config,
-                group=group,
-                rank=rank,
-                world=world,
-                generation=1,
-                log=self.lines.append,
+                config, group=group, rank=rank, world=world, generation=1, log=self.lines.append
             )
             for rank in range(world)
         ]

@@ -1,8 +1,3 @@
 from setuptools import find_packages, setup
 
-setup(
-    name="trainer",
-    version="0.1",
-    packages=find_packages(),
-    install_requires=["gcsfs"],
-)
+setup(name="trainer", version="0.1", packages=find_packages(), install_requires=["gcsfs"])

@@ -28,10 +28,7 @@ def build_pipeline(n_estimators, max_depth):
         ]
     )
     columns = ColumnTransformer(
-        [
-            ("numeric", numeric, metadata.NUMERIC),
-            ("categorical", categorical, metadata.CATEGORICAL),
-        ]
+        [("numeric", numeric, metadata.NUMERIC), ("categorical", categorical, metadata.CATEGORICAL)]
     )
     forest = RandomForestClassifier(n_estimators=n_estimators, max_depth=max_depth, random_state=7)
     return Pipeline([("columns", columns), ("forest", forest)])
