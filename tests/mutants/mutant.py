@@ -40,7 +40,7 @@ SIMULATION: Final = Catcher(
 """The same worlds for all, so that none is caught by a seed that was looked for."""
 
 
-def tests(*which: str, limit: int = 120) -> Catcher:
+def tests(*which: str, limit: int) -> Catcher:
     """Test files, or single tests of them. The first that fails ends it."""
     arguments = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *which)
     return Catcher(" ".join(name.removeprefix("tests/") for name in which), arguments, limit)
