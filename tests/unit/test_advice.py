@@ -163,6 +163,12 @@ def test_whoever_looks_for_a_public_bucket_is_told_that_it_is_not_here(tail: str
     assert f"there is no bucket {BUCKET} here" in on(tail)
 
 
+def test_whoever_writes_below_gcs_is_text_make_the_directory() -> None:
+    text = on("FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/run/model/m.pt'\n")
+    assert "os.makedirs" in text and "gs://b/run/model/m.pt" in text
+    assert not on("FileNotFoundError: [Errno 2] No such file or directory: '/data/m.pt'\n")
+
+
 def test_the_jobs_error_ends_with_it() -> None:
     error = Life(job()).up().exits(code=1, tail=missing("wget")).up().job.error
     assert error is not None

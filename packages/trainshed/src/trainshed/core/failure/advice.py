@@ -5,7 +5,6 @@ sentences on what the user can do; "" if the lines report something else.
 """
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from trainshed.core.catalog import images
@@ -232,8 +231,18 @@ def _make_bucket(bucket: str) -> str:
     )
 
 
-_ADVISERS: Final[tuple[Callable[[str, JobSpec, int], str], ...]] = (
-    _on_module,
-    _on_path,
-    _on_bucket,
-)
+_NOT_BELOW_GCS: Final = re.compile(r"\[Errno 2\] No such file or directory: '/gcs/([^'\n]+)'$")
+
+
+def _on_directory(tail: str, _spec: JobSpec, _pool: int) -> str:
+    # An object needs no directory, so that who writes a model to gs:// has never made one.
+    match = _NOT_BELOW_GCS.search(tail.rstrip())
+    return (
+        "A program that writes below /gcs makes the directory first: os.makedirs(os.path.dirname(path), "
+        f"exist_ok=True). One that reads finds there what is in gs://{match[1]}."
+        if match
+        else ""
+    )
+
+
+_ADVISERS: Final = (_on_module, _on_path, _on_bucket, _on_directory)
