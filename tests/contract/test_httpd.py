@@ -10,12 +10,13 @@ import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
 from msgspec.structs import replace
 
-from trainshed.httpd.connections import Limits
+from trainshed.httpd.connections import Connections, Limits
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 
 LIMITS = Limits(
@@ -226,3 +227,19 @@ def test_who_offers_another_protocol_is_answered_in_this_one(
         assert told(connection).count(b"HTTP/1.1 200") == 3
     # What an earlier test has broken off may come before them.
     assert served.application.bodies[-3:] == [came, came, b"end"]
+
+
+@pytest.mark.parametrize(("holders", "gone"), [("abaa", [0]), ("abab", [4])])
+def test_who_has_most_of_all_connections_gives_way(holders: str, gone: list[int]) -> None:
+    """Issue: one program that read nothing of 4,096 downloads kept all others from storage and metadata."""
+
+    async def play() -> list[int]:
+        counted = Connections(Limits(connections=4))
+        made = [Mock() for _ in range(5)]
+        for connection, holder in zip(made, [*holders, ""], strict=True):
+            counted.open(connection)
+            counted.held(connection, holder)
+            counted.active(connection)
+        return [number for number, connection in enumerate(made) if connection.drop.called]
+
+    assert asyncio.run(play()) == gone

@@ -156,3 +156,20 @@ def test_a_kept_connection_makes_room_for_others(narrow: Service) -> None:
             idle.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert idle.recv(12) == b"HTTP/1.1 200"
         assert status_of(narrow, "rest") == 200
+
+
+def test_what_one_caller_has_open_shuts_nobody_out(narrow: Service) -> None:
+    """Issue: with as many streams as there may be connections a program kept everybody from the API and the
+    console."""
+    jobs = (
+        f"POST /v1/projects/{PROJECT}/locations/{REGION}/customJobs HTTP/1.1\r\nHost: localhost\r\n"
+    )
+    more = (
+        f"Authorization: Bearer {narrow.token}\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+    )
+    with contextlib.ExitStack() as attack:
+        for _ in range(FILES // 4):
+            stream = attack.enter_context(contextlib.closing(connect(narrow, "rest")))
+            stream.sendall((jobs + more).encode())
+            assert stream.recv(12) == b"HTTP/1.1 100"
+        assert status_of(narrow, "rest") == 200

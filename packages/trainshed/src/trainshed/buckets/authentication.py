@@ -100,7 +100,6 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
                 self.send_400_response(text.encode("ascii", "backslashreplace").decode())
                 return
             self._waiting = None
-            self._counted.held(self, introduction.project)
             self.scheme = introduction.scheme
             self.app_state = {**self.app_state, CALLER: introduction.caller}
             if rest:

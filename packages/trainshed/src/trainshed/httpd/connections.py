@@ -7,8 +7,10 @@ It reads no bytes. It is used on one event loop, and has no timer while nobody k
 import asyncio
 import resource
 from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -44,6 +46,8 @@ def of_this_process() -> Limits:
     return Limits(connections=connections)
 
 
+HOLD: Final[ContextVar[Callable[[str], None]]] = ContextVar("hold", default=lambda _: None)
+"""Says whose the connection of the request is that is being answered."""
 _TICK = 1.0
 
 
@@ -90,7 +94,7 @@ class Connections:
         self._opening: dict[Connection, float] = {}
         self._active: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
-        # Whose a connection is, as far as that was said.
+        # Whose a connection is; "" = that was not said.
         self._holders: dict[Connection, str] = {}
         # Unfinished bodies: since when each is watched, and the bytes that came since.
         self._bodies: dict[Connection, tuple[float, int]] = {}
@@ -101,6 +105,7 @@ class Connections:
 
     def open(self, connection: Connection) -> None:
         """Count a new connection. It may drop another one, or this one."""
+        self._holders[connection] = ""
         self.opening(connection)
         if len(self) > self.limits.connections:
             oldest = next(iter(self._opening))
@@ -110,8 +115,9 @@ class Connections:
             self._drop(oldest, Reason.CROWDED)
 
     def held(self, connection: Connection, holder: str) -> None:
-        """Say whose a connection is."""
-        self._holders[connection] = holder
+        """Say whose a connection is, unless it is gone."""
+        if connection in self._holders:
+            self._holders[connection] = holder
 
     def opening(self, connection: Connection) -> None:
         """The connection begins a head, or is expected to."""
@@ -145,7 +151,7 @@ class Connections:
 
     def _of_who_has_most(self) -> Connection | None:
         """Return the oldest connection of who has more than half of all; None if nobody has."""
-        for holder, count in Counter(self._holders.values()).most_common(1):
+        for holder, count in Counter(filter(None, self._holders.values())).most_common(1):
             if count * 2 > self.limits.connections:
                 return next(of for of, whose in self._holders.items() if whose == holder)
         return None

@@ -6,6 +6,7 @@ It counts bytes as they arrive, before anything is kept of them. It knows no pat
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 import httptools
@@ -16,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from trainshed.httpd.connections import Connections, Limits, Reason
+from trainshed.httpd.connections import HOLD, Connections, Limits, Reason
 from trainshed.httpd.messages import JSON, Application, error_body
 
 _LINGER_SECONDS = 1.0
@@ -213,6 +214,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unread = 0
         self._counted.active(self)
         before = self.cycle
+        HOLD.set(partial(self._counted.held, self))
         super().on_headers_complete()
         # uvicorn has just made the cycle that answers this request.
         if self.cycle is not before and not self.pipeline:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.principals import Principal
 from trainshed.access.sessions import Sessions
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import Authenticate
@@ -124,7 +125,7 @@ class Service:
             say(told_set_aside(bad))
         await self._begin_work()
         await self._bootstrap.signing_in.forget()
-        authenticate = self._bootstrap.signing_in.authenticate
+        authenticate = self._authenticate
         settings = self._bootstrap.settings
         authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
@@ -197,6 +198,14 @@ class Service:
             now=clock.now,
             closing=self._stopping,
         )
+
+    async def _authenticate(self, header: str | None) -> Principal:
+        """Return whose a request is, and count its connection as theirs. Raises Unauthenticated,
+        Unavailable."""
+        principal = await self._bootstrap.signing_in.authenticate(header)
+        program = principal.program
+        connections.HOLD.get()(program.project if program is not None else principal.email)
+        return principal
 
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
         """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed

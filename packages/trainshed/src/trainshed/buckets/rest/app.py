@@ -48,6 +48,7 @@ from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.xml_methods import answer_xml
 from trainshed.buckets.settings import check_request
+from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Front, Message, Receive, Request, Response, Scope, Send
 
@@ -168,6 +169,7 @@ class BucketsApp:
             return await self._exchanged(call)
         if not call.is_part:
             call.caller = await self._caller(call)
+            HOLD.get()(call.caller.project or call.caller.email)
         if (metadata := self._told(call)) is not None:
             return metadata
         self._admit(call)
