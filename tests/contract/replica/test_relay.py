@@ -1,7 +1,14 @@
 """A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
 
+import select
+import socket
+
+import pytest
+
 from tests.contract.replica.conftest import Place
 from tests.contract.replica.relays import IDENTITY, Behind, own_address
+from trainshed.replica import protocol
+from trainshed.replica.endpoint import relay
 
 ADDRESS = own_address(0)
 PRINTS = f"""
@@ -36,3 +43,12 @@ def test_every_connection_begins_with_the_line_that_says_whose_it_is(
             connection.sendall(b"answer %d" % number)
     assert line.record()["exit_code"] == 0, place.texts()
     assert place.texts() == ["answer 0", "answer 1"]
+
+
+def test_connections_beyond_so_many_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue: a program with a limit of 200 processes had its relay take threads and memory without end."""
+    monkeypatch.setattr(relay, "_MOST_THREADS", 0)
+    listener = relay.listen(ADDRESS, 0)
+    with socket.create_connection(listener.getsockname()) as connection:
+        relay.Relay(protocol.Network(), [listener])._accept(listener.fileno())  # pyright: ignore[reportPrivateUsage]
+        assert select.select([connection], [], [], 0)[0], "it was taken"

@@ -33,6 +33,8 @@ _PREDECESSOR_GONE = 1.0
 """Seconds within which the kernel takes a port away from an incarnation that was killed."""
 _CHUNK = 256 << 10
 """Bytes that one side of a connection has in memory at most."""
+_MOST_THREADS = 2048
+"""Of a relay, two for each connection: they and their memory count for no limit of the replica."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -191,9 +193,11 @@ class Relay:
 
 
 def _begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
-    """Return the thread that does that work; None = no further one can be started."""
+    """Return the thread that does that work; None = no further one can or may be started."""
     import threading  # Only here: every module imported earlier makes each fork slower.
 
+    if threading.active_count() > _MOST_THREADS:
+        return None
     thread = threading.Thread(target=work, args=arguments, daemon=True)
     try:
         thread.start()
