@@ -107,3 +107,14 @@ def test_a_program_takes_no_inotify_of_others(seen: Place) -> None:
     program = "import ctypes; print(sum(ctypes.CDLL(None).inotify_init() > 0 for _ in range(9999)))"
     assert said(seen, program) == most
     kernel.close_all(taken)
+
+
+def test_a_program_opens_its_own_output_by_name(place: Place) -> None:
+    """As shell scripts do, and whatever is told to log to a file."""
+    program = """
+for name in ("stdout", "stderr"):
+    with open("/dev/" + name, "a") as stream:
+        stream.write(name + "\\n")
+"""
+    assert place.python(program).record()["exit_code"] == 0, place.texts()
+    assert sorted(place.texts()) == ["stderr", "stdout"]

@@ -172,6 +172,8 @@ class _Beginning:
             kernel.forbid_new_privileges()
         if isolation.image:
             self._fit_image()
+        if self._level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
+            self._give_outputs()
         connects = socket_calls.be_asked(self._control, plan.network)
         if self._warm is not None:
             handle = self._warm.prepare(self._program, self._level, self._view.owners, connects)
@@ -186,6 +188,13 @@ class _Beginning:
         # At level `user` there is only one user, who is root inside the namespace.
         if (user or group) and self._level != protocol.LEVEL_USER:
             self._program.user = user, group
+
+    def _give_outputs(self) -> None:
+        """Have the pipes belong to the program's user, who could not open /dev/stdout otherwise."""
+        first = self._view.owners.first if self._view.owners is not None else 0
+        user, group, _ = self._view.user
+        for output in (self._program.output, self._program.errors):
+            os.fchown(output, first + user, first + group)
 
     def _say_made(self) -> None:
         owner = self._view.owner
