@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, opened
 from tests.contract.ordinary_user import NOBODY
@@ -168,6 +169,27 @@ async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
     uid = await house.run("sh", "-c", program, software=Software(image=image))
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
     assert house.texts(uid) == ["of use", "hidden"]
+
+
+async def test_what_an_image_lacks_is_made_in_it_and_belongs_to_its_program(
+    house: House, tmp_path: Path
+) -> None:
+    """Whoever makes it may do more than the program: no link of the image leads that out of it."""
+    if not house.engine.capabilities().images:
+        pytest.skip("no images can be shown at this level")
+    image = image_root(tmp_path / "root")
+    root, outside = Path(image.directory), tmp_path / "outside"
+    (root / "w").symlink_to(f"/proc/1/root{outside}")
+    (root / "tmp").rmdir()
+    (root / "tmp").symlink_to("/nowhere")
+    outside.mkdir()
+    # Of what is shown below it, as /var/hypertune is, /var is made.
+    program = "mkdir /var/mine && echo x > /tmp/x && echo ${PWD##*/}"
+    software = Software(image=replace(image, workdir="/w/made"))
+    uid = await house.run("sh", "-c", program, software=software)
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["made"]
+    assert not any(outside.iterdir())
 
 
 @pytest.mark.parametrize("level", [LEVEL_OWN, LEVEL_ROOT, LEVEL_USER])

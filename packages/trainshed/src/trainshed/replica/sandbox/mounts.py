@@ -97,14 +97,13 @@ def have_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def make_target(path: str, directory: bool) -> None:
+def make_target(path: str, directory: bool, owners: "users.Users | None" = None) -> None:
+    """Make a mount point if needed; the directories above it belong to the program."""
     if os.path.lexists(path):
         return
-    if directory:
-        os.makedirs(path)
-        return
-    have_directory(os.path.dirname(path))
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+    make_directory(path if directory else os.path.dirname(path), 0o755, owners)
+    if not directory:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
 def first_closed(directory: str) -> "str | None":
@@ -205,8 +204,8 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
 
 
 def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
-    """Make a directory, and those above it, in the image that is the root by now; they belong to the
-    program."""
+    """Make a directory, and those above it; they belong to the program. Links on the way are followed by
+    their maker's rights: an image's have to be resolved before."""
     way = ""
     for part in path.strip("/").split("/"):
         way += "/" + part

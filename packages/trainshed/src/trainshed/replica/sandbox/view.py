@@ -251,7 +251,7 @@ class View:
         shown += self._image_roots()
         for source, target, frost in shown:
             place = self._place(target)
-            mounts.make_target(place, source.is_directory)
+            mounts.make_target(place, source.is_directory, self.owners)
             if frost:
                 source.lend(place)
                 kernel.make_read_only(place)
@@ -269,7 +269,7 @@ class View:
             files.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
         for path, source in files:
             place = self._place(path)
-            mounts.make_target(place, directory=False)
+            mounts.make_target(place, directory=False, owners=self.owners)
             source.bind(place)
 
     def _image_roots(self) -> list[tuple[mounts.Source, str, bool]]:

@@ -183,8 +183,10 @@ class _Beginning:
         """Apply what the image's own files say: its user and that user's home directory."""
         user, group, home = self._view.user
         self._program.environ.setdefault("HOME", home)
+        # Resolved to names of the image: followed, a link into /proc would lead out of it.
+        self._program.directory = os.path.realpath(self._program.directory)
         mounts.make_directory(self._program.directory, 0o755, self._view.owners)
-        mounts.make_directory("/tmp", 0o1777, self._view.owners)
+        mounts.make_directory(os.path.realpath("/tmp"), 0o1777, self._view.owners)
         # At level `user` there is only one user, who is root inside the namespace.
         if (user or group) and self._level != protocol.LEVEL_USER:
             self._program.user = user, group
