@@ -200,12 +200,11 @@ const showViews = (box) => {
    * @param {string} label
    * @param {() => void} does
    */
-  const button = (text, label, does) => {
-    const made = document.createElement("button");
-    Object.assign(made, { type: "button", className: "link", textContent: text });
-    made.ariaLabel = label;
-    made.addEventListener("click", does);
-    return made;
+  const buttonOf = (text, label, does) => {
+    const button = made('<button type="button" class="link"></button>');
+    Object.assign(button, { textContent: text, ariaLabel: label });
+    button.addEventListener("click", does);
+    return button;
   };
   const tags = Object.entries(saved).flatMap(([name, address]) => {
     const link = document.createElement("a");
@@ -215,7 +214,7 @@ const showViews = (box) => {
       delete saved[name];
       keep();
     };
-    return [link, button("×", `Forget ${name}`, forget)];
+    return [link, buttonOf("×", `Forget ${name}`, forget)];
   });
   const save = () => {
     const name = prompt("Name of this view");
@@ -224,7 +223,7 @@ const showViews = (box) => {
     keep();
   };
   if (location.search && !Object.values(saved).includes(location.search))
-    tags.push(button("Save this view", "Save this view", save));
+    tags.push(buttonOf("Save this view", "Save this view", save));
   box.replaceChildren(...tags);
   box.hidden = !tags.length;
 };

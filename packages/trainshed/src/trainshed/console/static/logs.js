@@ -54,7 +54,7 @@ const tints = new Map();
 
 /**
  * Return an element with a class and a text.
- * @param {"div" | "span" | "time"} tag
+ * @param {"div" | "span"} tag
  * @param {string} className
  * @param {string} text
  */
@@ -302,9 +302,7 @@ const fold = () => {
   for (const line of pickAll(".is-folded", HTMLElement, logBox)) line.classList.remove("is-folded");
   for (const line of folded) line.classList.add("is-folded");
   if (!folded.length) return;
-  const button = document.createElement("button");
-  Object.assign(button, { type: "button", className: "log-fold" });
-  button.dataset.fold = "";
+  const button = made('<button type="button" class="log-fold" data-fold></button>');
   button.textContent = `${folded.length} lines of how the environment was made`;
   button.addEventListener("click", () => {
     isUnfolded = true;
