@@ -113,7 +113,7 @@ def test_the_beginning_of_an_id_is_enough(service: FakeService) -> None:
     assert "Did you mean:\n  1234  digits" in within.stderr
     service.on("GET", JOBS, listed())
     gone = service.cli("jobs", "delete", "7530240697833491539")
-    assert "It may have been deleted." in gone.stderr
+    assert "It may be deleted" in gone.stderr
 
 
 def test_logs_are_coloured_on_a_terminal(service: FakeService) -> None:

@@ -143,7 +143,7 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
     if inside := [job for job in jobs if reference and reference in job.display_name]:
         return f" Did you mean:{_listed(inside)}"
-    return " It may have been deleted. The list of jobs: trainshed jobs list"
+    return " It may be deleted, or of another project. The list of all: trainshed jobs list --all"
 
 
 def _listed(jobs: Sequence[JobView]) -> str:
