@@ -173,14 +173,11 @@ class ScriptedDatasets:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
-        #: Set when files are asked for.
-        self.begun = asyncio.Event()
         #: Whose files were asked for, each time.
         self.asked: list[Account] = []
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
         self.asked.append(account)
-        self.begun.set()
         progress("10% of 1,000 MB read and split, 50 MB/s.")
         await self.gate.wait()
         if self.failure is not None:

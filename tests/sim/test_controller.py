@@ -147,19 +147,6 @@ async def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_pat
         assert w.engine.launches == []
 
 
-async def test_a_service_that_is_killed_while_a_dataset_is_split_does_it_again(
-    tmp_path: Path,
-) -> None:
-    async with world(tmp_path) as w:
-        w.datasets.gate.clear()
-        uid = await w.create(reading(1))
-        await w.datasets.begun.wait()
-        await w.crash()
-        w.datasets.gate.set()
-        await w.state(uid, JobState.RUNNING)
-        assert len(w.datasets.asked) == 2
-
-
 async def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
     """spec/failures#service-failures: at once. It is not left PREPARING, where no limit of time runs."""
     async with world(tmp_path) as w:
@@ -290,14 +277,3 @@ async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> 
             while w.notices.count(uid) == 0:
                 await w.notices.wait_beyond(uid, 0, 10)
         await w.state(uid, JobState.RUNNING)
-
-
-async def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        w.datasets.gate.clear()
-        subject = reading(1)
-        uid = await w.create(subject)
-        await w.state(uid, JobState.PREPARING)
-        await w.cancel(subject)
-        await w.state(uid, JobState.CANCELLED)
-        assert w.engine.launches == []
