@@ -4,12 +4,14 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from tests.sim.scripted_world import PRIMARY, WORKER, World, numbered, world
 from tests.unit.jobs import job
 from trainshed.controller import steps
+from trainshed.controller.leftovers import settle_leftovers
 from trainshed.core.job import Scheduling
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import Event
@@ -154,6 +156,23 @@ async def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
             await up(w, uid, event.event.replica, 1)
         await w.state(uid, JobState.RUNNING)
         assert handed == [4]
+
+
+async def test_what_is_left_on_a_silent_node_holds_up_nothing_on_others() -> None:
+    given_back = asyncio.Event()
+
+    async def stop(uid: JobUid, attempt: int, grace: int) -> None:
+        if uid == 1:
+            raise EngineUnavailable("the agent on node n1 is not connected just now")
+
+    async def release(uid: JobUid, attempt: int) -> None:
+        given_back.set()
+
+    left = AsyncMock(return_value=[(1, 1), (2, 1)])
+    engine = AsyncMock(allocations=left, stop=stop, release=release)
+    settling = asyncio.create_task(settle_leftovers(engine, Mock(return_value=None), Mock()))
+    await asyncio.wait_for(given_back.wait(), 60)
+    settling.cancel()
 
 
 async def test_a_gang_that_was_handed_over_in_part_is_handed_over_again(

@@ -41,15 +41,20 @@ async def settle_leftovers(
         try:
             allocated = await engine.allocations()
             lose_slotless(frozenset(allocated))
-            for uid, attempt in allocated:
-                if stored(uid) is None:
-                    await engine.stop(uid, attempt, 0)
-                    with contextlib.suppress(EngineUnavailable):
-                        await engine.release(uid, attempt)
+            over = [_give_back(engine, *slots) for slots in allocated if stored(slots[0]) is None]
+            # All are tried: a node that does not answer holds up no other.
+            for failure in filter(None, await asyncio.gather(*over, return_exceptions=True)):
+                raise failure
         except (EngineUnavailable, OSError):  # A full disk, say: stops are written down first.
             await asyncio.sleep(_PAUSE)
         else:
             return
+
+
+async def _give_back(engine: Engine, uid: JobUid, attempt: int) -> None:
+    await engine.stop(uid, attempt, 0)
+    with contextlib.suppress(EngineUnavailable):
+        await engine.release(uid, attempt)
 
 
 async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -> None:
