@@ -39,8 +39,8 @@ class Loop:
         """Wait at most `pause` milliseconds (None: without limit), then call the handlers that are due."""
         if self._moments:
             left = min(at for at, _ in self._moments) - time.monotonic()
-            # Rounded up, because a wait that ends too early would only turn the loop once more.
-            wait = max(0, int(left * 1000) + 1)
+            # Rounded up, as a wait that ends too early would turn the loop once more; poll takes 31 bits.
+            wait = max(0, min(int(left * 1000) + 1, 2**31 - 1))
             pause = wait if pause is None else min(pause, wait)
         for handle, _ in self._poll.poll(pause):
             handler = self._handlers.get(handle)
