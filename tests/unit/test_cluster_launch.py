@@ -9,9 +9,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.unit.jobs import job
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     GUIDE,
@@ -25,9 +27,11 @@ from tests.unit.specs_requests import (
     package,
     vertex,
 )
+from trainshed.controller.launch_plans import stall_after
 from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, expand
 from trainshed.core.job import JobSpec
+from trainshed.core.launch import STALL_LABEL
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import OldWay
 
@@ -197,3 +201,8 @@ def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
     assert given()["LOADS_ALL"] == "1"
     assert given((("LOADS_ALL", "0"),))["LOADS_ALL"] == "0"
     assert "LOADS_ALL" not in given((("LOADS_LITTLE", "1"),))
+
+
+def test_a_stall_label_of_any_size_can_be_told_to_an_agent() -> None:
+    patient = replace(job(), labels=((STALL_LABEL, "9" * 60),))
+    assert msgspec.msgpack.encode(stall_after(patient))

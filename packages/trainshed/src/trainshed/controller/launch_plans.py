@@ -126,7 +126,7 @@ def stall_after(job: Job) -> int | None:
     """Return after how many ns without progress the job's programs are ended; None = never. A label that
     was changed to something else than a number counts as unset."""
     text = dict(job.labels).get(STALL_LABEL, "")
-    return int(text) * 10**9 or None if text.isdecimal() else None
+    return min(int(text), 1 << 31) * 10**9 or None if text.isdecimal() else None
 
 
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None = None) -> ReductionPart:
