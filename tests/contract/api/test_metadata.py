@@ -177,6 +177,7 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
     assert await listed(EXECUTIONS, inside) == ["x"]
     assert await listed(EXECUTIONS, 'in_context("f-r")') == []
     assert await listed(CONTEXTS, "schema_title = system.Experiment") == ["e"]
+    assert await listed(EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"')
     for wrong in ("banana=1", "in_context(", 'in_context("a"', "metadata", "create_time > x"):
         answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
         assert fields(answer) == {"filter"}, wrong

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.api.filters.matching import (
+    LAST_MOMENT,
     compile_tree,
     everything,
     implied,
@@ -48,7 +49,6 @@ NO_FURTHER: Final[Further] = {}
 _MOST_TESTS: Final = 10
 """Most tests of a condition, since the store applies each of them to every work that it examines. For a
 longer filter the store gets no condition."""
-_ENDLESS: Final = 2**63 - 1
 
 
 class JobFilter(Struct, frozen=True):
@@ -197,18 +197,13 @@ def _created(leaf: Comparison) -> Condition | None:
     at = moment(leaf.value)
     match leaf.operator:
         case Operator.EQUAL | Operator.HAS:
-            return _span(at, at)
+            return Created(at, at)
         case Operator.GREATER | Operator.GREATER_EQUAL:
-            return _span(at, _ENDLESS)
+            return Created(at, LAST_MOMENT)
         case Operator.LESS | Operator.LESS_EQUAL:
-            return _span(0, at)
+            return Created(0, at)
         case _:
             return None
-
-
-def _span(first: int, last: int) -> Condition:
-    """Return the condition for a time span, limited to what a column can hold."""
-    return Created(max(-_ENDLESS, min(first, _ENDLESS)), max(-_ENDLESS, min(last, _ENDLESS)))
 
 
 def _tests(where: Condition) -> Iterator[Condition]:

@@ -6,7 +6,7 @@ Everything is decided when the filter is compiled; a predicate only compares.
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar, assert_never
+from typing import Final, Protocol, TypeVar, assert_never
 
 from trainshed.api.filters.syntax import (
     And,
@@ -37,6 +37,8 @@ class Labelled(Protocol):
 L = TypeVar("L", bound=Labelled)
 K = TypeVar("K", int, float, str)
 
+LAST_MOMENT: Final = 2**63 - 1
+"""The last one that the store can compare with."""
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
 )
@@ -188,7 +190,7 @@ def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[i
 
 def moment(text: str) -> int:
     """Return the nanoseconds since the epoch of an RFC 3339 time or a date; without an offset it is UTC.
-    Raises FilterError."""
+    Raises FilterError. What lies beyond LAST_MOMENT, or as far before 1970, is moved to there."""
     match = _MOMENT.fullmatch(text.strip())
     if match is None:
         raise FilterError(f"{text!r} is not a time such as 2026-05-18T00:00:00Z")
@@ -200,7 +202,8 @@ def moment(text: str) -> int:
         raise FilterError(f"{text!r} is not a time: {error}") from None
     whole = parsed - datetime(1970, 1, 1, tzinfo=UTC)
     seconds = whole.days * 86_400 + whole.seconds
-    return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+    nanos = seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+    return max(-LAST_MOMENT, min(nanos, LAST_MOMENT))
 
 
 def ordered_test(comparison: Comparison, wanted: K) -> Callable[[K], bool]:

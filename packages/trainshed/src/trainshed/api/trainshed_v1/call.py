@@ -2,7 +2,7 @@
 records or lines of them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -20,9 +20,6 @@ from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
 R = TypeVar("R", bound=Struct)
-
-LAST_MOMENT: Final = 2**63 - 1
-"""The last one that the store can compare with."""
 
 
 class JsonCall(Struct, frozen=True):
@@ -62,7 +59,7 @@ class JsonCall(Struct, frozen=True):
         """Return a parameter's time in ns since the epoch; 0 if it was not given. Raises InvalidRequest."""
         text = self.parameter(name)
         try:
-            return Nanos(max(0, min(moment(text), LAST_MOMENT)) if text else 0)
+            return Nanos(max(0, moment(text)) if text else 0)
         except FilterError as wrong:
             raise InvalidRequest((Violation(name, str(wrong)),)) from None
 

@@ -14,7 +14,7 @@ from trainshed.api.calls.paging import Page, cut, decode_number, encode_token, l
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
-from trainshed.api.filters.matching import everything
+from trainshed.api.filters.matching import LAST_MOMENT, everything
 from trainshed.api.resources.jobs import (
     cancel_work,
     delete_for_user,
@@ -24,7 +24,7 @@ from trainshed.api.resources.jobs import (
     with_links,
 )
 from trainshed.api.trainshed_v1 import views
-from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_project
+from trainshed.api.trainshed_v1.call import JsonCall, queried_project
 from trainshed.api.trainshed_v1.describing import Memory, described, resource_of, seen
 from trainshed.api.trainshed_v1.links import link_if_any
 from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
