@@ -118,8 +118,8 @@ class Staged:
     def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
         """Append `size` bytes of another file from its beginning, a step at a time; blocking.
 
-        With `known` (the source's checksums, if it is all there will be) the kernel copies and
-        nothing is hashed; without, the bytes pass through the running digest.
+        With `known` (the source's checksums, if it is all there will be) the kernel copies, if it can, and
+        hashes nothing; without, the bytes pass through the running digest.
         """
         offset = 0
         if known is not None:
@@ -136,10 +136,7 @@ class Staged:
             block = os.pread(source, min(BLOCK, size - offset), offset)
             if not block:
                 raise Unavailable("The source object was cut while it was copied. Try again.")
-            if known is None:
-                self.write(block)
-            else:
-                write_all(self.fd, block)
+            self.write(block)
             offset += len(block)
             yield
 

@@ -70,23 +70,15 @@ class Generations:
             )
         )
 
-    def get(self, bucket: str, name: str, generation: int) -> ObjectRecord:
-        """Returns the record of a generation. Raises NotFound."""
-        for record in self.of(bucket, name):
-            if record.generation == generation:
-                return record
-        raise no_such_object(bucket, f"{name}#{generation}")
-
     def open(self, bucket: str, name: str, generation: int) -> tuple[int, ObjectRecord]:
         """Open the content of a generation; the caller closes it. Raises NotFound."""
-        record = self.get(bucket, name, generation)
-        try:
-            fd = os.open(
-                self.content(bucket, name, generation), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-            )
-        except FileNotFoundError as error:
-            raise no_such_object(bucket, f"{name}#{generation}") from error
-        return fd, replace(record, file=FileIdentity.of(os.fstat(fd)))
+        path = self.content(bucket, name, generation)
+        for record in self.of(bucket, name):
+            if record.generation == generation:
+                with suppress(FileNotFoundError):
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                    return fd, replace(record, file=FileIdentity.of(os.fstat(fd)))
+        raise no_such_object(bucket, f"{name}#{generation}")
 
     def of(self, bucket: str, name: str) -> list[ObjectRecord]:
         """Returns the records of an object's generations, in their order."""

@@ -216,9 +216,6 @@ class ObjectStore:
             raise
         return OpenObject(opened.fd, record)
 
-    def open(self, bucket: str, name: str, *, hash_limit: int | None = None) -> OpenObject:
-        return self.open_object(ObjectRef(bucket, name), hash_limit=hash_limit)
-
     def _open(self, ref: ObjectRef) -> OpenObject:
         """Open the live generation, or the one that is asked for. Raises `NotFound`."""
         bucket, name, generation = ref.bucket, ref.name, ref.generation

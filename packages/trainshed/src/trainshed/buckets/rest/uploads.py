@@ -142,17 +142,14 @@ class UploadSessions:
     def _session(self, bucket: str, upload_id: str) -> tuple[Path, UploadSpec]:
         """Returns a session's directory, and what it uploads. Raises `NotFound`."""
         directory = self._root / upload_id
-        try:
-            if not _ID.fullmatch(upload_id):
-                raise _unknown(upload_id)
-            encoded = (directory / "session.json").read_bytes()
-        except FileNotFoundError as error:
-            raise _unknown(upload_id) from error
-        spec = msgspec.json.decode(encoded, type=UploadSpec)
-        if spec.bucket != bucket:
-            # The request's permission is for the bucket that it names, and not for another bucket's session.
-            raise _unknown(upload_id)
-        return directory, spec
+        if _ID.fullmatch(upload_id):
+            with suppress(FileNotFoundError):
+                encoded = (directory / "session.json").read_bytes()
+                spec = msgspec.json.decode(encoded, type=UploadSpec)
+                # The request's permission is for the bucket that it names, not for another one's session.
+                if spec.bucket == bucket:
+                    return directory, spec
+        raise _unknown(upload_id)
 
     def _committed(self, spec: UploadSpec, directory: Path) -> Committed | None:
         try:

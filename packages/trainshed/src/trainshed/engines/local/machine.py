@@ -43,15 +43,11 @@ def is_node(name: str) -> bool:
 def node(memory_base: str | None) -> Node:
     """Return the machine as one node, without its GPUs. `memory_base`: the control group whose limit, if any,
     is the machine's memory."""
-    if hasattr(os, "sched_getaffinity"):
-        vcpus = len(os.sched_getaffinity(0))
-    else:
-        vcpus = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # A container sees its own group as the topmost, mostly read-only, so that it is no base.
     for group in filter(None, (memory_base, cgroups.ROOT, f"{cgroups.ROOT}/memory")):
         memory = min(memory, cgroups.memory_limit(group) or memory)
-    return Node(NAME, vcpus, memory)
+    return Node(NAME, len(os.sched_getaffinity(0)), memory)
 
 
 def private_places() -> tuple[Path, ...]:

@@ -33,7 +33,7 @@ from trainshed.buckets.disk.records import FILE as RECORDS
 from trainshed.buckets.disk.records import RecordTable
 from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
-from trainshed.buckets.port import FileIdentity, ObjectRecord
+from trainshed.buckets.port import FileIdentity, ObjectRecord, ObjectRef
 from trainshed.cli.connection import local, on_this_machine
 from trainshed.cli.output import metered
 from trainshed.cli.text.moments import counted, local_moment
@@ -267,7 +267,7 @@ class _Backup:
         """Take an object. Return its record, or None if it was removed meanwhile, or cannot be taken."""
         for _ in range(_TRIES):
             try:
-                opened = store.open(bucket, name, hash_limit=0)
+                opened = store.open_object(ObjectRef(bucket, name), hash_limit=0)
             except NotFound:
                 return None
             except BucketsError as failure:
