@@ -153,20 +153,6 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
     assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
 
 
-def test_an_upload_session_belongs_to_its_bucket(service: Service) -> None:
-    """Who learns another project's session id writes to that bucket as little as without."""
-    connection = Relay(service, program("q"))
-    connection.request("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=resumable&name=y", b"{}")
-    answer = connection.getresponse()
-    answer.read()
-    session = answer.headers["Location"].partition("?")[2]
-    connection.close()
-    target = f"/upload/storage/v1/b/bucket-p/o?{session}"
-    assert ask(service, program("p"), "PUT", target, b"evil")[0] == 404
-    assert ask(service, program("p"), "DELETE", target)[0] == 404
-    assert ask(service, program("q"), "PUT", target.replace("-p/", "-q/"), b"good")[0] == 200
-
-
 def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -> None:
     """A second introduction, an identity header, a token of somebody else, a key: who it is was said
     before."""
@@ -246,25 +232,6 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
         BucketAdapter(store).shown("p")
     (tmp_path / "elsewhere").rename(tmp_path / "buckets")
     assert [name for name, _ in BucketAdapter(store).shown("p")] == ["bucket-1"]
-
-
-def test_what_is_mounted_is_what_is_admitted(service: Service) -> None:
-    """spec/program#storage: `/gcs/BUCKET` shows no bucket that the storage API would refuse."""
-    (service.root / "operators-1").mkdir()
-    store = ObjectStore(service.root, rules=RULES)
-    names = {
-        project: [name for name, _ in store.catalog.shown(project)] for project in ("p", "q", "own")
-    }
-    assert names == {
-        "p": ["bucket-p", "shared-1"],
-        "q": ["bucket-q", "shared-1"],
-        "own": ["operators-1", "shared-1"],
-    }
-    for project, shown in names.items():
-        for bucket in ("bucket-p", "bucket-q", "shared-1", "operators-1"):
-            target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=probe"
-            status, _ = ask(service, program(project), "POST", target, b"1")
-            assert (status == 200) is (bucket in shown)
 
 
 def test_the_port_asks_who_calls(service: Service) -> None:

@@ -86,10 +86,9 @@ def test_large_content_goes_through_in_little_memory(client: Any, service: Servi
     bucket.blob("x").upload_from_string(content, checksum="crc32c")
     assert bucket.blob("x").download_as_bytes(checksum="md5") == content
     assert service.process is not None
-    status = Path(f"/proc/{service.process.pid}/status")
-    if status.exists():  # Linux
-        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        assert int(peak.split()[1]) < 100 * 1024
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) < 100 * 1024
 
 
 def test_a_resumable_upload_survives_a_kill(client: Any, service: Service, port: int) -> None:

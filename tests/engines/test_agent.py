@@ -126,9 +126,13 @@ def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, tra
     assert not list(place.iterdir())
 
 
-def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> None:
-    place = tmp_path / "own"
-    place.mkdir()
+def test_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
+    """However deep it lies, and the control groups of its replicas."""
+    place, group = tmp_path / "own", tmp_path / "group"
+    slot = place / "slots" / "2" / "1" / "workerpool0-0"
+    slot.mkdir(parents=True)
+    (slot / protocol.JOURNAL).write_text(json.dumps({"groups": [str(group)]}) + "\n")
+    group.mkdir()
     here = os.open(place, os.O_RDONLY)
     for _ in range(1100):
         os.mkdir("deep", dir_fd=here)
@@ -137,15 +141,6 @@ def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> 
         here = inner
     os.close(here)
     agent_process.remove([place, tmp_path / "gone"])
-    assert not place.exists()
-
-
-def test_control_groups_of_a_killed_agent_are_removed_with_its_directory(tmp_path: Path) -> None:
-    slot, group = tmp_path / "own" / "slots" / "2" / "1" / "workerpool0-0", tmp_path / "group"
-    slot.mkdir(parents=True)
-    (slot / protocol.JOURNAL).write_text(json.dumps({"groups": [str(group)]}) + "\n")
-    group.mkdir()
-    agent_process.remove([tmp_path / "own"])
     assert not list(tmp_path.iterdir())
 
 

@@ -121,6 +121,8 @@ def test_resources_point_to_where_the_client_asked(ask: Ask) -> None:
     view = put(ask, "a%2Fb", b"hello", content_type="text/plain")
     assert view["selfLink"] == "http://h:1/storage/v1/b/bucket/o/a%2Fb"
     assert (view["size"], view["crc32c"], view["contentType"]) == ("5", "mnG7TA==", "text/plain")
+    forwarded = ask("GET", ITEM + "a%2Fb", x_forwarded_proto="https")
+    assert forwarded.json["selfLink"].startswith("https://h:1/")
     link = view["mediaLink"].removeprefix("http://h:1")
     assert ask("GET", link).body == b"hello"
     assert ask("GET", ITEM + "a%2Fb?alt=media").body == b"hello"
@@ -129,23 +131,8 @@ def test_resources_point_to_where_the_client_asked(ask: Ask) -> None:
     assert (
         ask("GET", "/bucket/a/b").body == ask("GET", "/b/bucket/o/a%2Fb?alt=media").body == b"hello"
     )
-
-
-def test_a_page_of_another_name_reads_nothing(ask: Ask) -> None:
-    put(ask, "a", b"hello")
-    assert ask("GET", ITEM + "a?alt=media", host="evil.example").status == 421
-    assert ask("GET", ITEM + "a?alt=media").status == 200
-
-
-def test_only_the_gateway_is_believed(ask: Ask) -> None:
-    """spec/program#storage: what a program says of itself counts for nothing; only the way it came does."""
-    forwarded = {"x_forwarded_proto": "https"}
-    through = ask("GET", "/storage/v1/b/bucket", **forwarded)
-    forged = {**forwarded, "x_trainshed_identity": encode_caller(OWNER).decode()}
-    program = Caller(Kind.REPLICA, "sa@p", project="other", job_uid="7", attempt=1, replica="0-0")
-    inside = ask("GET", "/storage/v1/b/bucket", listener=Listener.REPLICA, caller=program, **forged)
-    assert through.json["selfLink"].startswith("https://")
-    assert inside.status == 403
+    # A page of another name reads nothing.
+    assert ask("GET", link, host="evil.example").status == 421
 
 
 @pytest.mark.parametrize(
@@ -182,32 +169,22 @@ def test_a_range_is_of_the_content_that_the_client_has(ask: Ask) -> None:
     assert ask("GET", ITEM + "x?alt=media", **ranges).body == b"abcd"
 
 
-def test_a_full_disk_is_told_in_a_line(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "fault", [(errno.ENOSPC, 503, "out of room"), (errno.EXDEV, 403, "another file system")]
+)
+def test_a_disk_that_takes_nothing_is_told_in_a_line(
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: tuple[int, int, str],
 ) -> None:
     """It is no fault of ours, comes with each retry, and the log may be on the same disk."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("trainshed.buckets.content.os.write", full)
+    number, status, words = fault
+    monkeypatch.setattr(os, "rename", Mock(side_effect=OSError(number, os.strerror(number))))
     refused = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=a", b"x")
-    assert refused.status == 503
-    assert "out of room: No space left on device" in refused.body.decode()
-    (record,) = caplog.records
-    assert (record.levelname, record.exc_info) == ("WARNING", None)
-    assert "No space left on device" in record.getMessage()
-
-
-def test_a_bucket_on_another_file_system_is_read_only(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "rename", refuse)
-    refused = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=a", b"x")
-    assert (refused.status, b"another file system" in refused.body) == (403, True)
+    assert (refused.status, words in refused.body.decode()) == (status, True)
+    logged = [(record.levelname, record.exc_info) for record in caplog.records]
+    assert logged == [("WARNING", None)] * (number == errno.ENOSPC)
 
 
 def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:

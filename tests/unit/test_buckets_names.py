@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-import warnings
 
 import pytest
 from hypothesis import example, given
@@ -109,14 +107,3 @@ def test_a_glob_costs_no_backtracking(pattern: str) -> None:
 def test_a_glob_has_a_largest_length() -> None:
     with pytest.raises(InvalidRequest, match="1024 bytes"):
         compile_glob("*" * 1025)
-
-
-@given(st.text("ab*?/[]!^-{},é\n", max_size=9), st.text("ab/é\n[-", max_size=7))
-def test_a_glob_means_what_it_meant_to_pythons_own_expressions(pattern: str, name: str) -> None:
-    try:
-        glob = compile_glob(pattern)
-    except InvalidRequest:
-        return
-    with warnings.catch_warnings(action="ignore"):  # "Possible nested set"
-        slow = re.compile(glob.text, re.DOTALL)
-    assert glob.is_all_of(name) == (slow.fullmatch(name) is not None)

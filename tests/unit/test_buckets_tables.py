@@ -101,10 +101,12 @@ def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
     assert catalog.names() == ["far-1", "mine-1"]
     assert (catalog.get("far-1").location, catalog.get("far-1").created_ns) == ("EU-WEST-1", 7)
     catalog.ensure("near-1", project=near.project)
-    held = {name: catalog.holding(name) for name in ("far-1", "near-1", "mine-1", "none-1", "A")}
+    catalog.directory("operators-1").mkdir()
+    names = ("far-1", "near-1", "mine-1", "operators-1", "none-1", "A")
+    held = {name: catalog.holding(name) for name in names}
     shown = {name: holding and (holding.project, holding.shared) for name, holding in held.items()}
     theirs = {"far-1": ("vision", False), "near-1": ("vision", True), "mine-1": ("p", False)}
-    assert shown == {**theirs, "none-1": None, "A": None}
+    assert shown == {**theirs, "operators-1": ("own", False), "none-1": None, "A": None}
     with pytest.raises(Conflict):
         catalog.create("far-1")
     with pytest.raises(InvalidRequest, match="configuration"):

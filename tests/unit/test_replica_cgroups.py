@@ -22,21 +22,16 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert groups.oom_kills() == 0
 
 
-def test_memory_limit_of_a_group_in_both_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a container's as well, in which the service may make no groups."""
+def test_memory_limit_in_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a container, in which the service may make no groups."""
     monkeypatch.setattr(cgroups, "ROOT", str(tmp_path))
-    limit = tmp_path / "memory" / "memory.limit_in_bytes"
-    limit.parent.mkdir()
-    limit.write_text("1024\n")
-    assert machine.node(None).memory_bytes == cgroups.memory_limit(str(limit.parent)) == 1024
-    (tmp_path / "memory.max").write_text("512\n")
-    assert machine.node(None).memory_bytes == 512
-    for unlimited in (tmp_path / "memory.max", limit.with_name("memory.max")):
-        unlimited.write_text("max\n")
-        assert cgroups.memory_limit(str(unlimited.parent)) is None
-    assert machine.node(None).memory_bytes > 1024
+    whole = machine.node(None).memory_bytes
+    (tmp_path / "memory").mkdir()
+    for file, limit in (("memory/memory.limit_in_bytes", 1024), ("memory.max", 512)):
+        (tmp_path / file).write_text(f"{limit}\n")
+        assert machine.node(None).memory_bytes == limit
+        (tmp_path / file).write_text("max\n")
+        assert machine.node(None).memory_bytes == whole
 
 
 def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_group_can(

@@ -107,7 +107,6 @@ for line in open('/proc/self/maps'):
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Pods are Linux's")
 def test_it_brings_all_that_it_loads(tmp_path: Path) -> None:
     made, source = tmp_path / "python", Path(carried_python.__file__).read_text()
     subprocess.run([sys.executable, "-I", "-S", "-c", source, str(made)], check=True)
