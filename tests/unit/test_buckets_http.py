@@ -198,6 +198,12 @@ def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
     plain = ask("GET", ITEM + "z?alt=media")
     assert plain.body == content
     assert "content-encoding" not in plain.headers
+    # What is packed for the way alone (gsutil cp -J, gcloud storage cp --gzip-in-flight) is stored unpacked.
+    put(ask, "w", gzip.compress(content), content_encoding="gzip")
+    assert ask("GET", ITEM + "w?alt=media", accept_encoding="gzip").body == content
+    for wrong in (content, packed[:-9]):
+        target = f"{UPLOAD}?uploadType=media&name=x"
+        assert ask("POST", target, wrong, content_encoding="gzip").status == 400
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ worker thread for blocking work, and header names that keep their capitals.
 """
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -36,6 +37,7 @@ GUARDS: Final = (
 """Headers of every answer. Objects are what programs wrote, and the port that answers may be the console's:
 browsers are to run nothing of them there."""
 _MAX_JSON = 1 << 20
+_GZIP = zlib.MAX_WBITS | 16  # The data have gzip's header and checksum.
 _CONDITIONS: Final = {
     "x-goog-if-generation-match": "ifGenerationMatch",
     "x-goog-if-metageneration-match": "ifMetagenerationMatch",
@@ -127,8 +129,41 @@ class Call:
         """The body as a JSON object, {} if it is empty; raises `InvalidRequest`."""
         return parse_json(b"".join([block async for block in self.blocks(limit=_MAX_JSON)]))
 
-    async def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Yields the body in blocks of about `BLOCK` bytes.
+    def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
+        """Yields the body in blocks of about `BLOCK` bytes. Content, which has no `limit`, is unpacked if it
+        was packed for the way; in the XML API that header is a property of the object."""
+        encoding = self.request.headers.get("content-encoding")
+        if encoding != "gzip" or limit is not None or self.target.endpoint is Endpoint.XML:
+            return self._sent(limit)
+        return self.unpacked(self._sent(limit))
+
+    async def unpacked(self, packed: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yields what gzip packed, also if it is several packed ones, one behind another. Raises
+        `InvalidRequest` if it is no gzip, or was cut."""
+        unpacker, is_whole = zlib.decompressobj(_GZIP), True
+        async for block in packed:
+            # Bounded steps: a small file can unpack to gigabytes.
+            pending = block
+            while pending:
+                if unpacker.eof:
+                    if not pending.startswith(b"\x1f"):
+                        return  # Padding, which gzip ignores, too.
+                    unpacker = zlib.decompressobj(_GZIP)
+                try:
+                    content = await self.run(unpacker.decompress, pending, BLOCK)
+                except zlib.error as error:
+                    raise InvalidRequest(f"The content is no gzip, as it says: {error}.") from error
+                pending = unpacker.unused_data or unpacker.unconsumed_tail
+                if content:
+                    yield content
+            is_whole = unpacker.eof
+        if rest := unpacker.flush():
+            yield rest
+        if not is_whole and not unpacker.eof:
+            raise InvalidRequest("The content ends within what gzip packed. Send all of it.")
+
+    async def _sent(self, limit: int | None) -> AsyncIterator[bytes]:
+        """Yields the body as it was sent.
 
         When the client goes away in the middle, what has arrived is yielded first, so that a resumable upload
         loses nothing; then `Disconnected` is raised.

@@ -2,12 +2,10 @@
 
 import logging
 import re
-import zlib
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 from urllib.parse import quote
 
-from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
 from trainshed.buckets.port import ObjectRecord, Opened, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
@@ -50,7 +48,7 @@ def _answer(call: Call, opened: Opened) -> Response:
     if _must_unpack(call, record):
         del headers["Content-Encoding"]
         headers["Warning"] = "214 UploadServer gunzipped"
-        content = _unpacked(call, opened)
+        content = call.unpacked(_content(call, opened, 0, record.size))
     else:
         sent, etag = call.request.headers, headers["ETag"]
         # A part of this generation would be glued to what the client has of another.
@@ -155,23 +153,3 @@ async def _content(call: Call, opened: Opened, start: int, end: int) -> AsyncIte
     blocks = opened.blocks(start, end)
     while block := await call.run(next, blocks, b""):
         yield block
-
-
-async def _unpacked(call: Call, opened: Opened) -> AsyncIterator[bytes]:
-    """Yield unpacked content, also if it is several packed ones, one behind another."""
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    async for block in _content(call, opened, 0, opened.record.size):
-        # Bounded steps: a small file can unpack to gigabytes.
-        pending = block
-        while pending:
-            if unpacker.eof:
-                if not pending.startswith(b"\x1f"):
-                    return  # Padding, which gzip ignores, too.
-                unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            content = await call.run(unpacker.decompress, pending, BLOCK)
-            pending = unpacker.unused_data or unpacker.unconsumed_tail
-            if content:
-                yield content
-    rest = unpacker.flush()
-    if rest:
-        yield rest
