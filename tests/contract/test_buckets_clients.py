@@ -6,6 +6,7 @@ The clients are unmodified; only the address is theirs to choose (spec/clients#r
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import signal
@@ -101,33 +102,22 @@ def test_a_resumable_upload_survives_a_kill(client: Any, service: Service, port:
     assert bucket.get_blob("big").download_as_bytes(checksum="md5") == content
 
 
-class KillingReader:
+class KillingReader(io.BytesIO):
     """A file that kills and restarts the service while it is read: between two chunks."""
 
     def __init__(self, content: bytes, service: Service, at: list[int]) -> None:
-        self._content = content
+        super().__init__(content)
         self._service = service
         self._at = at
-        self._position = 0
         self.kills = 0
 
-    def read(self, size: int = -1) -> bytes:
-        if self._at and self._position >= self._at[0]:
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self._at and self.tell() >= self._at[0]:
             self._at.pop(0)
             self.kills += 1
             self._service.stop(signal.SIGKILL)
             self._service.start()
-        block = self._content[self._position :][: size if size >= 0 else None]
-        self._position += len(block)
-        return block
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        base = {0: 0, 1: self._position, 2: len(self._content)}[whence]
-        self._position = base + position
-        return self._position
+        return super().read(size)
 
 
 def test_the_python_client_with_versions_and_holds(client: Any) -> None:

@@ -102,11 +102,11 @@ def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
     assert (catalog.get("far-1").location, catalog.get("far-1").created_ns) == ("EU-WEST-1", 7)
     catalog.ensure("near-1", project=near.project)
     catalog.directory("operators-1").mkdir()
-    names = ("far-1", "near-1", "mine-1", "operators-1", "none-1", "A")
-    held = {name: catalog.holding(name) for name in names}
+    owned = {"far-1": ("vision", False), "near-1": ("vision", True), "mine-1": ("p", False)}
+    expected = {**owned, "operators-1": ("own", False), "none-1": None, "A": None}
+    held = {name: catalog.holding(name) for name in expected}
     shown = {name: holding and (holding.project, holding.shared) for name, holding in held.items()}
-    theirs = {"far-1": ("vision", False), "near-1": ("vision", True), "mine-1": ("p", False)}
-    assert shown == {**theirs, "operators-1": ("own", False), "none-1": None, "A": None}
+    assert shown == expected
     with pytest.raises(Conflict):
         catalog.create("far-1")
     with pytest.raises(InvalidRequest, match="configuration"):

@@ -130,12 +130,8 @@ class _Line(StreamLine):
 
 
 def _refused(error: BucketsError) -> Response:
-    more = [*GUARDS]
-    if error.status == 401:
-        more.append(CHALLENGE)
-    if error.status == 503:
-        more.append((b"retry-after", b"1"))
-    return sized(msgspec.json.encode(error_view(error)), JSON, error.status, more)
+    more = {401: (CHALLENGE,), 503: ((b"retry-after", b"1"),)}.get(error.status, ())
+    return sized(msgspec.json.encode(error_view(error)), JSON, error.status, (*GUARDS, *more))
 
 
 def _restarting() -> Unavailable:

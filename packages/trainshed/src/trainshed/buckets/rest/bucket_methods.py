@@ -86,9 +86,11 @@ async def part(call: Call) -> Response:
             if call.caller.kind is Kind.UNKNOWN:
                 raise nobody("storage.buckets.testIamPermissions")
             await call.run(catalog.get, call.target.bucket)
-            return json_answer(
-                {"kind": "storage#testIamPermissionsResponse", "permissions": _held(call)}
-            )
+            holding = catalog.holding(call.target.bucket)
+            wanted = call.request.values.get("permissions", ())
+            granted = held(call.caller, wanted, holding) if holding else []
+            kind = "storage#testIamPermissionsResponse"
+            return json_answer({"kind": kind, "permissions": granted})
         case method, action:
             raise NotSupported(
                 f"{method} {action} of a bucket is not supported by this service. "
@@ -104,9 +106,11 @@ async def _insert(call: Call) -> Response:
         raise InvalidRequest("Required: a bucket resource with a 'name'.")
     admit_name(call.caller, name, call.store.catalog.rules)
     location = str(resource.get("location") or DEFAULT_LOCATION)
-    record = await call.run(
-        call.store.catalog.create, name, location, resource, _valid_project(call.project)
-    )
+    if not _PROJECT.fullmatch(call.project):
+        raise InvalidRequest(
+            f"Invalid project: {call.project!r}. Give a project id: letters, digits, '-', '.' and ':'."
+        )
+    record = await call.run(call.store.catalog.create, name, location, resource, call.project)
     return json_answer(_view(call, record))
 
 
@@ -141,20 +145,6 @@ def _buckets(
         if holding and (project is None or holding.shared or holding.project == project):
             with suppress(NotFound):  # It may be deleted at any moment.
                 yield catalog.get(name)
-
-
-def _held(call: Call) -> list[str]:
-    permissions = call.request.values.get("permissions", ())
-    holding = call.store.catalog.holding(call.target.bucket)
-    return held(call.caller, permissions, holding) if holding is not None else []
-
-
-def _valid_project(project: str) -> str:
-    if not _PROJECT.fullmatch(project):
-        raise InvalidRequest(
-            f"Invalid project: {project!r}. Give a project id: letters, digits, '-', '.' and ':'."
-        )
-    return project
 
 
 def _bindings(policy: dict[str, Any]) -> list[dict[str, Any]]:

@@ -146,10 +146,9 @@ class InnerRequest(Struct, frozen=True):
     content_id: str
 
 
-Answerer = Callable[[InnerRequest], Awaitable[Response]]
-
-
-async def answer_batch(call: Call, answer_part: Answerer) -> Response:
+async def answer_batch(
+    call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]
+) -> Response:
     """Answer each request of a batch in turn. Raises `InvalidRequest` if the batch cannot be parsed."""
     body = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
     kind = call.request.headers.get("content-type", "")
