@@ -207,8 +207,8 @@ async def change(call: JsonCall) -> records.Grant:
         grants = book.policy.of_project(project)
         if is_removed and grant not in grants:
             raise NotFound(
-                f"{member} does not have the role {role} in {project or 'all projects'}; `trainshed iam "
-                "list` shows who has which."
+                f"{member} does not have the role {role} in {project or 'all projects'}; `trainshed "
+                "grants list` shows who has which."
             )
         return book.with_grants(project, grants - {grant} if is_removed else {*grants, grant})
 
