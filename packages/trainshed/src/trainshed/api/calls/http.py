@@ -1,10 +1,11 @@
-"""What the API's surfaces share over HTTP: size limits of requests, JSON answers, errors in the public
-form."""
+"""What the API's surfaces share over HTTP: size limits of requests, JSON answers, errors in the public form,
+and pages that open by a link."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
@@ -92,3 +93,46 @@ async def read_aside(size: int, work: Callable[[], T]) -> T:
     if size < LARGE:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_reader, work)
+
+
+_KINDS: Final = {
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+}
+
+
+class LinkPage:
+    """A page that opens by a link (`calls.links`), and is itself the same for everybody.
+
+    `path`: where it is, such as `/shell/`; its parts are below that, each by the name of its file.
+    `directory`: has the page, `page.html`, and its parts. `policy`: what it may load besides scripts.
+    """
+
+    def __init__(self, path: str, directory: Path, policy: str) -> None:
+        self._path = path
+        files = {file.name: file for file in directory.rglob("*") if file.suffix in _KINDS}
+        self._files = {"": files.pop("page.html"), **files}
+        policy = (
+            f"default-src 'none'; script-src 'self'; connect-src 'self'; {policy}; "
+            "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+        )
+        self._guards = [
+            (b"content-security-policy", policy.encode()),
+            (b"referrer-policy", b"no-referrer"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"cache-control", b"no-cache"),
+        ]
+
+    def answer(self, request: Request) -> Response | None:
+        """Return the page, or the part that a request names; None if it names none."""
+        if request.method not in ("GET", "HEAD"):
+            return None
+        if request.raw_path == self._path[:-1]:
+            headers = [(b"location", self._path.encode()), (b"content-length", b"0")]
+            return Response(b"", 308, headers)
+        file = self._files.get(request.raw_path.removeprefix(self._path))
+        if file is None:
+            return None
+        body = b"" if request.method == "HEAD" else file.read_bytes()
+        return sized(body, _KINDS[file.suffix], more=self._guards)

@@ -20,11 +20,11 @@ import json
 import re
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from trainshed.api.calls.call import audited
 from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.api.calls.http import json_answer, refusal_answer
+from trainshed.api.calls.http import LinkPage, json_answer, refusal_answer, sent_object
 from trainshed.api.calls.links import Ticket, holder, shell_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN
@@ -41,40 +41,22 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import MOST_ROWS, Terminal, TerminalRequest
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, sized
-from trainshed.httpd.routing import Router, Template
+from trainshed.httpd.messages import Receive, Request, Response, Scope, Send
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
 
-_PAGE: Final = Path(__file__).parent / "page"
+# The terminal emulator sets styles of its own.
+_PAGE: Final = LinkPage(
+    "/shell/",
+    Path(__file__).parent / "page",
+    "style-src 'self' 'unsafe-inline'; img-src data:; font-src 'self'",
+)
 IDLE: Final = 1800.0
 """Seconds without a byte after which a shell is closed."""
 _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
 """Most bytes of a request for a ticket, which anybody may send."""
-_HTML: Final = b"text/html; charset=utf-8"
-_SCRIPT: Final = b"text/javascript; charset=utf-8"
-_STYLE: Final = b"text/css; charset=utf-8"
-_PARTS: Final = {
-    "": ("page.html", _HTML),
-    "page.js": ("page.js", _SCRIPT),
-    "page.css": ("page.css", _STYLE),
-    "xterm.js": ("xterm/xterm.js", _SCRIPT),
-    "xterm.css": ("xterm/xterm.css", _STYLE),
-    "addon-fit.js": ("xterm/addon-fit.js", _SCRIPT),
-}
-_GUARDS: Final = (
-    # The terminal emulator sets styles of its own; scripts and connections are only those of this service.
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
-        b"img-src data:; font-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-cache"),
-)
 _STOPS: Final = "The service stops; the job runs on. Come back later."
 _LAPSED: Final = (
     "You are signed out, or your rights here have changed: hung up. Open it again if you still may."
@@ -84,16 +66,6 @@ _MOST_NOTED: Final = 1000
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
 REFUSED: Final = 1008
-
-
-_ROUTER: Final = Router(
-    (
-        ("POST", Template.parse("/shell/ticket"), "ticket"),
-        *((method, Template.parse("/shell"), "redirect") for method in ("GET", "HEAD")),
-        *((method, Template.parse("/shell/{part}"), "part") for method in ("GET", "HEAD")),
-    ),
-    empty_names=True,
-)
 
 
 class ShellSurface:
@@ -107,28 +79,16 @@ class ShellSurface:
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""
-        match _ROUTER.match(request.method, request.raw_path):
-            case "ticket", _:
-                return await self._give_ticket(request)
-            case "redirect", _:
-                return Response(b"", 308, [(b"location", b"/shell/"), (b"content-length", b"0")])
-            case "part", {"part": name} if name in _PARTS:
-                file, kind = _PARTS[name]
-                body = (_PAGE / file).read_bytes()
-                return sized(b"" if request.method == "HEAD" else body, kind, more=_GUARDS)
-            case _:
-                text = (
-                    f"There is nothing at {request.method} {request.path}; the page of a shell is "
-                    "/shell/."
-                )
-                return refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
+        if (request.method, request.raw_path) == ("POST", "/shell/ticket"):
+            return await self._give_ticket(request)
+        text = (
+            f"There is nothing at {request.method} {request.path}; the page of a shell is /shell/."
+        )
+        return _PAGE.answer(request) or refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
 
     async def _give_ticket(self, request: Request) -> Response:
         request.api = "trainshed_v1"
-        sent = decode_text(await request.body(_MOST))
-        ticket, title = await self._ticket_by_link(
-            cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
-        )
+        ticket, title = await self._ticket_by_link(await sent_object(request, _MOST))
         token, _ = self._services.tickets.issue(ticket)
         return json_answer(encode_text({"token": token, "title": title}))
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 from trainshed.access.principals import Shown
 from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.api.calls.http import NDJSON, refusal_answer
+from trainshed.api.calls.http import NDJSON, LinkPage, refusal_answer, sent_object
 from trainshed.api.calls.links import PATH, holder, jobs_of, view_link
 from trainshed.api.calls.services import Services, Viewers
 from trainshed.api.resources.jobs import jobs_below
@@ -25,44 +25,19 @@ from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tensorboards import log_directory
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import Request, Response, Streamed, sized
-from trainshed.httpd.routing import ANY, Router, Template
+from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.store.sqlite.reader import Reader
 from trainshed.summaries.directories import LogDirectory
-from trainshed.wire.json import decode_text, encode_text
+from trainshed.wire.json import encode_text
 from trainshed.wire.status import StatusCode
 
-_HERE: Final = Path(__file__).parent
+_PAGE: Final = LinkPage(PATH, Path(__file__).parent / "page", "style-src 'self'; img-src data:")
 _MOST: Final = 4096
 """Most bytes of a request to open a view, which anybody may send."""
-_PARTS: Final = {
-    "": ("page.html", b"text/html; charset=utf-8"),
-    "page.js": ("page.js", b"text/javascript; charset=utf-8"),
-    "page.css": ("page.css", b"text/css; charset=utf-8"),
-}
-_GUARDS: Final = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-cache"),
-)
 _FRESH: Final = (b"cache-control", b"no-store")
 OPEN: Final = "trainshed.v1.Jobs.Tensorboard"
 """The method that a link stands for."""
 _SERVED: Final = frozenset({"GET", "HEAD", "POST"})
-_ROUTER: Final = Router(
-    (
-        ("POST", Template.parse("/tensorboard/open"), "open"),
-        *((method, Template.parse("/tensorboard"), "redirect") for method in ("GET", "HEAD")),
-        *((method, Template.parse("/tensorboard/{part}"), "part") for method in ("GET", "HEAD")),
-        (ANY, Template.parse("/tensorboard/{view}/{rest=**}"), "view"),
-    ),
-    empty_names=True,
-)
 
 
 class ViewerSurface:
@@ -75,27 +50,19 @@ class ViewerSurface:
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with it."""
         request.api = "trainshed_v1"
-        match _ROUTER.match(request.method, request.raw_path):
-            case "open", _:
-                return await self._open(request)
-            case "redirect", _:
-                return Response(b"", 308, [(b"location", PATH.encode()), (b"content-length", b"0")])
-            case "part", {"part": name} if name in _PARTS:
-                file, kind = _PARTS[name]
-                body = _HERE.joinpath("page", file).read_bytes()
-                return sized(b"" if request.method == "HEAD" else body, kind, more=_GUARDS)
-            case "view", {"view": view} if jobs_of(view) and request.method in _SERVED:
-                return await self._forward(request, view)
-            case _:
-                text = (
-                    f"There is nothing at {request.method} {request.path}; "
-                    "`trainshed tensorboard JOB` prints the link to what a job wrote."
-                )
-                return refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
+        if (request.method, request.raw_path) == ("POST", f"{PATH}open"):
+            return await self._open(request)
+        view, slash, _ = request.raw_path.removeprefix(PATH).partition("/")
+        if slash and jobs_of(view) and request.method in _SERVED:
+            return await self._forward(request, view)
+        text = (
+            f"There is nothing at {request.method} {request.path}; "
+            "`trainshed tensorboard JOB` prints the link to what a job wrote."
+        )
+        return _PAGE.answer(request) or refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
 
     async def _open(self, request: Request) -> Response:
-        sent = decode_text(await request.body(_MOST))
-        fields = cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
+        fields = await sent_object(request, _MOST)
         services, view = self._services, str(fields.get("view"))
         whose = services.links.read(view_link(view), str(fields.get("key")))
         directories = await self._directories(view, whose)
