@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
@@ -16,7 +15,7 @@ from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
-from trainshed.core.copies import is_pipeline, is_search
+from trainshed.core.copies import collection_of, is_pipeline, is_search
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation, closest
 from trainshed.core.job import JobDraft, WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -82,10 +81,7 @@ async def _read(
 ) -> Job:
     """Return the job that the API's create method would make of `body`; of a search, the job of one trial.
     Raises what that raises."""
-    path = f"/v1/projects/{quote(project, safe='')}"
-    if api is Api.VERTEX:
-        path += f"/locations/{quote(location, safe='')}"
-    matched = routes.match("POST", f"{path}/{_collection(api, body)}")
+    matched = routes.match("POST", collection_of(api, body, project, location))
     if matched is None:
         raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
     route, variables = matched
@@ -105,14 +101,6 @@ async def _read(
     )
     single = JobDraft(spec, draft.display_name, draft.labels)
     return of_kind(new_job(call.services, uid, name, single, {}), Job)
-
-
-def _collection(api: Api, body: Mapping[str, Any]) -> str:
-    if api is Api.ML:
-        return "jobs"
-    if is_pipeline(body):
-        return "trainingPipelines"
-    return "hyperparameterTuningJobs" if is_search(body) else "customJobs"
 
 
 async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:
