@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -141,7 +142,7 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
         endpoint = _endpoint(where)
         client = endpoint.client(raw=form == "json")
         job = JobView.parse(find_job(client, name, where["project"] or endpoint.project))
-        record = Place(client, "", "").one(kind, kind.of_job(job))
+        record = Place(client, "", "").one(kind, attrgetter(kind.of_job)(job))
     else:
         record = _place(kind, where, raw=form == "json").describe(kind, name)
     if form == "json":

@@ -1,11 +1,13 @@
-"""What `trainshed list`, `describe` and `delete` know: a row of data for each kind of thing.
+"""What `trainshed list`, `describe` and `delete` know: a table (resources.toml) for each kind of thing.
 
 A kind says where its records are, and which of their fields are columns. The records are those of the public
 APIs where these have them, else of the service's own one. Nothing here prints.
 """
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,8 +22,6 @@ Json = dict[str, Any]
 _OWN: Final = "/trainshed/v1"
 _PUBLIC: Final = "/v1/projects/{project}/locations/{region}"
 _PAGE: Final = 1000
-_EXPERIMENTS: Final = 'schema_title="system.Experiment" AND NOT metadata.tensorboard_link:*'
-_RUNS: Final = 'schema_title="system.ExperimentRun" AND parent_contexts:"{name}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,15 @@ class Kind:
     #: in the path; "" = it cannot be.
     deleted: str = ""
     version_deleted: str = ""
-    #: Tells which records are listed without --all; None = all.
-    usual: Callable[[Json], bool] | None = None
-    #: Makes the records without a service; None = the service has them.
-    local: Callable[[], list[Json]] | None = None
+    #: Values that a record has which is listed with --all alone; None = all are listed without.
+    unusual: Mapping[str, Any] | None = None
+    #: Whether the records are made without a service.
+    local: bool = False
     #: What is said if there are none.
     none: str = ""
-    #: Of what belongs to a job: takes the job's view, returns the id of whom the service asks it.
-    of_job: Callable[[Any], str] | None = None
+    #: Of what belongs to a job: the field of the job's view by which the service is asked for it; "" = of
+    #: none.
+    of_job: str = ""
 
     @property
     def is_placed(self) -> bool:
@@ -67,7 +68,12 @@ class Kind:
 
     def made(self) -> list[Json]:
         """Return the records that need no service."""
-        return self.local() if self.local else []
+        return _machine_types() if self.local else []
+
+    def is_usual(self, record: Json) -> bool:
+        """Whether a record is listed without --all."""
+        unusual = self.unusual or {}
+        return not unusual or any((record.get(n) or 0) != value for n, value in unusual.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Place:
         """Return all records of a kind, in the service's order. `every`: also those that are not usual.
         `wanted`: more for the query. Raises Refused, Unreachable."""
         path, key = self.filled(kind.listed), kind.key or kind.name
-        query = {"all": "true"} if every and kind.usual else {}
+        query = {"all": "true"} if every and kind.unusual else {}
         try:
             query = {**query, **self._query(kind, path), **(kind.listing or {}), **(wanted or {})}
             records = list(self._pages(path, key, query))
@@ -98,7 +104,7 @@ class Place:
             if refused.status != 404 or "/metadataStores/" not in str(refused):
                 raise
             return []
-        return records if every or kind.usual is None else list(filter(kind.usual, records))
+        return [record for record in records if every or kind.is_usual(record)]
 
     def describe(self, kind: Kind, name: str) -> Json:
         """Return the record that `name` means: an id, a full name, or a display name. Raises
@@ -304,209 +310,48 @@ def _machine_types() -> list[Json]:
     ]
 
 
-_IN_PLACE: Final = {"project": "{project}", "region": "{region}"}
-_CREATED: Final = Field("CREATED", "createTime", _moment)
-_NAME: Final = Field("NAME", "displayName", flexible=True)
+_SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "text": str,
+    "lower": str.lower,
+    "id": short,
+    "collection": _collection,
+    "schema": _schema,
+    "verb": _verb,
+    "detail": _detail,
+    "project": lambda project: "all" if project == "-" else project,
+    "apis": lambda apis: " ".join(apis) or "scale tiers",
+    "moment": _moment,
+    "number": number,
+    "digits": "{:g}".format,
+    "hours": _hours,
+    "share": _share,
+    "gibibytes": gibibytes,
+    "count": lambda things: str(len(things)),
+    "choices": _counts,
+    "cpus": _used("usedVcpus", "vcpus", "{:g}".format),
+    "memory": _used("usedMemoryBytes", "memoryBytes", gibibytes),
+    "accelerators": _node_accelerators,
+    "others": _others,
+    "versions": _versions,
+    "newest": _newest("created"),
+    "last_used": _newest("lastUsed"),
+    "metrics": _metrics,
+}
+"""What makes the text of a cell, by the names that resources.toml has for it."""
+
+
+def _kind(name: str, columns: Sequence[Mapping[str, Any]] = (), **fields: Any) -> Kind:
+    return Kind(name, tuple(_field(**column) for column in columns), **fields)
+
+
+def _field(title: str, path: str | None = None, show: str = "text", **more: Any) -> Field:
+    return Field(title, path, _SHOWS[show], **more)
+
 
 KINDS: Final = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "audit",
-            (
-                Field("TIME", "time", _moment),
-                Field("WHO", "who", flexible=True),
-                Field("AS", "actingAs"),
-                Field("METHOD", "method", _verb, flexible=True),
-                Field("RESOURCE", "resource", flexible=True),
-                Field("ANSWER", "answer"),
-                Field("WHAT", "detail", _detail, flexible=True),
-            ),
-            id="seq",
-            key="entries",
-            listed=f"{_OWN}/audit",
-            query={"project": "{project}"},
-            none="Of all projects and of the service itself: --project -",
-        ),
-        Kind(
-            "curves",
-            (),
-            path=f"{_OWN}/jobs/{{id}}/curves",
-            of_job=lambda job: job.uid,
-        ),
-        Kind(
-            "datasets",
-            (
-                Field("DATASET", "name", short),
-                _NAME,
-                Field("KIND", "metadataSchemaUri", _schema),
-                _CREATED,
-            ),
-            listed=f"{_PUBLIC}/datasets",
-            path=f"{_PUBLIC}/datasets/{{id}}",
-            deleted=f"{_PUBLIC}/datasets/{{id}}",
-            none="How to make one: docs/datasets.md",
-        ),
-        Kind(
-            "experiments",
-            (
-                Field("EXPERIMENT", "name", short),
-                _CREATED,
-                Field("DESCRIPTION", "description", flexible=True),
-            ),
-            listed=f"{_PUBLIC}/metadataStores/default/contexts",
-            key="contexts",
-            listing={"filter": _EXPERIMENTS, "orderBy": "create_time desc"},
-            path=f"{_PUBLIC}/metadataStores/default/contexts/{{id}}",
-            children=("runs", _RUNS),
-            none="How to log one: docs/experiments.md",
-        ),
-        Kind(
-            "grants",
-            (
-                Field("PROJECT", "project", lambda project: "all" if project == "-" else project),
-                Field("ROLE", "role"),
-                Field("MEMBER", "member"),
-            ),
-            id="member",
-            listed=f"{_OWN}/access",
-            query={"project": "{project}"},
-            none="Give a role: trainshed iam user:EMAIL ROLE",
-        ),
-        Kind(
-            "machine-types",
-            (
-                Field("MACHINE TYPE", "name"),
-                Field("VCPUS", "vcpus", "{:g}".format, right=True),
-                Field("MEMORY", "memoryBytes", gibibytes, right=True),
-                Field("A REPLICA GETS", "replicaMemoryBytes", gibibytes, right=True),
-                Field("APIS", "apis", lambda apis: " ".join(apis) or "scale tiers"),
-                Field("ACCELERATORS", "accelerators", _counts),
-            ),
-            local=_machine_types,
-        ),
-        Kind(
-            "models",
-            (
-                Field("MODEL", "name", short),
-                _NAME,
-                Field("VERSION", "versionId", right=True),
-                _CREATED,
-                Field("MADE BY", "trainingPipeline", _collection, optional=True, spare=True),
-                Field("ARTIFACTS", "artifactUri", flexible=True),
-            ),
-            listed=f"{_PUBLIC}/models",
-            path=f"{_OWN}/models/{{id}}",
-            query=_IN_PLACE,
-            parts={"evaluations": ("GET", "/evaluations", "modelEvaluations")},
-            deleted=f"{_PUBLIC}/models/{{id}}",
-            version_deleted=f"{_PUBLIC}/models/{{id}}@{{version}}:deleteVersion",
-        ),
-        Kind(
-            "nodes",
-            (
-                Field("NODE", "name"),
-                Field("CONDITION", "condition"),
-                Field("CPUS", None, _used("usedVcpus", "vcpus", "{:g}".format), right=True),
-                Field(
-                    "MEMORY", None, _used("usedMemoryBytes", "memoryBytes", gibibytes), right=True
-                ),
-                Field("ACCELERATORS", "accelerators", _node_accelerators, flexible=True),
-                Field("OTHERS", None, _others, optional=True),
-                Field("REPLICAS", "replicas", lambda replicas: str(len(replicas)), right=True),
-                Field("WHY", "cause", flexible=True, optional=True),
-            ),
-            listed=f"{_OWN}/nodes",
-        ),
-        Kind(
-            "projects",
-            (Field("PROJECT", "projectId"), Field("NAME", "name", flexible=True)),
-            id="projectId",
-            listed="/v1/projects",
-        ),
-        Kind(
-            "quotas",
-            (
-                Field("METRIC", "metric"),
-                Field("OF", "user", flexible=True, optional=True),
-                Field("USED", "used", number, right=True),
-                Field("LIMIT", "limit", number, right=True),
-                Field("WAITING", "waiting", number, right=True),
-            ),
-            id="metric",
-            listed=f"{_OWN}/quotas",
-            query=_IN_PLACE,
-            usual=lambda quota: bool(
-                quota.get("used") or quota.get("waiting") or quota.get("limit") != "unlimited"
-            ),
-            none="Those that are neither set nor used: trainshed quotas list --all",
-        ),
-        Kind(
-            "secrets",
-            (
-                Field("SECRET", "name"),
-                Field("VERSIONS", "versions", _versions),
-                Field("CREATED", "versions", _newest("created")),
-                Field("LAST USED", "versions", _newest("lastUsed")),
-            ),
-            listed=f"{_OWN}/secrets",
-            query={"project": "{project}"},
-            deleted=f"{_OWN}/secrets/{{id}}",
-            version_deleted=f"{_OWN}/secrets/{{id}}",
-            none="Store one: trainshed secrets set NAME",
-        ),
-        Kind(
-            "studies",
-            (
-                Field("STUDY", "name", short),
-                _NAME,
-                Field("STATE", "state"),
-                Field("METRICS", "studySpec.metrics", _metrics),
-                Field("ALGORITHM", "studySpec.algorithm", str.lower),
-                _CREATED,
-            ),
-            listed=f"{_PUBLIC}/studies",
-            path=f"{_PUBLIC}/studies/{{id}}",
-            parts={
-                "optimalTrials": ("POST", "/trials:listOptimalTrials", "optimalTrials"),
-                "trials": ("GET", "/trials", "trials"),
-            },
-            deleted=f"{_PUBLIC}/studies/{{id}}",
-        ),
-        Kind(
-            "tokens",
-            (
-                Field("TOKEN", "id"),
-                Field("OF", "email", flexible=True),
-                Field("CREATED", "created", _moment),
-                Field("EXPIRES", "expires", _moment),
-                Field("LAST USED", "lastUsed", _moment),
-                Field("NOTE", "note", flexible=True, optional=True, spare=True),
-            ),
-            id="id",
-            listed=f"{_OWN}/tokens",
-            deleted=f"{_OWN}/tokens/{{id}}",
-            none="Make one: trainshed tokens create EMAIL --role ROLE",
-        ),
-        Kind(
-            "usage",
-            (
-                Field("NAME", "name", flexible=True),
-                Field("COST", "cost", _hours, right=True, optional=True),
-                Field("GPU-HOURS", "gpuHours", _hours, right=True, optional=True),
-                Field("AT WORK", "gpuShare", _share, right=True, optional=True),
-                Field("CPU-HOURS", "cpuHours", _hours, right=True),
-                Field("AT WORK", "cpuShare", _share, right=True, optional=True),
-                Field("GB-HOURS", "gigabyteHours", _hours, right=True),
-                Field("MACHINE-HOURS", "machineHours", _hours, right=True),
-            ),
-            listed=f"{_OWN}/usage",
-            key="rows",
-            query={"project": "{project}"},
-            none="It counts from the beginning of the month: --since 90d",
-            path=f"{_OWN}/jobs/{{id}}/usage",
-            of_job=lambda job: job.program.uid,
-        ),
-    )
+    name: _kind(name, **table)
+    for name, table in tomllib.loads(
+        Path(__file__).with_name("resources.toml").read_text("utf-8")
+    ).items()
 }
 """All kinds by name."""
