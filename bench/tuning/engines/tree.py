@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from trainshed.core.study.records import Parameters, TrialState
-from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec, Value
-from trainshed.studies.nodes import is_same
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec, Value, is_same
 from trainshed.studies.port import Seen
 
 Place = float | int | str

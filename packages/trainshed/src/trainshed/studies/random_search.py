@@ -12,9 +12,8 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, StudySpec, Value, is_same
-from trainshed.studies.nodes import Node
 from trainshed.studies.port import Proposals, Seen
-from trainshed.studies.space import Space
+from trainshed.studies.space import Node, Space
 
 STEPS = 11
 """Grid places of a DOUBLE: its two ends, and the tenths between them."""

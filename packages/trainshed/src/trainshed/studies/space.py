@@ -1,5 +1,5 @@
-"""The tree of parameters as numbers: encoding to a flat table, snapping to legal values, decoding
-(spec/tuning#parameters, facts/tuning#vertex).
+"""Parameters as numbers, each and as a tree: encoding to a flat table, snapping to legal values, decoding
+(spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
 A point is a row with one **code** per node of the tree: the place in [0, 1] on its scale for a number, the
 index of its category for a category, NaN for an inactive node. A **genotype** is the same without NaN, so
@@ -9,17 +9,178 @@ then follows Latin hypercubes. Has no other random source and knows no algorithm
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from trainshed.core.study.records import Parameters
-from trainshed.core.study.spec import Parameter
-from trainshed.studies.nodes import SAME_CODE, UNKNOWN, Node, is_among
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value, is_same
 from trainshed.studies.routines import Array, Mask, Positions
 
 _EVENLY = 16
 """Points that lie evenly in every parameter: one in each stretch of its scale."""
+
+SAME_CODE = 1e-14
+"""Codes this near are one: no more than rounding makes. Of values from 0 to a million, 0 and 1e-5 are 1e-11
+apart."""
+
+UNKNOWN = -1.0
+"""The code of a category that the spec does not list: different from all others."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the tree and its scale. `allowed`: the codes of the parent for which it is active."""
+
+    parameter: Parameter
+    allowed: tuple[float, ...] = ()
+
+    @property
+    def is_categorical(self) -> bool:
+        return self.parameter.type is ParameterType.CATEGORICAL
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest legal value of a numeric node."""
+        if self.parameter.type is ParameterType.DISCRETE:
+            return self.parameter.values[0], self.parameter.values[-1]
+        return self.parameter.low, self.parameter.high
+
+    @cached_property
+    def size(self) -> int:
+        """How many legal values there are; 0 = a continuum."""
+        match self.parameter.type:
+            case ParameterType.DOUBLE:
+                return 1 if self.parameter.low == self.parameter.high else 0
+            case ParameterType.INTEGER:
+                return int(self.parameter.high) - int(self.parameter.low) + 1
+            case ParameterType.DISCRETE:
+                return len(self.parameter.values)
+            case ParameterType.CATEGORICAL:
+                return len(self.parameter.categories)
+
+    @cached_property
+    def listed(self) -> Array:
+        """The codes of a DISCRETE node's values, ascending."""
+        return self.scaled(np.asarray(self.parameter.values, dtype=np.float64))
+
+    def scaled(self, values: Array) -> Array:
+        """Return the codes of numeric values within the bounds. The code of a node's only value is 0.5."""
+        low, high = self.bounds
+        if low == high:
+            return np.full(values.shape, 0.5)
+        match self.parameter.scale:
+            case Scale.LINEAR:
+                return (values - low) / (high - low)
+            case Scale.LOG:
+                return np.log(values / low) / math.log(high / low)
+            case Scale.REVERSE_LOG:
+                return 1.0 - np.log((low + high - values) / low) / math.log(high / low)
+
+    def unscaled(self, codes: Array, margin: float = 0.0) -> Array:
+        """Return values of codes, not yet clipped or rounded. `margin`: how far both ends are moved out."""
+        low, high = self.bounds
+        low, high = max(low - margin, low / 2 if low > 0 else -math.inf), high + margin
+        match self.parameter.scale:
+            case Scale.LINEAR:
+                return low + codes * (high - low)
+            case Scale.LOG:
+                return low * np.exp(codes * math.log(high / low))
+            case Scale.REVERSE_LOG:
+                return low + high - low * np.exp((1.0 - codes) * math.log(high / low))
+
+    def snapped(self, codes: Array) -> Array:
+        """Return the nearest legal codes."""
+        match self.parameter.type:
+            case ParameterType.DOUBLE:
+                return np.clip(codes, 0.0, 1.0) if self.size == 0 else np.full(codes.shape, 0.5)
+            case ParameterType.INTEGER:
+                rounded = np.rint(self.unscaled(np.clip(codes, 0.0, 1.0)))
+                return self.scaled(np.clip(rounded, *self.bounds))
+            case ParameterType.DISCRETE:
+                middles = (self.listed[1:] + self.listed[:-1]) / 2
+                return self.listed[np.searchsorted(middles, codes)]
+            case ParameterType.CATEGORICAL:
+                return np.clip(np.floor(codes), 0, self.size - 1)
+
+    def placed(self, shares: Array) -> Array:
+        """Return legal codes for shares in [0, 1): listed values get equal parts, numbers lie evenly on their
+        scale."""
+        match self.parameter.type:
+            case ParameterType.DOUBLE:
+                return self.snapped(shares)
+            case ParameterType.INTEGER:
+                values = np.rint(self.unscaled(shares, margin=0.5))
+                return self.scaled(np.clip(values, *self.bounds))
+            case ParameterType.DISCRETE:
+                return self.listed[np.minimum((shares * self.size).astype(np.int64), self.size - 1)]
+            case ParameterType.CATEGORICAL:
+                return np.minimum(np.floor(shares * self.size), self.size - 1)
+
+    def code(self, value: Value | None) -> float:
+        """Return the code of a stored value. A numeric node takes a value that is no finite number for the
+        middle, and one out of bounds for the bound."""
+        if self.is_categorical:
+            is_listed = isinstance(value, str) and value in self.parameter.categories
+            return float(self.parameter.categories.index(str(value))) if is_listed else UNKNOWN
+        if value is None or isinstance(value, str) or not math.isfinite(value):
+            return 0.5
+        low, high = self.bounds
+        near = np.array([min(max(float(value), low), high)])
+        return float(self.snapped(self.scaled(near))[0])
+
+    def position(self, value: Value) -> int | None:
+        """Return the index of a value among the legal ones; None if it is none of them, or for a DOUBLE."""
+        match self.parameter.type:
+            case ParameterType.CATEGORICAL:
+                names = self.parameter.categories
+                return names.index(value) if isinstance(value, str) and value in names else None
+            case ParameterType.DISCRETE:
+                places = (
+                    at for at, listed in enumerate(self.parameter.values) if is_same(listed, value)
+                )
+                return next(places, None)
+            case ParameterType.INTEGER:
+                at = None if isinstance(value, str) else int(value) - int(self.parameter.low)
+                return at if at is not None and 0 <= at < self.size else None
+            case ParameterType.DOUBLE:
+                return None
+
+    def listed_value(self, position: int) -> Value:
+        """Return the legal value at a position. Only for a node whose values can be counted."""
+        match self.parameter.type:
+            case ParameterType.CATEGORICAL:
+                return self.parameter.categories[position]
+            case ParameterType.DISCRETE:
+                return self.parameter.values[position]
+            case ParameterType.INTEGER:
+                return int(self.parameter.low) + position
+            case ParameterType.DOUBLE:
+                return self.parameter.low
+
+    def value(self, code: float) -> Value:
+        """Return the legal value of a code, of the type that the public API gives it."""
+        match self.parameter.type:
+            case ParameterType.CATEGORICAL:
+                return self.parameter.categories[min(max(int(code), 0), self.size - 1)]
+            case ParameterType.DISCRETE:
+                return self.parameter.values[int(np.argmin(np.abs(self.listed - code)))]
+            case ParameterType.INTEGER:
+                low, high = int(self.parameter.low), int(self.parameter.high)
+                return min(max(round(float(self.unscaled(np.array([code]))[0])), low), high)
+            case ParameterType.DOUBLE:
+                low, high = self.bounds
+                exact = {0.0: low, 1.0: high}.get(code)
+                return (
+                    float(min(max(float(self.unscaled(np.array([code]))[0]), low), high))
+                    if exact is None
+                    else exact
+                )
+
+
+def is_among(code: float, allowed: Sequence[float]) -> bool:
+    return any(abs(code - other) < SAME_CODE for other in allowed)
 
 
 class Space:

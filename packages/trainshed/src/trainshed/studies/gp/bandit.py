@@ -20,11 +20,10 @@ from trainshed.studies.gp.belief import Belief, Observed, believe, bound_score, 
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
 from trainshed.studies.gp.success import Success
-from trainshed.studies.nodes import Node
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
 from trainshed.studies.routines import Array
-from trainshed.studies.space import Space, starting_point
+from trainshed.studies.space import Node, Space, starting_point
 from trainshed.wire.trainshed_v1.jobs import Outlook, OutlookAxis
 
 _SMALL = 512

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainshed.studies.gp.acquisition import Score, TrustRegion
-from trainshed.studies.nodes import Node
 from trainshed.studies.routines import Array, minimize_bounded
-from trainshed.studies.space import Space
+from trainshed.studies.space import Node, Space
 
 _OUTSIDE = -1e6
 """Far below every score: points outside of the trust region are compared by how far outside they are."""
