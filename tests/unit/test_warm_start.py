@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.unit.specs_requests import custom_job, launch_plan, package, started, vertex
 from trainshed.cli.jobs.describe import description
 from trainshed.cli.jobs.views import JobView
-from trainshed.controller.launch_plans import LaunchDefaults, expected_beginnings
+from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.launch import WARM_LABEL, WarmStart
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
@@ -104,24 +104,6 @@ def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label(
 ) -> None:
     plan = launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
     assert plan.warm == (WARM if is_warm else None)
-
-
-@pytest.mark.parametrize(
-    ("subject", "isolation", "text"),
-    [
-        (submitted("on"), "root", "begins warm, with numpy, sklearn, sklearn.ensemble imported"),
-        (submitted("", trial="1"), "user", "begins warm, with numpy"),
-        (submitted("on", OMP_NUM_THREADS="2"), "root", "begins warm"),
-        (submitted("on", LD_PRELOAD="/a.so"), "root", "begins cold: it has LD_PRELOAD, which an"),
-        (submitted("on"), "session", "begins cold: no frameworks are kept imported here."),
-        (submitted(""), "root", ""),
-    ],
-)
-def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, text: str) -> None:
-    beginnings = list(expected_beginnings(subject, LaunchDefaults(), isolation))
-    assert len(beginnings) == bool(text) and all(text in beginning for beginning in beginnings), (
-        beginnings
-    )
 
 
 def test_describe_says_how_replicas_began() -> None:

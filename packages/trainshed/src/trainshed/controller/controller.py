@@ -23,7 +23,6 @@ from trainshed.controller.carrier import JobCarrier, is_ready
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
-from trainshed.controller.launch_plans import expected_beginnings
 from trainshed.controller.leftovers import lost_without_slots, settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
@@ -327,10 +326,7 @@ class Controller:
         if self._closing:
             raise Unavailable(_STOPS)
         self._capacity.require_admissible(job)
-        answer = await self._capacity.preflight(job, self._now())
-        isolation = self._ports.engine.capabilities().isolation
-        beginnings = expected_beginnings(job, self._ports.launch_defaults, isolation)
-        return replace(answer, beginnings=tuple(beginnings))
+        return await self._capacity.preflight(job, self._now())
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._capacity.node_statuses()

@@ -1,7 +1,7 @@
 """Makes launch plans from a stored job and its slots. Pure, so that plans can be printed and compared."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -23,14 +23,12 @@ from trainshed.core.launch import (
     WarmStart,
 )
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.names import JobUid, ReplicaId, log_task_name
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import Image, RuntimeChoice
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.replica.protocol import LEVEL_SESSION
-from trainshed.runtimes.families import sheet_of
-from trainshed.runtimes.port import PackageFailed, Preloadable, PreparedRuntime
+from trainshed.runtimes.port import PackageFailed, PreparedRuntime
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
@@ -43,8 +41,6 @@ class LaunchDefaults(Struct, frozen=True):
     memory_cap: Bytes = 0
     #: Which programs begin warm, unless their job says otherwise.
     warm_starts: warm_start.WarmStarts = "trials"
-    #: Whether there are processes that keep frameworks imported, in which programs can begin warm.
-    keeps_imports: bool = True
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int | None:
         """Return a replica's memory limit in bytes; `promised`: what its machine type has, 0 = no limit.
@@ -227,36 +223,6 @@ def _warm(
     )
     # Only those who asked for a warm start are told why they do not get it.
     return None if warm.cold_because and label != "on" else warm
-
-
-def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> Iterator[str]:
-    """Yield how the programs of each pool would begin, as far as their job says: a sentence for each pool
-    whose programs would begin warm, or were asked to and cannot. `isolation`: the engine's isolation
-    level."""
-    for pool in job.spec.pools:
-        program = pool.program
-        sheet = sheet_of(program.runtime.family)
-        modules = sheet.preloads if sheet else ()
-        prepared = PreparedRuntime(
-            "",
-            image=Image(None, "") if program.runtime.image else None,
-            preloadable=Preloadable("preloadable", modules),
-        )
-        argv = () if program.runtime.image else arguments(job.spec, pool.replicas()[0], {})
-        warm = _warm(job, Replica(pool.replicas()[0]), argv, prepared, launching)
-        if warm is None:
-            continue
-        why = warm.cold_because
-        names = warm_start.differing({**warm_start.ENVIRONMENT, **dict(program.env)})
-        if not launching.keeps_imports or isolation in ("", LEVEL_SESSION):
-            why = why or "no frameworks are kept imported here"
-        elif names:
-            why = why or f"it has {', '.join(names)}, which an import may read"
-        task = log_task_name(job.name.api, pool.replicas()[0])
-        many = f" and {pool.replica_count - 1} more" if pool.replica_count > 1 else ""
-        yield f"{task}{many} begin{'s' * (not many)} " + (
-            f"cold: {why}." if why else f"warm, with {', '.join(modules)} imported ahead."
-        )
 
 
 def _argv(

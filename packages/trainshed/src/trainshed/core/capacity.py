@@ -158,8 +158,6 @@ class Preflight(Struct, frozen=True):
     #: Types of devices that it asks for and that no node here has: it would run without them, or with GPUs of
     #: another type (relaxed mode).
     missing: tuple[str, ...] = ()
-    #: How its programs would begin: a sentence for each pool about which there is something to say.
-    beginnings: tuple[str, ...] = ()
 
     @property
     def admitted(self) -> bool:

@@ -247,7 +247,6 @@ class App:
         return LaunchDefaults(
             memory_cap=settings.memory_per_replica << 20,
             warm_starts=settings.warm_starts if settings.keeps_imports else "off",
-            keeps_imports=settings.keeps_imports,
         )
 
     def _idling(self) -> IdleWatch:

@@ -145,7 +145,7 @@ def _answer(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records
         ),
         waiting=waiting_view(preflight.waiting, preflight.position) if preflight.waiting else None,
         position=preflight.position,
-        notices=(*notices, *notes, *_without(job, preflight), *preflight.beginnings),
+        notices=(*notices, *notes, *_without(job, preflight)),
         warnings=(*instead, *job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )
