@@ -79,14 +79,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             yield event("parts", {**tells, "first": first, "build": build()})
         first = False
         await asyncio.sleep(max(_PAUSE, _SHARE * took))
-        subject = view.subject
-        while True:
-            if subject is None:
-                is_news = await news.wait_for_any(latest, SILENCE)
-            else:
-                is_news = await news.wait_beyond(subject, latest, SILENCE)
-            if is_news or not visit.is_valid():
-                break
+        while not await news.wait_beyond(view.subject, latest, SILENCE) and visit.is_valid():
             yield QUIET
 
 

@@ -26,8 +26,8 @@ class Notices:
         self._latest = 0
         self._numbers: dict[JobUid, int] = {}
         self._forgotten = 0
-        self._waiters: defaultdict[JobUid, set[asyncio.Future[None]]] = defaultdict(set)
-        self._waiters_for_any: set[asyncio.Future[None]] = set()
+        #: By job; None = for any.
+        self._waiters: defaultdict[JobUid | None, set[asyncio.Future[None]]] = defaultdict(set)
         #: News that is about to be published.
         self._soon: dict[JobUid, asyncio.TimerHandle] = {}
 
@@ -54,14 +54,9 @@ class Notices:
             self._numbers.clear()
         self._latest += 1
         self._numbers[uid] = self._latest
-        for waiter in self._waiters.pop(uid, ()):
+        for waiter in (*self._waiters.pop(uid, ()), *self._waiters.pop(None, ())):
             if not waiter.done():
                 waiter.set_result(None)
-        if self._waiters_for_any:
-            for waiter in self._waiters_for_any:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters_for_any.clear()
 
     def publish_soon(self, uid: JobUid) -> None:
         """Publish in a moment, once for all news that comes until then: readers take time on the loop that
@@ -70,12 +65,13 @@ class Notices:
             loop = asyncio.get_running_loop()
             self._soon[uid] = loop.call_later(_SOON, self.publish, uid)
 
-    async def wait_beyond(self, uid: JobUid, count: int, patience: float) -> bool:
-        """Wait until there is news after `count`, for at most `patience` seconds; False if there was none.
+    async def wait_beyond(self, uid: JobUid | None, count: int, patience: float) -> bool:
+        """Wait until there is news of a job (None: of any) after `count`, for at most `patience` seconds;
+        False if there was none.
 
         May also return True for news that was seen already: the caller then looks once in vain.
         """
-        if self.count(uid) > count:
+        if (self._latest if uid is None else self.count(uid)) > count:
             return True
         waiter = asyncio.get_running_loop().create_future()
         self._waiters[uid].add(waiter)
@@ -85,21 +81,6 @@ class Notices:
             return False
         finally:
             self._discard(uid, waiter)
-        return True
-
-    async def wait_for_any(self, after: int, patience: float) -> bool:
-        """Wait until there is news of any job after the number `after`, for at most `patience` seconds; False
-        if there was none."""
-        if self._latest > after:
-            return True
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters_for_any.add(waiter)
-        try:
-            await asyncio.wait_for(waiter, patience)
-        except TimeoutError:
-            return False
-        finally:
-            self._waiters_for_any.discard(waiter)
         return True
 
     def forget(self, uid: JobUid) -> None:
@@ -112,7 +93,7 @@ class Notices:
         if (soon := self._soon.pop(uid, None)) is not None:
             soon.cancel()
 
-    def _discard(self, uid: JobUid, waiter: asyncio.Future[None]) -> None:
+    def _discard(self, uid: JobUid | None, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters.get(uid)
         if waiters is not None:
             waiters.discard(waiter)
