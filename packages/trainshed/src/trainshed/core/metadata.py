@@ -9,14 +9,13 @@ is based on an older state is merged key by key.
 """
 
 import enum
-import re
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.names import PLACE, read_name
 from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 
@@ -58,10 +57,7 @@ class StoreName(Struct, frozen=True, order=True):
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "StoreName":
         """Read a store's name. Raise InvalidRequest on the field `of` for anything else."""
-        match = _STORE.fullmatch(name)
-        if match is None:
-            raise _no_name(of, name, _STORE_FORM)
-        return StoreName(match[1], match[2], match[3])
+        return StoreName(*read_name(name, _STORE, of))
 
 
 class NodeName(Struct, frozen=True, order=True):
@@ -75,23 +71,13 @@ class NodeName(Struct, frozen=True, order=True):
         return f"{self.store}/{self.kind}/{self.node_id}"
 
     @staticmethod
-    def parse(name: str, kind: NodeKind | None = None, *, of: str = "name") -> "NodeName":
-        """Read a node's name; `kind`: the only kind that is accepted. Raise InvalidRequest on the field `of`
-        for anything else."""
-        match = _NODE.fullmatch(name)
-        if match is None or (kind is not None and match[2] != kind):
-            form = f"{_STORE_FORM}/{kind or '|'.join(NodeKind)}/ID"
-            raise _no_name(of, name, form)
-        return NodeName(StoreName.parse(match[1], of=of), NodeKind(match[2]), match[3])
+    def parse(name: str, kind: NodeKind, *, of: str = "name") -> "NodeName":
+        """Read the name of a node of that kind. Raise InvalidRequest on the field `of` for anything else."""
+        *store, node_id = read_name(name, f"{_STORE}/{kind}/ID", of)
+        return NodeName(StoreName(*store), kind, node_id)
 
 
-_STORE_FORM: Final = "projects/PROJECT/locations/LOCATION/metadataStores/STORE"
-_STORE: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/metadataStores/([^/]+)")
-_NODE: Final = re.compile(rf"({_STORE.pattern.replace('(', '(?:')})/({'|'.join(NodeKind)})/([^/]+)")
-
-
-def _no_name(of: str, name: str, form: str) -> InvalidRequest:
-    return InvalidRequest((Violation(of, f"{name!r} is not a name of the form {form}."),))
+_STORE: Final = f"{PLACE}/metadataStores/STORE"
 
 
 class MetadataStore(Struct, frozen=True):

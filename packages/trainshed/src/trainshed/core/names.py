@@ -4,11 +4,14 @@
 """
 
 import enum
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final, NewType
 
 from msgspec import Struct
+
+from trainshed.core.errors import InvalidRequest, Violation
 
 JobUid = NewType("JobUid", int)
 """Identity of a job inside the service: a positive 63-bit integer, ascending with creation time."""
@@ -29,10 +32,8 @@ class Collection(enum.StrEnum):
     PIPELINES = "trainingPipelines"
 
 
-_SEGMENT = r"[^/]+"
-_PLACE = rf"projects/({_SEGMENT})/locations/({_SEGMENT})"
-_VERTEX_JOB = re.compile(rf"{_PLACE}/({'|'.join(Collection)})/({_SEGMENT})")
-_ML_JOB = re.compile(rf"projects/({_SEGMENT})/jobs/({_SEGMENT})")
+_VERTEX_JOB = re.compile(rf"projects/([^/]+)/locations/([^/]+)/({'|'.join(Collection)})/([^/]+)")
+_ML_JOB = re.compile(r"projects/([^/]+)/jobs/([^/]+)")
 
 
 class JobName(Struct, frozen=True, order=True):
@@ -72,6 +73,31 @@ class JobName(Struct, frozen=True, order=True):
         )
 
 
+PLACE: Final = "projects/PROJECT/locations/LOCATION"
+"""What the forms of names begin with."""
+
+
+def read_name(name: str, form: str, of: str = "name") -> tuple[str, ...]:
+    """Return what stands in a name for the words of its form, such as `projects/PROJECT/locations/LOCATION`.
+    Raise InvalidRequest on the field `of` for a name of another form."""
+    match = _pattern(form).fullmatch(name)
+    if match is None:
+        raise InvalidRequest((Violation(of, f"{name!r} is not a name of the form {form}."),))
+    return match.groups()
+
+
+@functools.cache
+def _pattern(form: str) -> re.Pattern[str]:
+    numbered = re.sub(r"\bNUMBER\b", "([0-9]{1,19})", form)
+    return re.compile(re.sub(r"\b[A-Z]+\b", "([^/@]+)", numbered))
+
+
+_STUDY: Final = f"{PLACE}/studies/STUDY"
+_MODEL: Final = f"{PLACE}/models/MODEL"
+_LARGEST: Final = 2**63 - 1
+"""The largest number that the store can compare with; nothing has one that is larger."""
+
+
 class StudyName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/studies/S`, in either API."""
 
@@ -87,25 +113,16 @@ class StudyName(Struct, frozen=True, order=True):
         return f"{self}/trials/{number}"
 
     @staticmethod
-    def parse(name: str) -> "StudyName":
-        """Read a study's name. Raise ValueError for anything else."""
-        match = re.fullmatch(rf"{_PLACE}/studies/({_SEGMENT})", name)
-        if match is None:
-            raise ValueError(
-                f"{name!r} is not a study name; expected projects/PROJECT/locations/LOCATION/studies/STUDY"
-            )
-        return StudyName(match[1], match[2], match[3])
+    def parse(name: str, *, of: str = "name") -> "StudyName":
+        """Read a study's name. Raise InvalidRequest on the field `of` for anything else."""
+        return StudyName(*read_name(name, _STUDY, of))
 
     @staticmethod
-    def parse_trial(name: str) -> "tuple[StudyName, int]":
-        """Return the study and the trial's number. Raise ValueError for anything else."""
-        study, separator, number = name.rpartition("/trials/")
-        if not separator or not (number.isascii() and number.isdecimal()) or len(number) > 9:
-            raise ValueError(
-                f"{name!r} is not a trial name; expected "
-                "projects/PROJECT/locations/LOCATION/studies/STUDY/trials/NUMBER"
-            )
-        return StudyName.parse(study), int(number)
+    def parse_trial(name: str, *, of: str = "name") -> "tuple[StudyName, int]":
+        """Return the study and the trial's number. Raise InvalidRequest on the field `of` for anything
+        else."""
+        *study, number = read_name(name, f"{_STUDY}/trials/NUMBER", of)
+        return StudyName(*study), min(int(number), _LARGEST)
 
 
 class ModelName(Struct, frozen=True, order=True):
@@ -119,19 +136,13 @@ class ModelName(Struct, frozen=True, order=True):
         return f"projects/{self.project_id}/locations/{self.location}/models/{self.model_id}"
 
     @staticmethod
-    def parse(name: str) -> "tuple[ModelName, str]":
-        """Return the model and what follows its `@` ("" = nothing). Raise ValueError for anything else."""
-        match = re.fullmatch(rf"{_PLACE}/models/([^/@]+)(?:@([^/@]+))?", name)
-        if match is None:
-            raise ValueError(
-                f"{name!r} is not a model name; expected "
-                "projects/PROJECT/locations/LOCATION/models/MODEL, perhaps with @VERSION"
-            )
-        return ModelName(match[1], match[2], match[3]), match[4] or ""
-
-
-_LARGEST: Final = 2**63 - 1
-"""The largest id that the store can compare with."""
+    def parse(name: str, *, of: str = "name") -> "tuple[ModelName, str]":
+        """Return the model and what follows its `@` ("" = nothing). Raise InvalidRequest on the field `of`
+        for anything else."""
+        if "@" not in name:
+            return ModelName(*read_name(name, _MODEL, of)), ""
+        *model, version = read_name(name, f"{_MODEL}@VERSION", of)
+        return ModelName(*model), version
 
 
 class EvaluationName(Struct, frozen=True, order=True):
@@ -144,18 +155,14 @@ class EvaluationName(Struct, frozen=True, order=True):
         return f"{self.model}/evaluations/{self.evaluation_id}"
 
     @staticmethod
-    def parse(name: str) -> "EvaluationName":
-        """Read an evaluation's name, with or without a version of its model. Raise ValueError for anything
-        else."""
-        match = re.fullmatch(
-            r"(.+/models/[^/@]+)(?:@[^/@]+)?/evaluations/(\d{1,19})", name, re.ASCII
+    def parse(name: str, *, of: str = "name") -> "EvaluationName":
+        """Read an evaluation's name, with or without a version of its model. Raise InvalidRequest on the
+        field `of` for anything else."""
+        model = f"{_MODEL}@VERSION" if "@" in name else _MODEL
+        project_id, location, model_id, *_, number = read_name(
+            name, f"{model}/evaluations/NUMBER", of
         )
-        if match is None or int(match[2]) > _LARGEST:
-            raise ValueError(
-                f"{name!r} is not the name of an evaluation; expected "
-                "projects/PROJECT/locations/LOCATION/models/MODEL/evaluations/NUMBER"
-            )
-        return EvaluationName(ModelName.parse(match[1])[0], int(match[2]))
+        return EvaluationName(ModelName(project_id, location, model_id), min(int(number), _LARGEST))
 
 
 class ReplicaId(Struct, frozen=True, order=True):

@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api
+from trainshed.core.names import PLACE, Api, read_name
 from trainshed.core.units import Nanos
 
 
@@ -70,22 +69,10 @@ class BoardName(Struct, frozen=True, order=True):
     @staticmethod
     def parse(name: str, level: Level, *, of: str = "name") -> "BoardName":
         """Read a name of that level. Raise InvalidRequest on the field `of` for anything else."""
-        match = _NAME.fullmatch(name)
-        ids = tuple(filter(None, match.groups()[2:])) if match is not None else ()
-        if match is None or LEVELS[len(ids) - 1] is not level:
-            levels = LEVELS[: LEVELS.index(level) + 1]
-            form = "/".join(
-                f"{collection}/{collection.upper().removesuffix('S')}" for collection in levels
-            )
-            text = f"{name!r} is not a name of the form projects/PROJECT/locations/LOCATION/{form}."
-            raise InvalidRequest((Violation(of, text),))
-        return BoardName(match[1], match[2], ids)
-
-
-_NAME: Final = re.compile(
-    r"projects/([^/]+)/locations/([^/]+)/tensorboards/([^/]+)"
-    r"(?:/experiments/([^/]+)(?:/runs/([^/]+)(?:/timeSeries/([^/]+))?)?)?"
-)
+        levels = LEVELS[: LEVELS.index(level) + 1]
+        form = "/".join((PLACE, *(f"{above}/{above.name}" for above in levels)))
+        project_id, location, *ids = read_name(name, form, of)
+        return BoardName(project_id, location, tuple(ids))
 
 
 class ValueType(enum.StrEnum):

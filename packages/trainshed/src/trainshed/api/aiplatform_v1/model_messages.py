@@ -8,7 +8,6 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1.views import V1
-from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import ModelName
@@ -34,7 +33,7 @@ OF_VERSION: Final = ("version_description", "labels")
 def read_version_name(text: str) -> tuple[ModelName, str]:
     """Return a model's name and the version or alias behind its `@`, which is required. Raises
     InvalidRequest."""
-    name, version = read_name(ModelName.parse, text)
+    name, version = ModelName.parse(text)
     if not version:
         wrong = f"{text!r} names no version; put @VERSION or @ALIAS behind it."
         raise InvalidRequest((Violation("name", wrong),))

@@ -23,7 +23,7 @@ from trainshed.api.aiplatform_v1.model_messages import (
 from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
-from trainshed.api.calls.parents import LocationName, read_name
+from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
@@ -130,7 +130,7 @@ async def copy(call: Call, request: Any) -> Message:
 async def get(call: Call, request: Any) -> Message:
     """Return a version: the default one for `M`, or the one that `M@1` or `M@alias` names, whose number is
     then in its name (facts/models#versions)."""
-    name, version = read_name(ModelName.parse, request.name)
+    name, version = ModelName.parse(request.name)
     record = await call.services.models.version(name, version)
     return model_messages.model(record, versioned=bool(version))
 
@@ -138,7 +138,7 @@ async def get(call: Call, request: Any) -> Message:
 async def update(call: Call, request: Any) -> Message:
     """Change names, descriptions and labels. Those of the model (`M`) change in all versions; of one version
     (`M@1`) only its own description and labels can be changed."""
-    name, version = read_name(ModelName.parse, request.model.name, "model.name")
+    name, version = ModelName.parse(request.model.name, of="model.name")
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version
     check_update(request.update_mask.paths, request.model, version)
@@ -180,7 +180,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
 
 async def delete(call: Call, request: Any) -> Message:
     """Delete a model with all versions. Its artifacts stay in their bucket."""
-    name, version = read_name(ModelName.parse, request.name)
+    name, version = ModelName.parse(request.name)
     if version:
         text = (
             f"{request.name!r} names a version; name the model alone, or call DeleteModelVersion."
@@ -210,7 +210,7 @@ async def list_models(call: Call, request: Any) -> Message:
 
 async def list_versions(call: Call, request: Any) -> Message:
     """List the versions of a model, oldest first unless `order_by` says otherwise."""
-    name, _ = read_name(ModelName.parse, request.name)
+    name, _ = ModelName.parse(request.name)
     newest_first = await call.services.models.versions(name)
     page, token = await _LISTING.page_of(newest_first[::-1], request, str(name))
     shown = [model_messages.model(record, versioned=True) for record in page]
@@ -255,10 +255,12 @@ async def _source_model(
 ) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
     """Return the version to copy (None: there is none), and the faults of its name."""
     try:
-        name, version = ModelName.parse(text)
+        name, version = ModelName.parse(text, of="source_model")
         source = await services.models.version(name, version)
-    except (ValueError, NotFound) as error:
-        return None, (Violation("source_model", f"{error}."),)
+    except InvalidRequest as refused:
+        return None, refused.violations
+    except NotFound as missing:
+        return None, (Violation("source_model", f"{missing}."),)
     if name.project_id != parent.project_id:
         wrong = f"{name} does not belong to {parent.project_id}; upload its artifacts there."
         return None, (Violation("source_model", wrong),)
@@ -273,10 +275,12 @@ async def _parent_model(
     if not text:
         return None, ()
     try:
-        name, _ = ModelName.parse(text)
+        name, _ = ModelName.parse(text, of="parent_model")
         await services.models.version(name, "")
-    except (ValueError, NotFound) as error:
-        return None, (Violation("parent_model", f"{error}."),)
+    except InvalidRequest as refused:
+        return None, refused.violations
+    except NotFound as missing:
+        return None, (Violation("parent_model", f"{missing}."),)
     if (name.project_id, name.location) != (parent.project_id, parent.location):
         return None, (Violation("parent_model", f"{name} does not lie in {parent}."),)
     return name, ()
@@ -349,7 +353,7 @@ _LARGEST: Final = 100
 
 async def import_evaluation(call: Call, request: Any) -> Message:
     """Import an evaluation of the version that the parent names, or else of the default one."""
-    model, version = read_name(ModelName.parse, request.parent, "parent")
+    model, version = ModelName.parse(request.parent, of="parent")
     sent = request.model_evaluation
     public = wire_json.to_public(sent)
     kept = wire_json.compact_text(
@@ -368,13 +372,13 @@ async def import_evaluation(call: Call, request: Any) -> Message:
 
 
 async def get_evaluation(call: Call, request: Any) -> Message:
-    name = read_name(EvaluationName.parse, request.name)
+    name = EvaluationName.parse(request.name)
     return _evaluation_view(await call.services.evaluations.evaluation(name))
 
 
 async def list_evaluations(call: Call, request: Any) -> Message:
     """List the evaluations of one version, newest first."""
-    model, version = read_name(ModelName.parse, request.parent, "parent")
+    model, version = ModelName.parse(request.parent, of="parent")
     if request.filter:
         text = "Evaluations cannot be filtered; leave the filter out and choose among the answer."
         raise InvalidRequest((Violation("filter", text),))

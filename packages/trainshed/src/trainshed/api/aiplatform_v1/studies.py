@@ -21,7 +21,6 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.errors import NotServed
 from trainshed.api.calls.paging import cut, decode_number, page_size
-from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.operations import wait_for
 from trainshed.core.errors import Aborted, FailedPrecondition, InvalidRequest, NotFound, Violation
@@ -95,7 +94,7 @@ async def look_up_study(call: Call, request: Any) -> Message:
 
 async def delete_study(call: Call, request: Any) -> Message:
     """Delete a study with its trials, and notify waiters for its operations."""
-    name, services = read_name(StudyName.parse, request.name), call.services
+    name, services = StudyName.parse(request.name), call.services
     uid = await services.studies.delete_study(name, services.now())
     services.notices.publish(JobUid(uid))
     return pool.message("google.protobuf.Empty")
@@ -207,12 +206,12 @@ def _parse(call: Call, request: Any) -> ParsedStudy:
 
 async def study_of(call: Call, text: str, field: str = "name") -> Study:
     """Return the study of a name in `field`. Raises InvalidRequest, NotFound."""
-    return await call.services.studies.study(read_name(StudyName.parse, text, field))
+    return await call.services.studies.study(StudyName.parse(text, of=field))
 
 
 async def trial_of(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
     """Return the study and the number of a trial's name in `field`. Raises InvalidRequest, NotFound."""
-    study, number = read_name(StudyName.parse_trial, text, field)
+    study, number = StudyName.parse_trial(text, of=field)
     return await call.services.studies.study(study), number
 
 

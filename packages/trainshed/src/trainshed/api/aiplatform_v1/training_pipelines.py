@@ -260,7 +260,7 @@ async def _unfit_parent_model(
             text = f"{model} lies in another project than the pipeline."
             return (Violation("parent_model", text),)
         await services.models.version(model, "")
-    except ValueError:
+    except InvalidRequest:
         return ()
     except NotFound as error:
         return (Violation("parent_model", str(error)),)

@@ -1,14 +1,12 @@
 """The names in requests. `projects/P` and `projects/P/locations/L` are parsed here, all others in `core`."""
 
 import re
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 
-T = TypeVar("T")
 # Project ids, project numbers, and ids of a domain (`example.com:lab`).
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,61}[A-Za-z0-9])?")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -55,14 +53,6 @@ class LocationName(Struct, frozen=True):
 
 def _not_a_parent(field: str, name: str, expected: str) -> InvalidRequest:
     return InvalidRequest((Violation(field, f"{name!r} is not a name of the form {expected}."),))
-
-
-def read_name(parse: Callable[[str], T], text: str, field: str = "name") -> T:
-    """Return what `parse` makes of the name in `field`. Raises InvalidRequest for its ValueError."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise InvalidRequest((Violation(field, f"{error}."),)) from None
 
 
 def refuse_numbers(projects: Iterable[str]) -> None:

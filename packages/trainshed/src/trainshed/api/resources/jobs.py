@@ -17,16 +17,18 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.links import Links, jobs_of
-from trainshed.api.calls.parents import LocationName, read_name
+from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core import terminals
 from trainshed.core.errors import (
     FailedPrecondition,
+    InvalidRequest,
     NotFound,
     PermissionDenied,
     Unauthenticated,
     Unavailable,
+    Violation,
 )
 from trainshed.core.failure.messages import linked
 from trainshed.core.job import JobSpec
@@ -55,7 +57,10 @@ _UID_DIGITS = 19
 
 def read_job_name(text: str, *, field: str = "name") -> JobName:
     """Return the job name, of either API, in `field`. Raises InvalidRequest for anything else."""
-    return read_name(JobName.parse, text, field)
+    try:
+        return JobName.parse(text)
+    except ValueError as error:
+        raise InvalidRequest((Violation(field, f"{error}."),)) from None
 
 
 def read_vertex_name(text: str, collection: Collection) -> JobName:

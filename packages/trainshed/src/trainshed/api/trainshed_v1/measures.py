@@ -12,7 +12,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from trainshed.access.authorization import authorize
 from trainshed.api.calls.call import project_in
-from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.progress import primary_of
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
@@ -116,7 +115,7 @@ async def outlook(call: JsonCall) -> Outlook:
     services, chosen = call.services, tuple(dict.fromkeys(call.query.get("parameter", ())))
     if "/studies/" in call.target:
         authorize(call.principal, _TRIALS, (project_in(call.target),))
-        study = await services.studies.study(read_name(StudyName.parse, call.target))
+        study = await services.studies.study(StudyName.parse(call.target))
         spec, uids = study.spec, (study.uid,)
     else:
         work, _ = await find_work(services.reader, call.target)

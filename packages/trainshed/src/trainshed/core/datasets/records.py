@@ -2,12 +2,11 @@
 of them and of annotations (facts/datasets#formats). No rows are stored."""
 
 import enum
-import re
 from typing import Final
 
 from msgspec import Struct
 
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.names import PLACE, read_name
 from trainshed.core.units import Nanos
 
 METADATA_SCHEMAS: Final = "gs://google-cloud-aiplatform/schema/dataset/metadata"
@@ -48,14 +47,7 @@ class DatasetName(Struct, frozen=True, order=True):
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "DatasetName":
         """Read a dataset's name. Raise InvalidRequest on the field `of` for anything else."""
-        match = _NAME.fullmatch(name)
-        if match is None:
-            text = f"{name!r} is not a name of the form projects/PROJECT/locations/LOCATION/datasets/DATASET."
-            raise InvalidRequest((Violation(of, text),))
-        return DatasetName(match[1], match[2], match[3])
-
-
-_NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/datasets/([^/]+)")
+        return DatasetName(*read_name(name, f"{PLACE}/datasets/DATASET", of))
 
 
 class DataFiles(Struct, frozen=True):

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
+from trainshed.core.errors import InvalidRequest
 from trainshed.core.job import JobDraft, JobSpec
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines import ModelDraft, PipelineSpec, Task
@@ -178,8 +179,8 @@ def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bo
         )
     try:
         name, version = ModelName.parse(parent)
-    except ValueError as error:
-        pipeline.fault("parentModel", f"{error}.")
+    except InvalidRequest as wrong:
+        pipeline.fault("parentModel", wrong.violations[0].description)
         return new_id, True
     if name.location != region:
         pipeline.fault(
