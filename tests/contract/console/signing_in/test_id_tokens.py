@@ -320,7 +320,8 @@ async def test_an_issuer_vouches_for_its_domains_and_itself_alone(
     tmp_path: Path, issuer: ScriptedIssuer
 ) -> None:
     with issuing(lambda: NOW) as evil:
-        issuers = [issuer.settings(domains=("corp.example",)), evil.settings(name="Evil")]
+        known, alone = ("corp.example",), evil.settings(name="Evil", groups_claim="")
+        issuers = [issuer.settings(domains=known), alone]
         house = ConsoleHouse(tmp_path, issuers=issuers)
         assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
         for token, why in (
@@ -328,6 +329,10 @@ async def test_an_issuer_vouches_for_its_domains_and_itself_alone(
             (evil.id_token(now=NOW, iss=issuer.address), "signed by no key"),
         ):
             assert why in (await exchanged(house, token)).json["error_description"]
+        await give(house, "group:ml-team")
+        for of, status in ((issuer, 200), (evil, 403)):
+            token = of.id_token(now=NOW, groups=["ml-team"])
+            assert (await house.call("GET", JOBS, token=token)).status == status
         house.close()
 
 
