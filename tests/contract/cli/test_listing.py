@@ -242,13 +242,17 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(service: FakeService) -
         ("models", "churn@2", f"/v1/{PLACE}/models/churn@2:deleteVersion", {}),
         ("datasets", f"{PLACE}/datasets/7", f"/v1/{PLACE}/datasets/7", {}),
         ("studies", "9", f"/v1/{PLACE}/studies/9", {}),
+        ("tokens", "2d1b6f", f"{OWN}/tokens/2d1b6f", {}),
+        ("tokens", "ana@corp.example", f"{OWN}/tokens/ana@corp.example", {}),
     ],
 )
 def test_one_is_deleted_or_a_version_of_it(
     service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
 ) -> None:
+    roles = "has no tokens any more; roles stay (trainshed list grants)"
+    done = roles if "@corp" in name else "is deleted"
     service.on("DELETE", path, {})
-    assert service.cli(kind, "delete", name).stdout == f"{name}  is deleted\n"
+    assert service.cli(kind, "delete", name).stdout == f"{name}  {done}\n"
     (request,) = service.sent
     assert (request.method, request.path, request.query) == ("DELETE", path, query)
 

@@ -167,7 +167,9 @@ def delete(*, kind: Kind, name: tuple[str, ...], **where: Unpack[_Where]) -> Non
     place = _place(kind, where, raw=False)
     for target in name:
         place.delete(kind, target)
-        click.echo(f"{target}  is deleted")
+        is_person = kind.name == "tokens" and "@" in target
+        gone = "has no tokens any more; roles stay (trainshed list grants)"
+        click.echo(f"{target}  {gone if is_person else 'is deleted'}")
 
 
 def _endpoint(where: _Where) -> Endpoint:

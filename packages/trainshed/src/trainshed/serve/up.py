@@ -215,7 +215,7 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
     )
     if login := known_login():
         say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
-    for fact in facts_of(settings, document["taken_over"]):
+    for fact in facts_of(settings, document["taken_over"], option):
         say(fact)
 
 
@@ -244,8 +244,8 @@ def _write_addresses(
         write_line(ready_fd, document)
 
 
-def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
-    """Yield what an operator is told at the start besides addresses."""
+def facts_of(settings: "Settings", taken_over: list[str], option: str) -> Iterator[str]:
+    """Yield what an operator is told at the start besides addresses. `option`: of commands on the service."""
     if taken_over:
         many = "jobs" if len(taken_over) > 1 else "job"
         more = len(taken_over) - _NAMED
@@ -253,7 +253,7 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
         yield f"Taken over: {len(taken_over)} {many} that ran on ({names})."
     if is_loopback(settings.host):
         return
-    yield "Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user"
+    yield f"Add a person: trainshed tokens create EMAIL --role roles/aiplatform.user{option}"
     if not speaks_tls(settings):
         yield (
             f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"
