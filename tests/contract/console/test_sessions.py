@@ -2,15 +2,14 @@
 
 import json
 import re
-from contextlib import AsyncExitStack
 from html import unescape
 from urllib.parse import parse_qsl
 
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.shelling import PlayedShells, Socket, connected
-from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, Events, text_of
+from tests.contract.api.shelling import PlayedShells, connected
+from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.people import known
 from tests.unit.specs_requests import container, custom_job
 from trainshed.access import strangers
@@ -58,28 +57,8 @@ async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: Console
     assert (await browser.get("/")).status == 200
 
 
-class Opener(Browser):
-    """Opens a shell, a page and TensorBoard of a job by the console's links."""
-
-    async def opens(self, house: ConsoleHouse, token: str) -> None:
-        await self.sign_in(token=token)
-        page = unescape((await self.get("/jobs/1000")).body.decode())
-        shell, board = (
-            dict(parse_qsl(fragment))
-            for fragment in re.findall(r'/(?:shell|tensorboard)/#([^"]+)', page)
-        )
-        self.ticket = (await house.result("POST", "/shell/ticket", shell, token=None))["token"]
-        lines = (await house.call("POST", "/tensorboard/open", board, token=None)).body.splitlines()
-        self.board = f"/tensorboard/{json.loads(lines[-1])['path']}"
-        answer = await self.get("/jobs/1000/ports/page")
-        _, _, host, way = answer.headers["location"].split("/", 3)
-        let_in = await house.call("GET", f"/{way}", token=None, headers=[("host", host)])
-        cookie = let_in.headers["set-cookie"].partition(";")[0]
-        self.page = [("host", host), ("cookie", cookie)]
-
-
 async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHouse) -> None:
-    """What others have opened goes on, also by the same token."""
+    """A shell, a page and TensorBoard, by the console's links; the shell of another one goes on."""
     shells, links = PlayedShells(), Links(b"key", ADDRESS, house.now, "localhost")
     shells.answer = b"HTTP/1.1 200 OK\r\n\r\nevent: here\ndata: 1\n\n"
     house.services = replace(house.services, shells=shells, links=links)
@@ -91,35 +70,40 @@ async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHou
     await house.run(made["name"])
     house.viewers.written.add("gs://bucket/job/logs")
     token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
-    first, second = Opener(house), Opener(house)
-    async with AsyncExitStack() as stack:
-
-        async def opened(browser: Opener) -> tuple[Socket, Events]:
-            await browser.opens(house, token)
-            socket = await stack.enter_async_context(connected(house.app))
-            socket.say(token=browser.ticket)
+    tickets: list[str] = []
+    for browser in (other := Browser(house), first := Browser(house)):
+        await browser.sign_in(token=token)
+        html = unescape((await browser.get("/jobs/1000")).body.decode())
+        fragments = re.findall(r'/(?:shell|tensorboard)/#([^"]+)', html)
+        shell_link, board_link = (dict(parse_qsl(fragment)) for fragment in fragments)
+        ticket = await house.result("POST", "/shell/ticket", shell_link, token=None)
+        tickets.append(ticket["token"])
+    opened = await house.call("POST", "/tensorboard/open", board_link, token=None)
+    board = f"/tensorboard/{json.loads(opened.body.splitlines()[-1])['path']}"
+    led = (await first.get("/jobs/1000/ports/page")).headers["location"]
+    host, way = ("host", led.split("/")[2]), led.split("/", 3)[3]
+    let_in = await house.call("GET", f"/{way}", token=None, headers=[host])
+    page = [host, ("cookie", let_in.headers["set-cookie"].partition(";")[0])]
+    async with (
+        connected(house.app) as theirs,
+        connected(house.app) as shell,
+        house.events("/", page) as stream,
+    ):
+        for socket, ticket in zip((theirs, shell), tickets, strict=True):
+            socket.say(token=ticket)
             assert "title" in await socket.next()
-            stream = await stack.enter_async_context(house.events("/", browser.page))
-            assert await stream.next("here") == 1
-            return socket, stream
-
-        async def statuses(browser: Opener) -> list[int]:
-            page = await house.call("GET", "/", token=None, headers=browser.page)
-            return [page.status, (await house.call("GET", browser.board, token=None)).status]
-
-        (shell, stream), (shell_of_others, _) = await opened(first), await opened(second)
+        assert await stream.next("here") == 1
+        assert (await house.call("GET", board, token=None)).status == 200
         assert (await first.post("/logout")).status == 303
         assert "signed out" in (await shell.next())["error"]
         with pytest.raises(AssertionError, match="the stream has ended"):
             await stream.next("here")
-        house.new_console()
-        assert await statuses(first) == [403, 403]
-        assert (await house.call("GET", second.board, token=None)).status == 200
-        shell_of_others.type(b"ls")
-        assert await shell_of_others.next() == b"ls"
-        house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
-        assert "signed out" in (await shell_of_others.next())["error"]
-        assert await statuses(second) == [403, 403]
+        theirs.type(b"ls")
+        assert await theirs.next() == b"ls"
+    house.new_console()
+    for path, sent in (("/", page), (board, page[:0])):
+        assert (await house.call("GET", path, token=None, headers=sent)).status == 403
+    assert (await other.get("/")).status == 200, "a service that begins anew knows who is signed in"
 
 
 async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:
@@ -243,23 +227,15 @@ async def test_the_command_gets_a_link_for_its_token(house: ConsoleHouse) -> Non
     assert (await house.call("POST", "/login/link", {}, token=None)).status == 403
 
 
-async def test_a_session_ends_with_its_time_its_token_or_by_signing_out(
-    house: ConsoleHouse,
-) -> None:
+async def test_a_session_ends_with_its_time_or_its_token(house: ConsoleHouse) -> None:
     browser, other = Browser(house), Browser(house)
-    for item in (browser, other):
-        await item.sign_in(token=house.token)
-    assert (await browser.post("/logout")).status == 303
-    assert (await browser.get("/")).status == 303
-    house.new_console()
-    assert (await other.get("/")).status == 200, "a restart signs nobody out"
+    await browser.sign_in(token=house.token)
     house.clock += LIFETIME
-    assert (await other.get("/")).status == 303
-    fresh = Browser(house)
-    await fresh.sign_in(token=known(house.tokens, "somebody@example.com"))
-    assert (await fresh.get("/")).status == 200
+    assert (await browser.get("/")).status == 303
+    await other.sign_in(token=known(house.tokens, "somebody@example.com"))
+    assert (await other.get("/")).status == 200
     house.tokens.replace(AccessBook())
-    assert (await fresh.get("/")).status == 303
+    assert (await other.get("/")).status == 303
 
 
 async def test_who_signs_out_everywhere_is_signed_out_by_every_token(house: ConsoleHouse) -> None:
