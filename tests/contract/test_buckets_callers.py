@@ -171,7 +171,8 @@ def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -
 
 def test_a_relay_that_does_not_say_whose_it_is(service: Service) -> None:
     """As of an older version: a clear answer instead of anybody's rights."""
-    for first in (b"", b'{"project": ""}\n', b"{}\n", b"x" * 5000 + b"\n", b"x" * 5000):
+    odd = (b'{"project": ""}', b'{"project": 7}', b"{}", b"[]", b"\xff{}", b"GET / HTTP/1.1")
+    for first in (b"", *(line + b"\n" for line in odd), b"x" * 5000 + b"\n", b"x" * 5000):
         connection = Relay(service, first)
         connection.connect()
         with contextlib.suppress(BrokenPipeError):  # it may have heard enough

@@ -92,5 +92,8 @@ def test_the_token_of_a_program_that_is_over_is_refused() -> None:
     assert principal.program == CLAIMS and authority.vouches(principal)
     with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which is over"):
         authority.authenticate(f"Bearer {before}")
+    late, _ = jobs.mint(CLAIMS, 0)
+    with pytest.raises(Unauthenticated, match="has expired: ask the metadata endpoint"):
+        authority.authenticate(f"Bearer {late}")
     authority.refuse(lambda _: True)
     assert not authority.vouches(principal), "what it began before is not done any more"

@@ -25,9 +25,7 @@ from trainshed.buckets.callers import (
     Caller,
     Kind,
     Reach,
-    UnreadableCaller,
     address_with_key,
-    introduced,
     split_key,
     storage_key,
 )
@@ -146,14 +144,6 @@ def test_refusals_say_why_and_what_to_do() -> None:
     with pytest.raises(Forbidden, match="project q"):
         admit_project(PROGRAM, "storage.buckets.create", "q")
     admit_project(PROGRAM, "storage.buckets.create", "p")
-
-
-@pytest.mark.parametrize(
-    "line", [b"GET / HTTP/1.1", b"{}", b'{"project": ""}', b'{"project": 7}', b"[]", b"\xff{}"]
-)
-def test_a_line_that_says_nothing_introduces_nobody(line: bytes) -> None:
-    with pytest.raises(UnreadableCaller):
-        introduced(line)
 
 
 def test_a_key_is_told_from_a_bucket_of_that_name() -> None:

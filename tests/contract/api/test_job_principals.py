@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, START, Answer, House
+from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.studying import house_over
 from tests.unit.jobs import job as stored_job
 from tests.unit.specs_requests import custom_job, ml_job
@@ -151,14 +151,6 @@ async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: 
     legacy = ml_job()
     legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
     denied(await asked(house, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
-
-
-async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House) -> None:
-    token, seconds = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", EMAIL))
-    house.clock = START + seconds * 10**9
-    answer = await house.call("GET", f"{LOCATION}/customJobs", token=token)
-    assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
-    assert "metadata endpoint" in answer.error["message"]
 
 
 async def test_what_a_program_logs_is_a_line_of_its_own(house: House) -> None:

@@ -112,4 +112,3 @@ async def test_nothing_of_logs_that_one_may_not_read_is_shown(
     assert b"<mark>&lt;script&gt;</mark>" in body and b"<script>alert" not in body
     for path in ("/logs?search=secret", "/logs?search=secret&project=-"):
         assert "All 0 jobs were searched" in text_of(await guest.get(path))
-    assert (await guest.get("/logs?search=secret&project=p1")).status == 403
