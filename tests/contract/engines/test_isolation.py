@@ -178,6 +178,7 @@ async def test_what_an_image_lacks_is_made_in_it_and_belongs_to_its_program(
     if not house.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
     image = image_root(tmp_path / "root")
+    assert image.directory
     root, outside = Path(image.directory), tmp_path / "outside"
     (root / "w").symlink_to(f"/proc/1/root{outside}")
     (root / "tmp").rmdir()
