@@ -26,6 +26,7 @@ from trainshed.store.logs.reader import LogReader
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
+NO_DIRECTORY = "FileNotFoundError: [Errno 2] No such file or directory: '/gcs/b/m.pt'"
 
 
 async def created(house: House) -> None:
@@ -142,7 +143,7 @@ async def test_the_timeline_and_the_failure_beside_the_error(house: House) -> No
     view = await house.result("GET", JOB)
     assert view["replicas"][1]["restarts"] == {"replica_lost": 1}
     assert (view["replicas"][1]["incarnation"], view["failure"]) == (2, None)
-    record = replace(exited(7, ended=START + 4 * SECOND), tail="Traceback")
+    record = replace(exited(7, ended=START + 4 * SECOND), tail=NO_DIRECTORY)
     await house.happen(
         NAME,
         ReplicaStarted(1, WORKER, 2, START + 4 * SECOND),
@@ -163,9 +164,11 @@ async def test_the_timeline_and_the_failure_beside_the_error(house: House) -> No
         "replica": "workerpool1-0",
         "task": "workerpool1-0",
         "status": 7,
-        "reason": "It ended with status 7, and the last that it printed is: Traceback",
-        "tail": "Traceback",
+        "reason": NO_DIRECTORY,
+        "tail": NO_DIRECTORY,
+        "advice": failure["advice"],
     }
+    assert "os.makedirs" in failure["advice"]
 
 
 async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> None:

@@ -9,6 +9,7 @@ from msgspec import UNSET, structs
 from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.core.capacity import Waiting
+from trainshed.core.failure.advice import advice
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica, person_of
@@ -212,14 +213,18 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
     error = work.error or (decided.error if decided else None)
     if error is None:
         return None
+    replica = ReplicaId.parse(error.replica) if error.replica else None
     return records.Failure(
         rule=decided.rule if decided else "",
         cause=error.cause,
         replica=error.replica,
-        task=log_task_name(work.name.api, ReplicaId.parse(error.replica)) if error.replica else "",
+        task=log_task_name(work.name.api, replica) if replica else "",
         status=error.status,
         reason=error.reason or error.message.partition("\n")[0],
         tail=error.tail,
+        advice=advice(error.tail, work.spec, replica.pool)
+        if replica and isinstance(work, Job)
+        else "",
     )
 
 

@@ -167,6 +167,8 @@ class Failure(Record, frozen=True):
     reason: str = ""
     #: Last lines of the program.
     tail: str = ""
+    #: What to do about them, in a few sentences.
+    advice: str = ""
 
 
 class ReplicaExit(Record, frozen=True):
