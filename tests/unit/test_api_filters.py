@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import job
 from trainshed.api.aiplatform_v1.views import STATES
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.filters.matching import moment
+from trainshed.api.filters.matching import LAST_MOMENT, moment
 from trainshed.api.filters.syntax import And, Comparison, FilterError, Not, Or, Term, parse_filter
 from trainshed.api.ml_v1 import STATES as ML_STATES
 from trainshed.core.errors import InvalidRequest
@@ -103,7 +103,7 @@ def test_any_value_can_be_quoted(value: str) -> None:
     ],
 )
 def test_moments(text: str, seconds: float) -> None:
-    assert moment(text) == seconds * 10**9
+    assert moment(text) == max(-LAST_MOMENT, seconds * 10**9)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "2026-01-01T25:00:00Z", "17"])
