@@ -18,6 +18,7 @@ from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import Links
 from trainshed.console.routes import ACTIONS
+from trainshed.httpd.connections import HOLD
 
 JOB = custom_job(container(command=["true"])) | {"displayName": "first"}
 
@@ -104,6 +105,15 @@ async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHou
     for path, sent in (("/", page), (board, page[:0])):
         assert (await house.call("GET", path, token=None, headers=sent)).status == 403
     assert (await other.get("/")).status == 200, "a service that begins anew knows who is signed in"
+
+
+async def test_a_connection_counts_as_its_visitor_s(house: ConsoleHouse) -> None:
+    """Issue: the streams of one visitor shut everybody out."""
+    browser, holders = Browser(house), set[str]()
+    await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
+    HOLD.set(holders.add)
+    await browser.get("/")
+    assert holders == {"eve@corp.example"}
 
 
 async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:

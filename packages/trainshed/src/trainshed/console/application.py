@@ -22,6 +22,7 @@ from trainshed.console.rendering import ASSETS, asset_response, is_prepared, pre
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
+from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
@@ -152,6 +153,7 @@ class ConsoleApplication:
         return await self._answer(call, principal)
 
     async def _answer(self, call: Request, principal: Principal) -> Response:
+        HOLD.get()(principal.email)
         if call.path.startswith("/events/"):
             return self._events(call, principal)
         if call.method not in ("GET", "HEAD"):
