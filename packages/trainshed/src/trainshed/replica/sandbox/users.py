@@ -41,17 +41,11 @@ class Users:
     def __init__(self) -> None:
         """Needs this process's /proc. Raises OSError if none can be made."""
         try:
-            try:
-                # What its programs take of inotify, timers and namespaces counts with its owner as well, who
-                # would have none left for others: each has an owner that is nobody.
-                opened = _made(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
-            except OSError:
-                opened = _made(0)  # In a container, root may not be able to look into another's.
-        except OSError as error:
-            what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
-            # Its limit has the number of a full disk, but lasts.
-            number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
-            raise OSError(number, what % error.strerror) from None
+            # What its programs take of inotify, timers and namespaces counts with its owner as well, who
+            # would have none left for others: each has an owner that is nobody.
+            opened = _made(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
+        except OSError:
+            opened = _made(0)  # In a container, root may not be able to look into another's.
         #: The machine's user that is its user 0.
         self.first = 0
         self._maps = opened[:-1]
@@ -125,9 +119,12 @@ def _made(owner: int) -> "list[int]":
             ("ns/user", os.O_RDONLY),
         ):
             opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
-    except OSError:
+    except OSError as error:
         kernel.close_all(opened)
-        raise
+        what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
+        # Its limit has the number of a full disk, but lasts.
+        number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
+        raise OSError(number, what % error.strerror) from None
     finally:
         if child:
             os.kill(child, signal.SIGKILL)

@@ -20,9 +20,7 @@ UNFINISHED = ".restoring"
 """In a data directory into which a restore is in progress: no service starts there."""
 FORMAT = 1
 """The format of backups; a backup with a higher one, by a later version, is refused."""
-BLOCK = 1 << 20
-"""Bytes that are read and written at once."""
-_HOLE = bytes(BLOCK)
+_HOLE = bytes(1 << 20)
 
 
 class BackupUnusable(Exception):
@@ -74,13 +72,17 @@ class _Sealed(Struct, frozen=True):
     sha256: str
 
 
-def append(file: BinaryIO, block: bytes) -> None:
-    """Append a block; one of zeros is a hole, which counts once the file is truncated to its position. A
-    program's sparse file may be larger than the disk."""
-    if _HOLE.startswith(block):
-        file.seek(len(block), os.SEEK_CUR)
-    else:
-        file.write(block)
+def fill(file: BinaryIO, blocks: Iterable[bytes]) -> tuple[str, int]:
+    """Write a file; return its checksum and its size. What is zero stays a hole: a program's sparse file may
+    be larger than the disk."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
+        if _HOLE.startswith(block):
+            file.seek(len(block), os.SEEK_CUR)
+        else:
+            file.write(block)
+    return digest.hexdigest(), file.truncate()
 
 
 def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:

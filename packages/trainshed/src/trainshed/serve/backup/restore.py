@@ -13,20 +13,20 @@ from trainshed.cli.connection import data_option
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.replica.system import durable
 from trainshed.serve.backup.manifest import (
-    BLOCK,
     FILE,
     UNFINISHED,
     BackupUnusable,
     Contents,
     Entry,
-    append,
     decode,
+    fill,
 )
 from trainshed.serve.settings import load
 from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.connections import DATABASE_FILE
 from trainshed.store.sqlite.copying import check_database
 
+_BLOCK = 1 << 20
 _SHOWN = 10
 """Jobs that are named."""
 
@@ -103,9 +103,7 @@ def _copy(source: Path, place: Path, entry: Entry) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(source / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file, path.open("x+b") as target:
-        while block := file.read(BLOCK):
-            append(target, block)
-        target.truncate()
+        fill(target, iter(lambda: file.read(_BLOCK), b""))
         target.seek(0)
         if hashlib.file_digest(target, "sha256").hexdigest() != entry.sha256:
             raise BackupUnusable(f"{entry.path} is not what was backed up. Use another backup.")

@@ -9,7 +9,6 @@ later attempt of a restored job would write into the log of another one.
 The file of generations is copied after the objects, so that no generation is used twice.
 """
 
-import hashlib
 import os
 import shutil
 import signal
@@ -40,16 +39,7 @@ from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.serve import clock
-from trainshed.serve.backup.manifest import (
-    BLOCK,
-    FILE,
-    FORMAT,
-    Contents,
-    Entry,
-    RunningJob,
-    append,
-    encode,
-)
+from trainshed.serve.backup.manifest import FILE, FORMAT, Contents, Entry, RunningJob, encode, fill
 from trainshed.serve.settings import load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
@@ -58,6 +48,7 @@ from trainshed.store.sqlite.copying import StoredWork, check_database, copy_data
 
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
+_BLOCK = 1 << 20
 _TRIES = 3
 _KEYS: Final = (KEY_FILE, "owner.token")
 _TEMPORARY: Final = ".backup-"
@@ -79,17 +70,13 @@ class Destination:
         and does not count."""
         path = self._directory / entry.path
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        digest = hashlib.sha256()
         with _private(path, os.O_TRUNC) as file:
-            for block in metered(entry.path, entry.size, blocks):
-                append(file, block)
-                digest.update(block)
-            size = file.truncate()
+            digest, size = fill(file, metered(entry.path, entry.size, blocks))
         if size != entry.size:
             path.unlink()
             return None
         os.utime(path, ns=(entry.mtime, entry.mtime))
-        return Entry(entry.path, entry.mode, entry.size, entry.mtime, digest.hexdigest())
+        return Entry(entry.path, entry.mode, entry.size, entry.mtime, digest)
 
     def finish(self, lines: Iterator[bytes]) -> None:
         # Everything has to be on disk before the file that completes the backup.
@@ -300,7 +287,7 @@ class _Backup:
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of an open file, or all if there are fewer."""
     start = 0
-    while start < size and (block := os.pread(fd, min(BLOCK, size - start), start)):
+    while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
         start += len(block)
         yield block
 
