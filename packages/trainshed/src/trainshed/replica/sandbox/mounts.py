@@ -91,12 +91,6 @@ def is_file(path: str) -> bool:
         return False
 
 
-def have_directory(path: str) -> None:
-    """Make a directory and those above it if needed. Checking first is cheaper than a failing call."""
-    if not os.path.isdir(path):
-        os.makedirs(path, exist_ok=True)
-
-
 def make_target(path: str, directory: bool, owners: "users.Users | None" = None) -> None:
     """Make a mount point if needed; the directories above it belong to the program."""
     if os.path.lexists(path):
@@ -203,7 +197,7 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
     return root
 
 
-def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
+def make_directory(path: str, mode: int, owners: "users.Users | None" = None) -> None:
     """Make a directory, and those above it; they belong to the program. Links on the way are followed by
     their maker's rights: an image's have to be resolved before."""
     way = ""

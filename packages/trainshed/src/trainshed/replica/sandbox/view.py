@@ -111,7 +111,7 @@ class View:
         if self._isolation.image:
             self._show_image(self._isolation.image)
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
-            mounts.have_directory(self._place("/dev"))
+            mounts.make_directory(self._place("/dev"), 0o755)
             kernel.bind("/dev", self._place("/dev"))
         else:
             self._hide()
@@ -163,7 +163,7 @@ class View:
         # that contain hidden directories come first: those are hidden again inside them.
         around = [mount for mount in bound if mounts.holds(mount[1], places)]
         again = self._show_around(around, places)
-        mounts.have_directory(self._files)
+        mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
         read_only = [target for _, target, frost in bound if frost]
@@ -297,7 +297,7 @@ class View:
 
     def _mount(self, kind: str, target: str, flags: int, data: str | None = None) -> None:
         place = self._place(target)
-        mounts.have_directory(place)
+        mounts.make_directory(place, 0o755)
         kernel.mount(kind, place, kind, flags, data)
 
     def _add_devices(self, machines: int) -> None:
