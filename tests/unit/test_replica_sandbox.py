@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -151,3 +152,13 @@ def test_users_are_those_of_the_image(
     )
     (tmp_path / "etc/group").write_text("root:x:0:\ncrew:x:2000:\n")
     assert user_of(text, str(tmp_path)) == expected
+
+
+def test_nobody_waits_for_whoever_writes_an_images_users(tmp_path: Path) -> None:
+    """Its program may have put a pipe there before it was restarted."""
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "etc/passwd")
+    asked = threading.Thread(target=user_of, args=("7", str(tmp_path)), daemon=True)
+    asked.start()
+    asked.join(10)
+    assert not asked.is_alive()
