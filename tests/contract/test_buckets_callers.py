@@ -145,11 +145,13 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
         "--b\r\nContent-Type: application/http\r\n\r\n"
         "DELETE /storage/v1/b/bucket-q/o/x HTTP/1.1\r\n"
         f"X-Trainshed-Identity: {encode_caller(Caller(Kind.PERSON)).decode()}\r\n"
-        f"Authorization: Bearer {service.token}\r\n\r\n--b--"
+        f"Authorization: Bearer {service.token}\r\n\r\n"
+        "--b\r\nContent-Type: application/http\r\n\r\n"
+        "GET /v1/projects/q/jobs HTTP/1.1\r\n\r\n--b--"
     )
     sort = {"Content-Type": "multipart/mixed; boundary=b"}
     status, text = ask(service, program("p"), "POST", "/batch/storage/v1", inner.encode(), sort)
-    assert (status, b"HTTP/1.1 403" in text) == (200, True)
+    assert (status, b"HTTP/1.1 403" in text, b"by itself" in text) == (200, True, True)
     assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
 
 

@@ -230,8 +230,8 @@ class BucketsApp:
             inner_call = self._inner(call, inner)
             allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
-                fault = InvalidRequest("Content does not go through a batch.")
-                return error_answer(fault, Endpoint.METADATA)
+                says = "A batch is for metadata of buckets and objects alone: make this call by itself."
+                return error_answer(InvalidRequest(says), Endpoint.METADATA)
             return await self._front.respond(inner_call)
 
         return await answer_batch(call, answer_part)
