@@ -166,7 +166,8 @@ const draw = (box, at, lines, look) => {
   const chart = new uPlot(
     {
       width: Math.max(box.clientWidth, 200),
-      height: 160,
+      // The stylesheet says how high the chart is, with its legend.
+      height: Math.max(box.clientHeight - 36, 160),
       cursor: {
         y: false,
         points: { size: 6 },
