@@ -36,6 +36,7 @@ async def holding(house: ConsoleHouse) -> Job:
 
 
 async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
+    assert "No job runs. Submit the first one" in text_of(await browser.get("/overview"))
     await holding(house)
     waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
     for place, uid in enumerate(reversed(waits), 1):
