@@ -138,9 +138,10 @@ def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() ->
         sent.faults.refuse()
 
 
-def test_every_fault_of_a_measurement_is_named_at_once() -> None:
+@pytest.mark.parametrize("elapsed", [-1, 10**10])
+def test_every_fault_of_a_measurement_is_named_at_once(elapsed: int) -> None:
     """spec/submit#refusals."""
-    sent = measurement(-1, -1, loss=math.nan, gain=1.0)
+    sent = measurement(-1, elapsed, loss=math.nan, gain=1.0)
     read_measurement(SPEC, sent, final=False)
     with pytest.raises(InvalidRequest) as caught:
         sent.faults.refuse()

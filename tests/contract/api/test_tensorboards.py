@@ -135,9 +135,12 @@ async def test_a_write_is_all_or_nothing(house: House) -> None:
     loss = await series_made(house, run)
     good = scalars(loss, (1, 1.0))
     tensor = good | {"values": [{"step": "1", "tensor": {"value": "AAAA"}}]}
+    far = scalars(loss, (1, 1.0))
+    far["values"][0]["wallTime"] = "2500-01-01T00:00:00Z"
     for bad, field in (
         (good | {"valueType": "TENSOR"}, "time_series_data[1].value_type"),
         (tensor, "time_series_data[1].values[0]"),
+        (far, "time_series_data[1].values[0].wall_time"),
         (scalars("", (1, 1.0)), "time_series_data[1].tensorboard_time_series_id"),
     ):
         answer = await house.call("POST", f"{run}:write", {"timeSeriesData": [good, bad]})

@@ -147,6 +147,10 @@ def _read_points(
             continue
         time = value.wall_time
         at = time.seconds * 10**9 + time.nanos
+        if not -(2**63) <= at < 2**63:
+            text = "The time is not from 1678 to 2261, which is what is kept."
+            faults.add(f"{field}.values[{number}].wall_time", text)
+            continue
         content = value.scalar.value if wanted == "scalar" else getattr(value, wanted)
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
 

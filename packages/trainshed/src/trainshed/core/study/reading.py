@@ -76,8 +76,8 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
     step, elapsed = measurement.integer("stepCount"), measurement.duration("elapsedDuration") or 0
     if step < 0:
         measurement.fault("stepCount", f"{step} is negative; steps count from 0.")
-    if elapsed < 0:
-        measurement.fault("elapsedDuration", "The time is negative; it counts from the start.")
+    if not 0 <= elapsed < 2**63:
+        measurement.fault("elapsedDuration", "The time is not from 0 to 292 years after the start.")
     return Measurement(tuple(by_metric.items()), step, elapsed)
 
 
