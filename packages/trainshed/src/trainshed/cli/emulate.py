@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.environment import Shell, setting, variables
+from trainshed.cli.environment import setting, variables
 from trainshed.cli.processes import Process, own_service
 
 
@@ -54,7 +54,7 @@ def command(
             except OSError as failure:
                 raise click.ClickException(f"{program[0]}: {failure.strerror}.") from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
-        click.echo("\n".join(setting(values, Shell.SH)))
+        click.echo("\n".join(setting(values)))
         # So that `$(trainshed emulate &)` is complete.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with (

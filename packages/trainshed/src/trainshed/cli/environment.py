@@ -3,13 +3,11 @@
 Which variables each official client needs is in spec/clients#recipes. They are printed; nothing is set here.
 """
 
-import enum
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import assert_never
 
 import click
 
@@ -18,14 +16,6 @@ from trainshed.buckets.callers import address_with_key
 from trainshed.cli.client_files import BOTO_FILE
 from trainshed.cli.connection import Endpoint, answering, find_here, takes_address
 from trainshed.cli.output import output_format, print_data
-
-
-class Shell(enum.StrEnum):
-    """The shell whose syntax is printed. SH: bash, zsh and every other POSIX shell."""
-
-    SH = "sh"
-    FISH = "fish"
-
 
 _GCLOUD_APIS = (
     "AIPLATFORM",
@@ -51,17 +41,12 @@ _TRUST = (
 
 _LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
 
-_USE = {
-    Shell.SH: 'eval "$(trainshed env)"',
-    Shell.FISH: "trainshed env --shell fish | source",
-}
-
 # Printed after the variables: a shell that gets everything as one line has read them before the first
 # comment.
 _NOTES = """\
 #
-# For this shell:     {use}
-# To forget it:       the same with --unset
+# For this shell:     eval "$(trainshed env)"; in fish: trainshed env | source
+# To forget it:       eval "$(trainshed env --unset)"
 #
 # gcloud              as it is:  gcloud ai custom-jobs list
 {sdk}# Vertex AI SDK, REST aiplatform.init(api_endpoint=os.environ["TRAINSHED_ENDPOINT"],
@@ -134,41 +119,14 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
     }
 
 
-def setting(values: dict[str, str], shell: Shell) -> Iterator[str]:
-    """Yield a line per variable that sets it in `shell`. Variables without a value are left out."""
+def setting(values: dict[str, str]) -> Iterator[str]:
+    """Yield a line per variable that sets it in a shell. Variables without a value are left out."""
     for name, value in values.items():
-        if not value:
-            continue
-        match shell:
-            case Shell.SH:
-                yield f"export {name}={shlex.quote(value)}"
-            case Shell.FISH:
-                escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-                yield f"set -gx {name} '{escaped}'"
-            case _:
-                assert_never(shell)
-
-
-def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
-    """Yield a line per variable that removes it in `shell`."""
-    for name in names:
-        match shell:
-            case Shell.SH:
-                yield f"unset {name}"
-            case Shell.FISH:
-                yield f"set -e {name}"
-            case _:
-                assert_never(shell)
+        if value:
+            yield f"export {name}={shlex.quote(value)}"
 
 
 @click.command()
-@click.option(
-    "--shell",
-    type=click.Choice([shell.value for shell in Shell]),
-    default=Shell.SH.value,
-    show_default=True,
-    help="Shell syntax to print; sh suits bash and zsh.",
-)
 @click.option("--project", metavar="PROJECT", help="Their project. Default: the service's.")
 @click.option("--unset", is_flag=True, help="Print commands that remove the variables again.")
 @output_format("text", "Output as a shell's commands, or the variables as JSON or YAML.")
@@ -180,7 +138,6 @@ def command(
     data: Path | None,
     ca: str | None,
     project: str | None,
-    shell: str,
     unset: bool,
     form: str,
 ) -> None:
@@ -188,14 +145,14 @@ def command(
 
     \b
     In bash and zsh:   eval "$(trainshed env)"
+    In fish:           trainshed env | source
     """
-    chosen = Shell(shell)
     if unset:
         names = variables(Endpoint(rest="", token=""))
         if form == "json":
             print_data(list(names))
         else:
-            click.echo("\n".join(unsetting(names, chosen)))
+            click.echo("\n".join(f"unset {name}" for name in names))
         return
     # Variables that this shell has already are ignored: they may be of a service that has ended.
     endpoint = find_here(url, token, data, ca)
@@ -209,6 +166,6 @@ def command(
     if form == "json":
         print_data({name: value for name, value in values.items() if value})
         return
-    click.echo("\n".join(setting(values, chosen)))
+    click.echo("\n".join(setting(values)))
     sdk = _SDK_BY_GRPC if endpoint.grpc_tls else ""
-    click.echo(_NOTES.format(use=_USE[chosen], sdk=sdk), nl=False)
+    click.echo(_NOTES.format(sdk=sdk), nl=False)
