@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
+from trainshed.__main__ import group
 from trainshed.cli.commands import LazyCommand
-from trainshed.serve.main import group
 
 _NAME: Final = "trainshed"
 _CONNECTION: Final = ("--url", "--token", "--ca", "--data")

@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 SERVICE = (
-    "trainshed.serve.main",
+    "trainshed.serve.clock",
     "trainshed.serve.up",
     "trainshed.serve.service",
     "trainshed.serve.app",

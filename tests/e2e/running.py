@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from tests.commands import execute
 from tests.e2e import nursery
-from trainshed.serve.main import group
+from trainshed.__main__ import group
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "test-cache"

@@ -8,9 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from trainshed import __main__ as main
+from trainshed.__main__ import group
 from trainshed.cli.commands import LazyCommand
-from trainshed.serve import main
-from trainshed.serve.main import group
 
 
 def _commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:

@@ -18,7 +18,7 @@ SERVICE = (
     "import sys; sys.path.remove('');"
     "import msgspec; from trainshed.runtimes import families;"
     "msgspec.structs.force_setattr(families.FAMILIES[0], 'preloads', ('numpy',));"
-    "from trainshed.serve.main import main; main()"
+    "from trainshed.__main__ import main; main()"
 )
 """A service whose smallest runtime has something to import ahead, as PyTorch's do."""
 _READY_SECONDS = 60.0
