@@ -95,7 +95,8 @@ def pod(
     spec: dict[str, Any] = {
         # Only the service restarts a replica, because only it knows whether that is allowed.
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": _end_seconds(settings),
+        # Longer than the programs', so that the agent can report their ends.
+        "terminationGracePeriodSeconds": math.ceil(settings.grace) + 10,
         "hostname": _hostname(need),
         "enableServiceLinks": False,
         # Programs are not trusted: they get no credentials of the cluster.
@@ -166,11 +167,6 @@ def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dic
 
 def _hostname(need: NodeNeed) -> str:
     return _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")[:63].rstrip("-")
-
-
-def _end_seconds(settings: KubernetesSettings) -> int:
-    """Return the Pod's grace period: longer than the programs', so that the agent can report their ends."""
-    return math.ceil(settings.grace) + 10
 
 
 def _only_on(node: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Issuer:
     def issue(self, name: str, ends: float) -> tuple[str, str]:
         """Return a certificate for the agent of that name, valid until `ends` (seconds since the epoch), and
         its key. It has been valid for ever: clocks that are set back refuse nobody."""
-        certificate, key = self._authority.issue_client(_uri(name), _BEGINS, ends)
+        certificate, key = self._authority.issue_client(_SCHEME + quote(name), _BEGINS, ends)
         return certificate.decode(), key.decode()
 
 
@@ -124,10 +124,6 @@ def shown_name(certificate: Any) -> str | None:
 def shown_end(certificate: Any) -> float:
     """Return until when a certificate is valid, in seconds since the epoch."""
     return float(ssl.cert_time_to_seconds(certificate["notAfter"]))
-
-
-def _uri(name: str) -> str:
-    return _SCHEME + quote(name)
 
 
 def _context(protocol: int, authority: str) -> ssl.SSLContext:

@@ -40,7 +40,7 @@ _CLOSED = "uv"
 def new_engine(context: EngineContext) -> RemoteEngine:
     """Build the engine. Raises ValueError, which says what is wrong with the settings."""
     settings = parse(context.settings)
-    if _has_users(settings):
+    if not all(map(is_own, settings.users.values())):
         _open_cache(context.cache)
     directory = context.data / "engines" / "slurm"
     identity = machine.identity(context.data)
@@ -63,11 +63,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         options,
         engine_here(context, directory / "here"),
     )
-
-
-def _has_users(settings: SlurmSettings) -> bool:
-    """Whether some jobs run as other users than the service."""
-    return any(not is_own(name) for name in settings.users.values())
 
 
 def _open_cache(cache: Path) -> None:

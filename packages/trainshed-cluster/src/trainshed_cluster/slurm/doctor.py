@@ -89,7 +89,8 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
         ]
     text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
     findings += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
-    return [*findings, *on_nodes(config, has_gpus=_have_gpus(lines))]
+    has_gpus = any(gres.name == "gpu" for line in lines for gres in line.gres)
+    return [*findings, *on_nodes(config, has_gpus=has_gpus)]
 
 
 async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
@@ -146,10 +147,6 @@ def _places(cache: Path | None) -> Iterator[_Place]:
     if cache and cache.parent.exists():
         # The cache itself is opened by the service.
         yield _Place(cache.parent, "test -x", "enter")
-
-
-def _have_gpus(lines: Sequence[NodeLine]) -> bool:
-    return any(gres.name == "gpu" for line in lines for gres in line.gres)
 
 
 def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:

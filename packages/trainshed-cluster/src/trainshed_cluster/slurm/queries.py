@@ -28,10 +28,6 @@ Rows = Iterable[Mapping[str, str]]
 """Values by the names of their fields."""
 
 
-def _new_separator() -> str:
-    return f"\x1f{secrets.token_hex(8)}\x1f"
-
-
 class Query(Struct, Generic[T], frozen=True):
     """A command that prints rows of fields, each field followed by a separator. Users can put anything into
     the names of their jobs, line breaks included, but not a separator that is made anew for each query."""
@@ -40,7 +36,7 @@ class Query(Struct, Generic[T], frozen=True):
     fields: tuple[str, ...]
     #: Reads the rows of an answer. Raises ValueError if it is none.
     parse: Callable[[Rows], T]
-    separator: str = field(default_factory=_new_separator)
+    separator: str = field(default_factory=lambda: f"\x1f{secrets.token_hex(8)}\x1f")
 
     @property
     def argv(self) -> list[str]:
@@ -112,7 +108,7 @@ def _jobs(rows: Rows) -> tuple[Job, ...]:
             memory_bytes=parse_memory(row["MinMemory"]),
             gres=parse_gres(row["tres-per-node"]),
             nodes=expand_hosts(row["NodeList"]),
-            starts=_moment(row["StartTime"]),
+            starts=int(row["StartTime"]) if row["StartTime"].isdecimal() else 0,
             user=int(row["UserID"]),
             reason=row["Reason"],
         )
@@ -222,7 +218,3 @@ def _count(text: str) -> int:
     """Parse "12", or "12-16" where the upper bound is not known yet."""
     match = re.match(r"\d{1,15}", text)
     return int(match[0]) if match else 0
-
-
-def _moment(text: str) -> int:
-    return int(text) if text.isdecimal() else 0

@@ -12,7 +12,7 @@ from trainshed_reduction.client.operations import OperationQueue, ReductionFaile
 from trainshed_reduction.native import library
 from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.wire import Hello, Start
+from trainshed_reduction.wire import Hello
 
 
 class Membership(NamedTuple):
@@ -56,7 +56,7 @@ class Formation:
         for first, accept in zip(firsts, accepted):
             others = [Lane(first.address, thread) for thread in range(1, accept.threads)]
             self.lanes += [first, *others]
-        self._await(self.lanes, _start)
+        self._await(self.lanes, lambda lane: lane.start)
         for index, lane in enumerate(self.lanes):
             lane.index = index
 
@@ -90,10 +90,6 @@ class Formation:
                     f"{complaints}"
                 )
             self._news.wait(max(0.0, min(self._deadline, now + _LONGEST_WAIT, due) - now))
-
-
-def _start(lane: Lane) -> Optional[Start]:
-    return lane.start
 
 
 def describe(settings: Settings, world: int, threads: int) -> str:

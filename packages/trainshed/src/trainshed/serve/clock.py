@@ -31,10 +31,7 @@ class JobUids:
 
     def __call__(self) -> "JobUid":
         with self._lock:
-            fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | _bits()
+            bits = int.from_bytes(os.urandom(4)) >> (32 - _RANDOM_BITS)
+            fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | bits
             self._last = max(fresh, self._last + 1)
             return cast("JobUid", self._last)
-
-
-def _bits() -> int:
-    return int.from_bytes(os.urandom(4)) >> (32 - _RANDOM_BITS)

@@ -17,7 +17,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Protocol, cast
 
 from trainshed.core.units import Bytes
 from trainshed.replica.supervisor import program
@@ -210,7 +210,7 @@ class Unpacking:
                 errorlevel=2,
             ) as tar:
                 # Everything was checked here already, and is to be as it was sent.
-                tar.extraction_filter = _as_sent
+                tar.extraction_filter = lambda member, _: member
                 tar.extractall(self._root, members=self._checked(tar), numeric_owner=True)
         except tarfile.TarError as error:
             raise Torn(f"{_BROKEN} ({error})") from None
@@ -246,10 +246,6 @@ class Unpacking:
             if os.geteuid():
                 member.mode &= ~0o6000  # setuid bits would grant another user's rights.
             yield member
-
-
-def _as_sent(member: tarfile.TarInfo, _: Any) -> tarfile.TarInfo:
-    return member
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ An order is a line of JSON: {"slot": the slot's directory, "plan": a `LaunchDocu
 both have it, each from the line (`protocol.ordered`): an idle main process exists before the order does.
 """
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -69,7 +70,9 @@ def enclose(
             kernel.mount("proc", "/proc", "proc", mounts.SAFE | kernel.MS_NOEXEC)
             identity = identity._replace(proc="/proc/self/fd/%d" % handle)
             # Made before, because it takes a process. The main process reports that it cannot be made.
-            namespace = _namespace() if level == protocol.LEVEL_OWN else None
+            if level == protocol.LEVEL_OWN:
+                with contextlib.suppress(OSError):
+                    namespace = users.Users()
         main = main_process.MainProcess(level, namespace, become)
     except OSError as error:
         return Enclosed(identity, error, warden)
@@ -78,13 +81,6 @@ def enclose(
     if warden is None:
         kernel.forbid_inspection()  # The program is in our namespace, perhaps as the same user.
     return Enclosed(identity, main, warden)
-
-
-def _namespace() -> users.Users | None:
-    try:
-        return users.Users()
-    except OSError:
-        return None
 
 
 def _leave_warden() -> socket.socket:

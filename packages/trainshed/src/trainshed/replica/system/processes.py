@@ -110,12 +110,8 @@ def handles(process: int, number: int) -> bool:
     """Whether a process has its own handler for a signal."""
     for line in read("/proc/%d/status" % process).splitlines():
         if line.startswith(b"SigCgt:"):
-            return _has(line, number)
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
-
-
-def _has(line: bytes, number: int) -> bool:
-    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
 def name(process: int) -> str:

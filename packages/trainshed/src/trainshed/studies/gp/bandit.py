@@ -87,10 +87,8 @@ class _Study:
 
     def propose(self, number: int) -> Parameters:
         """Return the point for trial `number`, which counts as pending from now on."""
-        if self._shown.is_enough:
-            point = self._modelled(number)
-        else:
-            point = self._start(number)
+        proposed = self._modelled if self._shown.is_enough else self._start
+        point = proposed(number)
         self._tried.add(point)
         self._running.add(point)
         self._shown = self._shown.with_pending(Seen(number, TrialState.REQUESTED, point))

@@ -95,13 +95,10 @@ def successes(space: Space, observed: Observed) -> Success | None:
     succeeded = observed.succeeded[observed.rows]
     if succeeded.all():
         return None
-    rows = _even(len(succeeded))
+    last = len(succeeded) - 1
+    rows = np.unique(np.linspace(0, last, min(last + 1, _FITTED)).astype(np.int64))
     shape = likeliest(observed.points[rows], succeeded[rows], space.width)
     return Success(observed.points, succeeded, space.width, shape)
-
-
-def _even(count: int) -> Positions:
-    return np.unique(np.linspace(0, count - 1, min(count, _FITTED)).astype(np.int64))
 
 
 def _representative(labels: Array) -> Positions:
