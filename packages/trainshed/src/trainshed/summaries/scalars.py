@@ -1,13 +1,14 @@
 """The scalars of an event: what `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and others write.
 
-Pure. The messages that matter are described here, in a pool of their own: neither TensorFlow nor TensorBoard
-is needed, and theirs may be loaded as well. What the messages have beyond these fields is skipped.
+Pure. The messages that matter are in `events.textproto`, and in a pool of their own: neither TensorFlow nor
+TensorBoard is needed, and theirs may be loaded as well. What messages have beyond these fields is skipped.
 """
 
 import math
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -124,64 +125,11 @@ def _from_bytes(dtype: int, kind: _Kind, content: bytes) -> float | None:
         return None
 
 
-# --- the messages
-
-_OPTIONAL, _REPEATED = 1, 3
-_DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _BOOL = 1, 2, 3, 4, 5, 8
-_MESSAGE, _BYTES, _UINT32 = 11, 12, 13
-
-_MESSAGES: Final = {
-    "Event": (
-        ("wall_time", 1, _DOUBLE, _OPTIONAL),
-        ("step", 2, _INT64, _OPTIONAL),
-        ("summary", 5, "Summary", _OPTIONAL),
-    ),
-    "Summary": (("value", 1, "Value", _REPEATED),),
-    "Value": (
-        # Texts are read as bytes: one that is not UTF-8 must not make the rest of the event unreadable.
-        ("tag", 1, _BYTES, _OPTIONAL),
-        ("simple_value", 2, _FLOAT, _OPTIONAL),
-        ("tensor", 8, "Tensor", _OPTIONAL),
-        ("metadata", 9, "Metadata", _OPTIONAL),
-    ),
-    "Metadata": (("plugin_data", 1, "PluginData", _OPTIONAL),),
-    "PluginData": (("plugin_name", 1, _BYTES, _OPTIONAL),),
-    "Tensor": (
-        ("dtype", 1, _INT32, _OPTIONAL),
-        ("tensor_shape", 2, "Shape", _OPTIONAL),
-        ("tensor_content", 4, _BYTES, _OPTIONAL),
-        ("float_val", 5, _FLOAT, _REPEATED),
-        ("double_val", 6, _DOUBLE, _REPEATED),
-        ("int_val", 7, _INT32, _REPEATED),
-        ("int64_val", 10, _INT64, _REPEATED),
-        ("half_val", 13, _INT32, _REPEATED),
-        ("uint32_val", 16, _UINT32, _REPEATED),
-        ("uint64_val", 17, _UINT64, _REPEATED),
-    ),
-    "Shape": (
-        ("dim", 2, "Dim", _REPEATED),
-        ("unknown_rank", 3, _BOOL, _OPTIONAL),
-    ),
-    "Dim": (("size", 1, _INT64, _OPTIONAL),),
-}
-
-
 @cache
 def _event_class() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-    package = "trainshed.summaries"
-    file = descriptor_pb2.FileDescriptorProto(name="summaries.proto", package=package)
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, label in fields:
-            added = message.field.add(name=field, number=number)
-            added.label = label  # pyright: ignore[reportAttributeAccessIssue] - an enum's number
-            if isinstance(kind, str):
-                added.type = _MESSAGE  # pyright: ignore[reportAttributeAccessIssue] - an enum's number
-                added.type_name = f".{package}.{kind}"
-            else:
-                added.type = kind  # pyright: ignore[reportAttributeAccessIssue] - an enum's number
+    text = Path(__file__).with_name("events.textproto").read_text()
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Event"))
+    pool.Add(text_format.Parse(text, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("trainshed.summaries.Event"))
