@@ -8,7 +8,7 @@ import base64
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,25 +26,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_KEYS = {
-    "jobs": ("uid",),
-    "timeline": ("job_uid", "seq"),
-    "intents": ("job_uid", "seq"),
-    "operations": ("name",),
-    "studies": ("uid",),
-    "trials": ("study_uid", "number"),
-    "measurements": ("study_uid", "number", "step", "elapsed"),
-    "model_versions": ("project_id", "location", "model_id", "version"),
-    "model_evaluations": ("project_id", "location", "model_id", "evaluation_id"),
-    "tensorboard_resources": ("parent", "level", "resource_id"),
-    "curve_files": ("job_uid", "path"),
-    "curve_series": ("job_uid", "run", "tag"),
-    "datasets": ("project_id", "location", "dataset_id"),
-    "metadata_stores": ("project_id", "location", "store_id"),
+_LABELS = {
+    "jobs": ("project_id", "job_id"),
+    "studies": ("project_id", "display_name"),
+    "intents": ("job_uid",),
     "metadata_nodes": ("project_id", "location", "store_id", "kind", "node_id"),
-    "metadata_edges": ("source", "role", "target"),
 }
-_LABELS = {"jobs": ("project_id", "job_id"), "studies": ("project_id", "display_name")}
 
 
 SettingAside = Callable[[UnreadableRecord], None]
@@ -88,18 +75,20 @@ def set_aside(
 ) -> list[RecordSetAside]:
     """Move every row with these bytes, in one transaction, and return the records. Rows that were changed or
     removed since they were read stay."""
-    moved: list[RecordSetAside] = []
+    moved: list[tuple[RecordSetAside, dict[str, Any]]] = []
     table, column = bad.table, bad.column
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Table and column names come from our code, never from a client.
         cursor = connection.execute(f"SELECT * FROM {table} WHERE {column} = ?", (bad.raw,))
         names = [name for name, *_ in cursor.description]
+        query = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"
+        keys = [name for (name,) in connection.execute(query, (table,))]
         for values in cursor.fetchall():
             row = dict(zip(names, values, strict=True))
             record = RecordSetAside(
                 table,
-                _joined(row, _KEYS[table]),
+                _joined(row, keys),
                 _joined(row, _LABELS.get(table, ())),
                 bad.cause,
                 now,
@@ -108,22 +97,17 @@ def set_aside(
                 "INSERT INTO set_aside (source, key, label, cause, at, row) VALUES (?, ?, ?, ?, ?, ?)",
                 (table, record.key, record.label, record.cause, now, _encoded(row)),
             )
-            moved.append(record)
+            moved.append((record, row))
         connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (bad.raw,))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    for record in moved:
-        _log(record).error("record set aside: %s", record)
-    return moved
-
-
-def _log(record: RecordSetAside) -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
-    if record.source == "jobs" or _KEYS[record.source][0] == "job_uid":
-        return about(log, int(record.key.partition("/")[0]))
-    return log
+    for record, row in moved:
+        uid = row["uid"] if table == "jobs" else row.get("job_uid")
+        (log if uid is None else about(log, uid)).error("record set aside: %s", record)
+    return [record for record, _ in moved]
 
 
 def all_set_aside(connection: sqlite3.Connection) -> tuple[RecordSetAside, ...]:
@@ -142,7 +126,7 @@ def job_set_aside(
     return next((record for row in rows if is_it(record := RecordSetAside(*row))), None)
 
 
-def _joined(row: dict[str, Any], columns: tuple[str, ...]) -> str:
+def _joined(row: dict[str, Any], columns: Sequence[str]) -> str:
     return "/".join(str(row[column]) for column in columns)
 
 
