@@ -1,5 +1,5 @@
 """Sends notifications to the targets of the settings, each try in a thread of its own: to webhooks, signed as
-Standard Webhooks defines, and by mail (`notifying.mail`).
+Standard Webhooks defines, and by mail.
 
 No redirect is followed, so that only the operator decides which hosts the service calls.
 """
@@ -13,6 +13,9 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -61,16 +64,13 @@ class Senders:
             return ""
         if self._smtp is None:
             raise NotSent("no server for mail is set (the setting smtp)")
-        # Loaded only where a target needs it.
-        from trainshed.notifying import mail
-
-        text = mail_of(json.loads(content))
-        letter = mail.message(self._smtp.sender, table.mail, text, id_, at)
-        return mail.send(self._smtp, letter, self._context)
+        mail = _mail(self._smtp.sender, table.mail, mail_of(json.loads(content)), id_, at)
+        return _hand_over(self._smtp, mail, self._context)
 
 
 _TIMEOUT: Final = 10.0
 """Seconds for each step: connecting, sending, and waiting for the answer."""
+_MAIL_TIMEOUT: Final = 20.0
 _LONGEST_ANSWER: Final = 4096
 
 
@@ -112,3 +112,48 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         raise NotSent(f"{where} answers {answer.status}: redirects are not followed")
     if not 200 <= answer.status < 300:
         raise NotSent(f"{where} answers {answer.status} {answer.reason}".rstrip())
+
+
+def _mail(
+    sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
+) -> EmailMessage:
+    """Make the mail. `content` is its subject and text, `at` its date in seconds since the epoch. `id_`
+    is the same at each try, so that a receiver can recognise a mail that came twice."""
+    from email.headerregistry import Address  # Only here, as smtplib below: few services send mail.
+
+    subject, text = content
+    mail = EmailMessage()
+    mail["From"] = Address("Trainshed", addr_spec=sender)
+    mail["To"] = ", ".join(to)
+    mail["Subject"] = subject
+    mail["Date"] = format_datetime(datetime.fromtimestamp(at, UTC))
+    mail["Message-ID"] = f"<{id_}@{sender.rpartition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(text)
+    return mail
+
+
+def _hand_over(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> str:
+    """Hand the mail to the server, over TLS unless the operator says otherwise. Return whom it does not take
+    mail for, as a sentence goes on; "" = it took all. Raises NotSent. `context`: the authorities that TLS
+    trusts; None = the system's."""
+    import smtplib
+
+    where = f"{smtp.host}:{smtp.port}"
+    trusted = context or ssl.create_default_context()
+    try:
+        server: smtplib.SMTP
+        if smtp.tls == "tls":
+            server = smtplib.SMTP_SSL(smtp.host, smtp.port, timeout=_MAIL_TIMEOUT, context=trusted)
+        else:
+            server = smtplib.SMTP(smtp.host, smtp.port, timeout=_MAIL_TIMEOUT)
+        with server:
+            if smtp.tls == "starttls":
+                server.starttls(context=trusted)
+            if smtp.user:
+                server.login(smtp.user, smtp.password)
+            refused = server.send_message(mail)
+    except (OSError, smtplib.SMTPException) as failure:
+        raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
+    # No failure: the other addresses have it, and another try would send it to them again.
+    return f", but {where} does not take mail for {', '.join(refused)}" if refused else ""
