@@ -17,8 +17,6 @@ from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, StreamSource
 
 _SEGMENT = re.compile(r"(\d{12})\.jsonl")
-DELETED = ".deleted-"
-"""Before the number of a job whose log is being deleted."""
 
 
 class FileSegment:
@@ -75,7 +73,8 @@ class FileStreams:
         return [FileSegment(path)] if path.exists() else []
 
     def remove(self, job_uid: JobUid) -> None:
-        _remove_whole(self._root / str(job_uid))
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._root / str(job_uid))
 
     def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
         for name in _names(attempt):
@@ -90,18 +89,6 @@ class ServiceStreams(FileStreams):
     def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
         if (attempt / SERVICE_TASK).is_dir():
             yield SERVICE
-
-
-def _remove_whole(directory: Path) -> None:
-    """Delete a job's directory so that a reader finds all of it or nothing. If the process dies midway, the
-    next call or `log_inventory` removes the rest."""
-    aside = directory.with_name(f"{DELETED}{directory.name}")
-    with contextlib.suppress(FileNotFoundError):
-        # An earlier call may have died before it deleted this.
-        shutil.rmtree(aside)
-    with contextlib.suppress(FileNotFoundError):
-        directory.rename(aside)
-        shutil.rmtree(aside)
 
 
 def _names(directory: Path) -> list[str]:
