@@ -11,7 +11,7 @@ from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.output import metered
 from trainshed.cli.text.moments import duration, gibibytes, moment, rfc3339, size
 from trainshed.cli.text.tables import Field, table_of, width
-from trainshed.core.retention import parse_age, parse_size
+from trainshed.serve.setting_types import parse_age, parse_size
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 NOON = "2026-11-20T12:00:00Z"
@@ -109,3 +109,6 @@ def test_ages_and_sizes_that_are_kept() -> None:
     for text in ("0GB", "50", "50gb", "-1GB", "1.5GB"):
         with pytest.raises(ValueError, match="50GB"):
             parse_size(text)
+    for text in ("0d", "30", "12m", "99999w"):
+        with pytest.raises(ValueError, match="30d"):
+            parse_age(text)

@@ -17,12 +17,12 @@ DAY = 24 * 3600 * 10**9
 LINE = "x" * 1000
 
 
-def timer(house: House, age: str) -> RetentionTimer:
+def timer(house: House, days: int) -> RetentionTimer:
     async def no_pause(_: float) -> None:
         await asyncio.sleep(0)
 
     return RetentionTimer(
-        age,
+        days * DAY,
         house.store.reader,
         partial(delete_for_user, house.services),
         now=house.now,
@@ -62,7 +62,7 @@ async def test_jobs_go_when_they_have_been_over_for_long_enough(house: House) ->
     house.clock += 80 * DAY
     young = await over(house)
     house.clock += 20 * DAY
-    kept = timer(house, "90d")
+    kept = timer(house, 90)
     await kept.look()
     assert [await status(house, name) for name in (runs, old, young)] == [200, 404, 200]
     assert await status(house, "projects/p1/jobs/mine") == 404
@@ -76,7 +76,7 @@ async def test_what_was_made_goes_with_what_made_it_and_not_before(house: House)
     made = await _made_by(house, parent)
     await house.become(made, state=JobState.SUCCEEDED, ended=house.clock)
     house.clock += 50 * DAY
-    kept = timer(house, "30d")
+    kept = timer(house, 30)
     await kept.look()
     assert not house.services.meters.deleted, "what made it still runs"
     await house.become(parent, state=JobState.SUCCEEDED, ended=house.clock)

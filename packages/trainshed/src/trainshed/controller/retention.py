@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.names import JobName, JobUid
-from trainshed.core.retention import parse_age
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew
 from trainshed.store.port import Created, JobQuery
@@ -45,8 +44,8 @@ class _Over(Struct, frozen=True):
 class RetentionTimer:
     """Deletes what is due now and then."""
 
-    #: How long a job is kept after its end, as `parse_age` reads it; "" = for ever.
-    age: str
+    #: How long a job is kept after its end; 0 = for ever.
+    age: Nanos
     reader: Reader
     #: Deletes a job as a request does it, with everything beside its record. Raises RequestError.
     remove: Callable[[JobName], Awaitable[object]]
@@ -79,7 +78,7 @@ class RetentionTimer:
     async def _due(self) -> list[_Over]:
         """Return the due jobs that clients made, those first that ended first; `_delete` also deletes what
         each of them made."""
-        before = self.now() - parse_age(self.age)
+        before = self.now() - self.age
         query = JobQuery("", None, None, limit=_PAGE)
         over: list[_Over] = []
         while True:
@@ -107,5 +106,5 @@ class RetentionTimer:
             about(log, over.uid).warning("not deleted by the retention of jobs: %s", refused)
             return False
         self.meters.deleted += 1
-        about(log, over.uid).info("%s deleted: jobs are kept for %s", over.name, self.age)
+        about(log, over.uid).info("%s deleted: it ended longer ago than jobs are kept", over.name)
         return True

@@ -30,7 +30,6 @@ from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import DEFAULT_BUCKET
-from trainshed.core.retention import parse_size
 from trainshed.core.streams import StreamSource
 from trainshed.core.terminals import NoTerminals, Terminals
 from trainshed.core.units import Nanos
@@ -61,7 +60,7 @@ from trainshed.serve.engine_adapters import (
     link_key,
     viewer_terms,
 )
-from trainshed.serve.setting_types import prices_of
+from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import SettingsError, engine_settings
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.progress import Place
@@ -314,7 +313,7 @@ class App:
 
     def _retention(self) -> RetentionTimer:
         return RetentionTimer(
-            self._settings.retention_jobs,
+            parse_age(self._settings.retention_jobs),
             self._store.reader,
             partial(delete_for_user, self.services),
             now=clock.now,

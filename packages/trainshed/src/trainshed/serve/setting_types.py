@@ -6,7 +6,7 @@ type cannot express is checked by a `Checked` function.
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -21,7 +21,6 @@ from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, closest
 from trainshed.core.failure.table import table_with
 from trainshed.core.names import Api
-from trainshed.core.retention import parse_age, parse_size
 from trainshed.engines import registry
 from trainshed.engines.tables import wrong_fields
 from trainshed.httpd.hosts import listed
@@ -29,6 +28,8 @@ from trainshed.notifying.targets import NotifyTable, mail_server
 from trainshed.runtimes.image_map import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
+_AGES = {"h": 3600 * 10**9, "d": 86400 * 10**9, "w": 7 * 86400 * 10**9}
+_SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -215,6 +216,26 @@ def _check_project(project: str) -> None:
         ProjectName.parse(f"projects/{project}", field="project")
     except InvalidRequest as refused:
         raise ValueError("; ".join(v.description for v in refused.violations)) from None
+
+
+def parse_age(text: str) -> int:
+    """Return `12h`, `30d` or `4w` in nanoseconds; "" = 0. Raise ValueError for anything else."""
+    # More digits were more than the store can compare with.
+    return _amount(text, _AGES, 4, "age such as 12h, 30d or 4w")
+
+
+def parse_size(text: str) -> int:
+    """Return `500MB`, `50GB` or `2TiB` in bytes; "" = 0. Raise ValueError for anything else."""
+    return _amount(text, _SIZES, 9, "size such as 500MB, 50GB or 2TiB")
+
+
+def _amount(text: str, units: Mapping[str, int], digits: int, what: str) -> int:
+    if not text:
+        return 0
+    match = re.fullmatch(rf"([0-9]{{1,{digits}}})({'|'.join(units)})", text)
+    if match is None or not int(match[1]):
+        raise ValueError(f"{text!r} is no {what}")
+    return int(match[1]) * units[match[2]]
 
 
 Port = Annotated[

@@ -85,7 +85,7 @@ class Settings(Struct, frozen=True):
     data: Path = Path()
     #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
-    #: How much the cache may take, as `core.retention.parse_size` reads it; "" = any size.
+    #: How much the cache may take, as `setting_types.parse_size` reads it; "" = any size.
     cache_size: Size = ""
     #: The engine that runs replicas.
     engine: Engine = "local"
