@@ -10,6 +10,7 @@ from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import violations
 from tests.contract.api.rooms import node
 from tests.contract.store.store_samples import SECOND, make_job
+from tests.people import known
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
@@ -143,6 +144,20 @@ async def test_a_quota_that_cannot_be(
     assert list(faults) == [field]
     assert text in faults[field]
     assert await house.store.reader.quotas() == ()
+
+
+async def test_what_a_project_has_before_others_is_set_by_an_owner_of_the_service(
+    house: House,
+) -> None:
+    """Whoever owns a project says that of people in it."""
+    ana = known(house.tokens, ANA, project="p1")
+    for metric, user, status in (
+        *(("share", "", 403), ("share", "each", 200), ("share", BO, 200), ("jobs", "", 200)),
+        *(("highest_priority", "", 403), ("highest_priority", "each", 200)),
+    ):
+        quota = {**PLACE, "metric": metric, "user": user, "limit": 9}
+        assert (await house.call("POST", f"{QUOTAS}:set", quota, token=ana)).status == status
+        assert (await house.call("POST", f"{QUOTAS}:set", quota)).status == 200
 
 
 async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: House) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import member_fault, member_of
 from trainshed.api.calls.services import CapacityView
 from trainshed.api.calls.timestamps import text_micros
@@ -17,7 +18,7 @@ from trainshed.api.trainshed_v1.call import JsonCall, queried_place, read_place,
 from trainshed.api.trainshed_v1.replicas import usage_of
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
-from trainshed.core.errors import NotFound, Unavailable, closest
+from trainshed.core.errors import NotFound, PermissionDenied, Unavailable, closest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId
 from trainshed.core.requests import Faults
@@ -179,6 +180,12 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
         faults.add("limit", f'It must be a number from 0 to {_LARGEST:g}, or "{UNLIMITED}".')
     faults.refuse()
     assert not isinstance(limit, str), "that is a fault"
+    is_of_service = PERMISSIONS["trainshed.v1.Quotas.Set"] in call.principal.rights.everywhere
+    if key.metric in (catalog.SHARE, catalog.PRIORITY) and not (key.person or is_of_service):
+        raise PermissionDenied(
+            f"The {key.metric} of a project is at the cost of others, and set by an owner of the service; "
+            "those of a project set that of people in it (--user)."
+        )
     return await _change(call, key, limit)
 
 
