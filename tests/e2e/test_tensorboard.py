@@ -124,6 +124,18 @@ def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     assert asked(service, script, Service_Worker="script").status == 403
 
 
+def test_a_page_that_is_open_ends_with_the_token_of_who_opened_it(
+    service: Service, job: str
+) -> None:
+    words = ("bo@corp.example", "--role", "roles/editor")
+    token = trainshed("tokens", "create", *words, data=service.data).stdout.strip()
+    link = service.ask("POST", f"/trainshed/v1/jobs/{job}:tensorboard", {}, token=token).json
+    runs = opened(service, {name: link[name] for name in ("view", "key")}) + "data/runs"
+    assert asked(service, runs).status == 200
+    trainshed("tokens", "delete", words[0], data=service.data)
+    assert asked(service, runs).status == 403
+
+
 def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) -> None:
     other = written(service, "second")
     path = opened(service, link_of(service, job, other))
