@@ -89,12 +89,12 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
         what = (PROJECT, f"--member={member}", f"--role={role}")
         admin.run("projects", f"{does}-iam-policy-binding", *what)
 
-    def submitted(who: Service) -> str:
-        return who.call("POST", JOBS, job)["name"].rpartition("/")[2]
+    def submitted(person: Service) -> str:
+        return person.call("POST", JOBS, job)["name"].rpartition("/")[2]
 
-    def page_of(who: Service) -> Page:
+    def page_of(person: Service) -> Page:
         page = chromium.new_context().new_page()
-        sign_in(page, who)
+        sign_in(page, person)
         page.goto(f"{service.rest}/jobs/{of_ana}?project={PROJECT}")
         return page
 
@@ -105,8 +105,8 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     reading.run("ai", "custom-jobs", "describe", of_ana, OF_PROJECT)
     refused = reading.run("ai", "custom-jobs", "cancel", of_ana, OF_PROJECT, fails=True)
     assert "PERMISSION_DENIED" in refused.stderr
-    for who, buttons in ((ana, 1), (bo, 0)):
-        expect(page_of(who).get_by_role("button", name="Cancel")).to_have_count(buttons)
+    for person, buttons in ((ana, 1), (bo, 0)):
+        expect(page_of(person).get_by_role("button", name="Cancel")).to_have_count(buttons)
 
     # Cy has his own project, and learns nothing of this one.
     jobs_by_api_client = built(cy, "ml", "v1").projects().jobs()
@@ -139,19 +139,19 @@ def test_an_admin_and_six_people(service: Service, chromium: Browser, tmp_path: 
     robot.run(*listing, fails=True)
 
     # A quota holds back Dee, a budget Eva: each second job says for which it waits, and who can raise it.
-    for who, name, metric, limit, why in (
+    for person, name, metric, limit, why in (
         (dee, "dee", "jobs", "1", "may have at most 1 job at once"),
         (eva, "eva", "cpu_hours_per_month", "0.0001", "of 0.0001 CPU-hours of this month's budget"),
     ):
         by_admin("quotas", "set", metric, limit, OF_PROJECT, "--user", f"{name}@corp.example")
-        first = submitted(who)
+        first = submitted(person)
         # For longer than the second for which a sum of what is used holds.
-        assert list(islice(who.follow(first), 8)) == ["talks"] * 8
-        second = submitted(who)
-        waits = who.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
+        assert list(islice(person.follow(first), 8)) == ["talks"] * 8
+        second = submitted(person)
+        waits = person.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
         assert why in waits["message"] and waits["hint"].startswith("an owner ")
         mine = ("jobs", "list", "--mine", OF_PROJECT, "--format", "json")
-        listed = json.loads(by_admin(*mine, "--url", who.rest, "--token", who.token))
+        listed = json.loads(by_admin(*mine, "--url", person.rest, "--token", person.token))
         assert [row["jobId"] for row in listed] == [second, first]
 
     # Fay is revoked while she follows a log, types in a shell and has a page open: all of it ends.
