@@ -17,6 +17,7 @@ from tests.contract.runtimes.rootfs import image_root
 from tests.e2e.hostile.yard import common_ground
 from tests.ports import free_port
 from trainshed.core.launch import Software
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.port import LevelUnavailable
 from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
@@ -191,6 +192,16 @@ async def test_what_an_image_lacks_is_made_in_it_and_belongs_to_its_program(
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
     assert house.texts(uid) == ["made"]
     assert not any(outside.iterdir())
+
+
+async def test_an_images_user_is_one_that_a_replica_has(house: House, tmp_path: Path) -> None:
+    """The next one is another replica's."""
+    if _level(house) != LEVEL_OWN:
+        pytest.skip("there are no users of its own at this level")
+    image = replace(image_root(tmp_path / "root"), user="65536")
+    end = await house.end(await house.run("id", software=Software(image=image)))
+    assert isinstance(end, ReplicaLost)
+    assert "65536:0, and a replica has the users and groups 0 to 65535" in end.cause
 
 
 @pytest.mark.parametrize("level", [LEVEL_OWN, LEVEL_ROOT, LEVEL_USER])

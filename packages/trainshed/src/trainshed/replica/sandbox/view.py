@@ -243,7 +243,10 @@ class View:
 
     def _show_image(self, image: str) -> None:
         self._root = mounts.show_image(image, self._layer, self._scratch, self.owners)
-        self.user = mounts.user_of(self._isolation.image_user, self._root)
+        self.user = user, group, _ = mounts.user_of(self._isolation.image_user, self._root)
+        if self.owners is not None and max(user, group) >= users.COUNT:
+            text = "the image runs as %d:%d, and a replica has the users and groups 0 to %d"
+            raise OSError(text % (user, group, users.COUNT - 1))
         hosts = self._source(self._isolation.hosts or "/etc/hosts")
         shown = [(self._own(source), target, False) for source, target in self._binds]
         shown.append((self._source("/sys"), "/sys", True))
