@@ -84,6 +84,14 @@ async def test_what_was_made_goes_with_what_made_it_and_not_before(house: House)
     await kept.look()
     assert house.services.meters.deleted == 2
     assert [await status(house, name) for name in (parent, made)] == [404, 404]
+    parent = await created(house)
+    made = await _made_by(house, parent)
+    for name in (made, parent):
+        await house.become(name, state=JobState.SUCCEEDED, ended=house.clock)
+    assert (await house.call("DELETE", f"/v1/{parent}")).status == 200
+    house.clock += 31 * DAY
+    await kept.look()
+    assert await status(house, made) == 404, "what made it was deleted before"
 
 
 async def _made_by(house: House, parent: str) -> str:

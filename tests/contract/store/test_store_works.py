@@ -22,7 +22,7 @@ from trainshed.core.pipelines import ModelVersion
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import RunningTrial
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit
+from trainshed.store.port import ORPHANS, Commit, JobQuery, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.database import Store
 
 
@@ -130,7 +130,7 @@ async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
     assert len(await store.studies.measurements(other.study)) == 1
     assert len(await store.studies.history([StudyUid(3)])) == 1
     # The jobs that it made have a life of their own.
-    assert [work.uid for work in await store.reader.children(tuning.uid)] == [11]
+    assert [work.uid for work in await store.reader.children(ORPHANS)] == [11]
 
 
 async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: Store) -> None:

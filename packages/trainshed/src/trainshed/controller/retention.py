@@ -16,7 +16,7 @@ from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew
-from trainshed.store.port import Created, JobQuery
+from trainshed.store.port import ORPHANS, Created, JobQuery
 from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Meters
@@ -76,11 +76,12 @@ class RetentionTimer:
             await self.sleep(_BREATH)
 
     async def _due(self) -> list[_Over]:
-        """Return the due jobs that clients made, those first that ended first; `_delete` also deletes what
-        each of them made."""
+        """Return the due jobs that clients made, or whose makers are gone, those first that ended first;
+        `_delete` also deletes what each of them made."""
         before = self.now() - self.age
         query = JobQuery("", None, None, limit=_PAGE)
-        over: list[_Over] = []
+        orphans = await self.reader.children(ORPHANS)
+        over = [_Over(work.uid, work.name, work.ended) for work in orphans]
         while True:
             # No job ends before it was created, so the index on creation finds all that can be due.
             page = await self.reader.matching(query, Created(0, before - 1))

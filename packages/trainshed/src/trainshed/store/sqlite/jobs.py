@@ -48,7 +48,7 @@ _USES_KEPT = 400 * 24 * 3600 * 10**9
 """Nanoseconds."""
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
-    *("delete_trials", "delete_measurements"),
+    *("delete_trials", "delete_measurements", "orphan_children"),
     *("delete_curve_files", "delete_curve_series", "delete_curve_job", "delete_outputs"),
 )
 

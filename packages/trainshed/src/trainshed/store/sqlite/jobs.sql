@@ -41,6 +41,9 @@ DELETE FROM jobs WHERE uid = :uid AND is_live = 0;
 -- name: delete_work
 DELETE FROM works WHERE uid = :uid;
 
+-- name: orphan_children
+UPDATE works SET parent_uid = -1 WHERE parent_uid = :uid AND parent_uid <> 0;
+
 -- name: delete_timeline
 DELETE FROM timeline WHERE job_uid = :uid;
 

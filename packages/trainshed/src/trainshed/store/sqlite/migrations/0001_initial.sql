@@ -35,7 +35,7 @@ CREATE INDEX jobs_live ON jobs (uid) WHERE is_live = 1;
 
 -- What a record in `jobs` is (`kind`: 'job', 'tuning' or 'pipeline') and what lists go by and are narrowed by, apart from
 -- its wide rows: neither a new column nor an index here makes SQLite read all records.
--- `parent_uid`: of the work that made this one, 0 = a client did.
+-- `parent_uid`: of the work that made this one, 0 = a client did, -1 = one that was deleted.
 CREATE TABLE works (
     uid          INTEGER PRIMARY KEY,
     project_id   TEXT NOT NULL,
