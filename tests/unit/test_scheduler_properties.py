@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -353,6 +353,15 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     st.lists(st.sampled_from(["p", "q", "r"]), min_size=10, max_size=10),
     st.sampled_from([0, 30, 1000]),
     st.integers(0, 100),
+)
+@example(
+    # Eight others always have something reserved.
+    policy=Policy(strict=True, patience=PATIENCE),
+    size=8,
+    spans=[1, 1, 4, 2, 4, 4, 3, 4, 3, 4],
+    projects=["p", "p", "p", "q", "p", "r", "q", "q", "r", "p"],
+    longest=0,
+    past=1,
 )
 def test_a_stream_of_small_jobs_never_starves_a_big_one(
     policy: Policy,

@@ -3,9 +3,9 @@ and moment give the same plan. It uses up the snapshot, of which it is given a c
 
 The order is priority, on-demand before spot, fair share, age (spec/queue#order). A job that does not fit may
 be overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all
-that come after it, unless they are certain to be over before it could start, or use what it does not need. So
-if jobs end, every job starts. At most `MAX_RESERVATIONS` jobs have a reservation at a time; the others get
-theirs later.
+that come after it, unless they are certain to be over before it could start, or use what it does not need. At
+most `MAX_RESERVATIONS` jobs have a reservation at a time, one of which is kept for who has waited longest. So
+if jobs end, every job starts, however many come before it by what they have used.
 
 A quota that is used up holds back nobody but jobs of the same project that want the same quota.
 """
@@ -87,6 +87,10 @@ class _Planner:
         self._running_now: list[Entry] = []
         self._reservations = 0
         self._relocations = 0
+        #: Who has waited longest on the level that is considered; None = all that wait there lack a quota.
+        self._eldest: Entry | None = None
+        #: Nothing more is reserved for others, until what is reserved leaves room for the eldest.
+        self._is_closed = False
 
     def plan(self) -> Plan:
         """Consider all unplaced and waiting gangs, one after the other."""
@@ -105,7 +109,9 @@ class _Planner:
             while spot and level_of(spot[0]) <= level:
                 self._relocate(spot.popleft())
             groups = self._snapshot.queue.levels[level]
+            self._eldest = self._has_waited_longest(groups)
             self._consider_reserved(level, groups)
+            self._is_closed = self._is_shut_out(self._eldest)
             candidates = Candidates(self._snapshot, groups, self._is_pointless)
             while (entry := candidates.peek()) is not None:
                 if len(self._admitted) == MAX_ADMISSIONS:
@@ -163,9 +169,33 @@ class _Planner:
                 return False  # what is reserved may let it start, or hold it back
         return False
 
+    def _has_waited_longest(self, groups: Table[str, Group]) -> Entry | None:
+        heads = (heads[0] for group in groups.values() for heads in group.heads.values())
+        return min(filter(self._has_quotas, heads), default=None)
+
+    def _has_quotas(self, entry: Entry) -> bool:
+        meters = ((self._snapshot.meters[key], amount) for key, amount in entry.meters)
+        return all(meter.alone or meter.has(amount) for meter, amount in meters)
+
+    def _is_shut_out(self, entry: Entry | None) -> bool:
+        """Whether it has lost patience, and what is reserved for others leaves nothing that could be reserved
+        for it, however many end."""
+        if entry is None or not self._reservations or not self._is_impatient(entry):
+            return False
+        need = Need(self._transaction, entry)
+        for _, gang in self._upcoming_ends(entry, quotas_only=False):
+            need.add(gang)
+        return not need.met
+
+    def _is_impatient(self, entry: Entry) -> bool:
+        return self._now - entry.eligible_at >= self._snapshot.policy.patience
+
     def _may_reserve(self, entry: Entry) -> bool:
-        waited = self._now - entry.eligible_at
-        return waited >= self._snapshot.policy.patience and self._reservations < MAX_RESERVATIONS
+        if not self._is_impatient(entry):
+            return False
+        if entry is self._eldest:
+            return self._reservations < MAX_RESERVATIONS
+        return not self._is_closed and self._reservations < MAX_RESERVATIONS - 1
 
     def _admit_if_it_fits(self, entry: Entry) -> bool:
         shape = entry.shape
