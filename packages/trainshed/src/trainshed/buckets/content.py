@@ -21,8 +21,9 @@ from trainshed.buckets.errors import InvalidRequest, Unavailable
 # The library ships without types for the function that its C part provides.
 _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
-BLOCK = 1 << 20
-"""Bytes per read or write: large enough to pay for a change of threads, small enough for memory."""
+BLOCK = 256 << 10
+"""Bytes per read or write: large enough to pay for a change of threads, small enough for the memory that
+thousands of downloads take which nobody reads, two blocks each."""
 _SPAN = 64 << 20
 """Bytes that the kernel copies in one step."""
 
