@@ -205,7 +205,7 @@ async def test_a_launch_says_what_ran(house: House) -> None:
         "names": ["CLUSTER_SPEC", "RANK"],
         "values": {"CLUSTER_SPEC": json.dumps(cluster), "RANK": "1"},
         "hostname": "h",
-        "level": "user",
+        "user": -1,  # As shims of 0.2.0 write it.
         "memory": 5,
     }
     (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")

@@ -202,7 +202,7 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
         hostname=started.hostname or "",
         address=started.address,
         isolation=started.level,
-        user=started.user,
+        user=None if started.user == -1 else started.user,  # -1: by a shim of 0.2.0.
         timeout_seconds=job.spec.scheduling.timeout / 1e9,
         service_account=service_account(job.name.project_id, job.spec),
     )
