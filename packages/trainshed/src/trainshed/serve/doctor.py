@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from msgspec.structs import asdict, replace
+import msgspec
 
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import plain
@@ -42,7 +42,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
     settings = load(config, {"data": data})
     findings = list(examine(settings))
     if form == "json":
-        print_data([asdict(finding) for finding in findings])
+        print_data(msgspec.to_builtins(findings))
     else:
         _print(findings)
     if any(finding.verdict is Verdict.BAD for finding in findings):
@@ -67,7 +67,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 def _of_builds(finding: Finding) -> Finding:
     text = f"of builds and of shells in what failed, on this machine: {finding.text}"
-    return replace(finding, about="isolation here", text=text)
+    return msgspec.structs.replace(finding, about="isolation here", text=text)
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:
