@@ -287,7 +287,7 @@ def _unheeded(settings: Settings) -> str | None:
 
 
 def exposed(settings: Settings) -> str | None:
-    """Return why a service would be open to everybody on the network, "" if it is not."""
+    """Return why a service would be open to everybody on the network; None = it is not."""
     if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
         return None
     host = settings.host or "0.0.0.0"
