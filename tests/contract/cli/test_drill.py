@@ -89,6 +89,6 @@ def test_a_drill_is_ordered_watched_and_reported(service: FakeService) -> None:
 def test_a_job_that_starts_over_exits_with_1(service: FakeService) -> None:
     running(service)
     service.on("GET", REPORT, report(reported("started_over"), result="FAIL"))
-    text = service.cli("drill", "7", "--kind", "kill")
-    assert text.exit_code == 1
-    assert "Outcome  started over, 2 steps lost" in text.stdout
+    data = service.cli("drill", "7", "--kind", "kill", "--format", "json")
+    assert data.exit_code == 1
+    assert json.loads(data.stdout)["outcome"] == "started_over"

@@ -15,7 +15,7 @@ from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.records import DrillKind
-from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.record import plain, read
 from trainshed.wire.trainshed_v1.timeline import (
     Drill,
     ResumeFinding,
@@ -79,30 +79,29 @@ def command(
     order = {"kind": kind, "replica": replica, "atLine": at_line}
     body = {name: value for name, value in order.items() if value}
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
-    click.echo(f"Drill: {kind} of {drill.task}")
+    is_data = form == "json"
+    click.echo(f"Drill: {kind} of {drill.task}", err=is_data)
     if not wait:
-        click.echo(f"What comes of it: trainshed drill {target.job_id}")
+        click.echo(f"What comes of it: trainshed drill {target.job_id}", err=is_data)
+        if is_data:
+            print_data(plain(ResumeFinding(drill=drill)))
         return
     try:
-        finding = _watched(client, target, drill)
+        finding = _watched(client, target, drill, is_data=is_data)
     except KeyboardInterrupt:
         click.echo(
-            f"The drill stays ordered. What comes of it: trainshed drill {target.job_id}",
-            err=True,
+            f"The drill stays ordered. What comes of it: trainshed drill {target.job_id}", err=True
         )
         raise SystemExit(130) from None
-    click.echo()
-    for line in drill_lines(finding):
-        click.echo(line)
+    if is_data:
+        print_data(plain(finding))
+    else:
+        click.echo("\n".join(["", *drill_lines(finding)]))
     if finding.outcome == "started_over":
         raise SystemExit(1)
 
 
-def _watched(
-    client: Client,
-    job: JobView,
-    drill: Drill,
-) -> ResumeFinding:
+def _watched(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
     """Tell what happens to the job until the result of the drill is known or the job is over, and return what
     the resume report then says of it."""
     ordered = parse_moment(drill.order_time)
@@ -118,7 +117,7 @@ def _watched(
     patience = Patience(client, job.uid, f"trainshed drill {job.job_id}")
     for update in follow(client, job.uid, patience, lines=False):
         if isinstance(update, TimelineEntry) and parse_moment(update.at) >= ordered:
-            click.echo(timeline_line(update))
+            click.echo(timeline_line(update), err=is_data)
         elif isinstance(update, JobView) and finding().restart:
             break
     known = finding()
