@@ -58,6 +58,7 @@ def test_a_data_directory_of_ones_own_stays_with_the_model(tmp_path: Path) -> No
         result, text = _finished(process)
     assert result == 0, text
     assert (data / "buckets" / "trainshed" / "m").exists()
+    assert f"On disk  {data}" in text and "Page" not in text, "nobody serves the page any more"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -285,7 +285,8 @@ def _run(
     if is_own and options["is_temporary"]:
         results = [("Outputs", "were removed with the service; --data DIRECTORY keeps them")]
     else:
-        results = _results(endpoint, wanted.output, submitted)
+        uid = None if is_own else str(submitted["uid"])
+        results = _results(endpoint, wanted.output, uid)
     follow_on(
         client,
         session,
@@ -339,14 +340,15 @@ def follow_on(
     )
 
 
-def _results(endpoint: Endpoint, output: str, job: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return where the job's output and its page in the console are."""
+def _results(endpoint: Endpoint, output: str, uid: str | None) -> list[tuple[str, str]]:
+    """Return where the job's output and its page in the console are. `uid`: the job's, None = no service is
+    left to show the page."""
     bucket, _, path = output.removeprefix("gs://").partition("/")
     on_disk = endpoint.buckets / bucket / path if endpoint.buckets and path else None
     return [
         *([("Outputs", output)] if output else []),
         *([("On disk", str(on_disk))] if on_disk else []),
-        ("Page", f"{endpoint.rest}/jobs/{job['uid']}"),
+        *([("Page", f"{endpoint.rest}/jobs/{uid}")] if uid else []),
     ]
 
 
