@@ -86,10 +86,7 @@ def text_frame(kind: Kind, text: str) -> bytes:
 
 
 def connect(
-    address: "Tuple[str, int]",
-    token: bytes,
-    hello: Hello,
-    seconds: float = HANDSHAKE_SECONDS,
+    address: "Tuple[str, int]", token: bytes, hello: Hello, seconds: float = HANDSHAKE_SECONDS
 ) -> "Tuple[socket.socket, Accept]":
     """Connect, and return the connection once both sides have proved themselves. Nothing after ACCEPT was
     read from it, and its time-out is still what was left of `seconds`.

@@ -54,11 +54,7 @@ class Communicator:
         self._operations.await_open()
 
     def issue(
-        self,
-        data: memoryview,
-        dtype: DType,
-        reduction: Reduction,
-        ordinal: Optional[int] = None,
+        self, data: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int] = None
     ) -> Operation:
         """Begin an all-reduce in place. `data`: writable and contiguous, whole elements, not empty; not to be
         touched until the operation is done. Every rank must issue the same operations in the same order,

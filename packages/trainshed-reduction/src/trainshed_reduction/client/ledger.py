@@ -115,11 +115,7 @@ class Ledger:
         return bool(self._lanes[lane].entries)
 
     def issue(
-        self,
-        view: memoryview,
-        dtype: DType,
-        reduction: Reduction,
-        operation: Operation,
+        self, view: memoryview, dtype: DType, reduction: Reduction, operation: Operation
     ) -> List[Tuple[int, Frame]]:
         """Begin an operation on `view`, a memoryview of bytes; return the frames to send, each with its
         lane."""

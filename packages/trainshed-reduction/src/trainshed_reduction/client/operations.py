@@ -84,11 +84,7 @@ class OperationQueue:
                 raise self._failure
 
     def hand_in(
-        self,
-        view: memoryview,
-        dtype: DType,
-        reduction: Reduction,
-        ordinal: Optional[int],
+        self, view: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int]
     ) -> Operation:
         """Queue an operation. Raises ReductionFailed."""
         with self._changed:

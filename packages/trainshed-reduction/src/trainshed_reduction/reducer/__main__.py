@@ -155,23 +155,14 @@ class Process:
     """The threads of a reducer, and the loop that handles what they report."""
 
     def __init__(
-        self,
-        settings: Options,
-        listener: socket.socket,
-        native: library.Library,
-        reports: Reports,
+        self, settings: Options, listener: socket.socket, native: library.Library, reports: Reports
     ) -> None:
         """Raises OSError."""
         #: What a thread reports, and the value (`Outlet`); also "end" with the exit status.
         self._news: queue.SimpleQueue[Tuple[str, Any]] = queue.SimpleQueue()
         self._overview = Overview(reports, _write, time.monotonic())
         self._servers = [
-            Server(
-                None if number else listener,
-                settings.token,
-                library=native,
-                outlet=self._tell,
-            )
+            Server(None if number else listener, settings.token, library=native, outlet=self._tell)
             for number in range(settings.threads)
         ]
         for server in self._servers:

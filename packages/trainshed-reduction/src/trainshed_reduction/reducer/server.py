@@ -61,12 +61,7 @@ class Server:
     proved themselves to the server of their lane."""
 
     def __init__(
-        self,
-        listener: Optional[socket.socket],
-        token: bytes,
-        *,
-        library: Library,
-        outlet: Outlet,
+        self, listener: Optional[socket.socket], token: bytes, *, library: Library, outlet: Outlet
     ) -> None:
         """`listener`: only the first server has it. Raises OSError."""
         #: All servers of the reducer, by lane.

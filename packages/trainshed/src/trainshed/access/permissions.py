@@ -11,11 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-OF_THE_SERVICE: Final = (
-    "trainshed.nodes.",
-    "trainshed.tokens.",
-    "resourcemanager.projects.create",
-)
+OF_THE_SERVICE: Final = ("trainshed.nodes.", "trainshed.tokens.", "resourcemanager.projects.create")
 """How permissions begin that concern no project: who has them in some projects only cannot use them."""
 _READS: Final = frozenset(
     {

@@ -61,9 +61,7 @@ def check_create(call: Call, request: Any, further: tuple[Violation, ...] = ()) 
     public = sent(call, request, "job")
     return checked(
         lambda: parse_job(
-            public,
-            runtimes=services.runtimes,
-            max_trials=services.settings.max_study_trials,
+            public, runtimes=services.runtimes, max_trials=services.settings.max_study_trials
         ),
         _bucket_uses(public),
         services.buckets,
@@ -239,9 +237,7 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
         )
         raise InvalidRequest((Violation(_RESUME, text),))
     return replace(
-        spec,
-        resumed=(*previous.spec.resumed, previous.study),
-        first_trial=previous.next_trial,
+        spec, resumed=(*previous.spec.resumed, previous.study), first_trial=previous.next_trial
     )
 
 

@@ -45,11 +45,6 @@ HANDLERS: Handlers = MappingProxyType(
 
 
 CHECKS: Checks = MappingProxyType(
-    {
-        **job_service.CHECKS,
-        **training_pipelines.CHECKS,
-        **ml_v1.CHECKS,
-        **studies.CHECKS,
-    }
+    {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS, **studies.CHECKS}
 )
 """Checks by full method name, for requests of which only a part can be read."""

@@ -132,10 +132,7 @@ class LingeringServer(SecureServer):
 
 
 async def _run(
-    server: LingeringServer,
-    listeners: list[socket.socket],
-    parent: int,
-    linger: float,
+    server: LingeringServer, listeners: list[socket.socket], parent: int, linger: float
 ) -> None:
     watching = [joined(_watch_parent(server, parent))]
     if linger:

@@ -156,11 +156,7 @@ class RemoteBucket:
         return None
 
     def _put(
-        self,
-        ref: ObjectRef,
-        staged: Staged,
-        attributes: Attributes,
-        current: Version | None,
+        self, ref: ObjectRef, staged: Staged, attributes: Attributes, current: Version | None
     ) -> None:
         name, conditions = ref.name, ref.conditions
         size = staged.path.stat().st_size

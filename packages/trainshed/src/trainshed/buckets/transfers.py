@@ -29,10 +29,7 @@ Steps: TypeAlias = Generator[ObjectRecord | None]
 
 
 def compose(
-    store: ObjectStore,
-    target: ObjectRef,
-    sources: Sequence[ObjectRef],
-    draft: Draft,
+    store: ObjectStore, target: ObjectRef, sources: Sequence[ObjectRef], draft: Draft
 ) -> Steps:
     """Join up to 32 objects into one; as at the public service, it has no MD5."""
     if not 1 <= len(sources) <= MAX_COMPONENTS:

@@ -33,14 +33,7 @@ def tokens() -> None:
 )
 @click.option("--note", metavar="TEXT", default="", help="What it is for.")
 @takes_endpoint
-def create(
-    endpoint: Endpoint,
-    *,
-    email: str,
-    role: str,
-    days: float,
-    note: str,
-) -> None:
+def create(endpoint: Endpoint, *, email: str, role: str, days: float, note: str) -> None:
     """Make a token for EMAIL, a person or a service account, and print it. It is stored hashed: nobody can
     read it again.
 
@@ -69,24 +62,13 @@ def create(
 @_takes_project
 @click.option("--remove", is_flag=True, help="Take the role away.")
 @takes_endpoint
-def iam(
-    endpoint: Endpoint,
-    *,
-    member: str,
-    role: str,
-    remove: bool,
-) -> None:
+def iam(endpoint: Endpoint, *, member: str, role: str, remove: bool) -> None:
     """Give MEMBER (user:EMAIL, serviceAccount:EMAIL or group:NAME) the role ROLE, such as
     roles/aiplatform.user, in a project. Who has which: trainshed list grants.
 
     The same as gcloud projects add-iam-policy-binding, and --remove as remove-iam-policy-binding.
     """
-    body = {
-        "member": member,
-        "role": role,
-        "remove": remove,
-        "project": project_of(endpoint),
-    }
+    body = {"member": member, "role": role, "remove": remove, "project": project_of(endpoint)}
     answer = endpoint.client().post("/trainshed/v1/access:change", body)
     grant = read(answer, Grant)
     where = "all projects" if grant.project == "-" else grant.project
@@ -125,12 +107,7 @@ def secrets() -> None:
 @takes_project("Project of the secrets.")
 @takes_endpoint
 def set_(
-    endpoint: Endpoint,
-    *,
-    name: str,
-    rest: tuple[str, ...],
-    file: Path | None,
-    variable: str | None,
+    endpoint: Endpoint, *, name: str, rest: tuple[str, ...], file: Path | None, variable: str | None
 ) -> None:
     """Store a new version of the secret NAME; programs that start from now on get it.
 

@@ -101,13 +101,7 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @click.argument("target")
 @click.option("-r", "--recursive", is_flag=True, help="Copy all below SOURCE, to below TARGET.")
 @takes_endpoint
-def cp(
-    endpoint: Endpoint,
-    *,
-    sources: tuple[str, ...],
-    target: str,
-    recursive: bool,
-) -> None:
+def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: bool) -> None:
     """Copy between this machine and a bucket, or between buckets.
 
     A target that ends with / is a directory; - is standard input or output. Several sources are copied into

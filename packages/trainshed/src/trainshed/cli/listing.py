@@ -59,8 +59,7 @@ _takes_place = takes_place("things")
 
 
 @click.command(
-    "list",
-    short_help="List datasets, experiments, models, nodes, secrets, tokens and more.",
+    "list", short_help="List datasets, experiments, models, nodes, secrets, tokens and more."
 )
 @click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")

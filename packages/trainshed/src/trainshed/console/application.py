@@ -104,16 +104,16 @@ class ConsoleApplication:
             ("GET", "/signed-in"): self._signed_in,
         }
         self._pages = Router(
-            (("GET", Template.parse(template), page) for (_, template), page in PAGES.items()),
+            (("GET", Template.parse(template), page) for (_, template), page in PAGES.items())
         )
         self._actions = Router(
             (
                 (verb, Template.parse(template), action)
                 for (verb, template), action in ACTIONS.items()
-            ),
+            )
         )
         self._streams = Router(
-            ((verb, Template.parse(template), made) for (verb, template), made in STREAMS.items()),
+            ((verb, Template.parse(template), made) for (verb, template), made in STREAMS.items())
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

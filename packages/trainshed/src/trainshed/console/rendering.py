@@ -151,10 +151,7 @@ def environment() -> "Environment":
         "folder": folder_address,
     }
     names = cast(dict[str, Any], made.globals)
-    names |= {
-        "asset": address_of,
-        "build": build,
-    }
+    names |= {"asset": address_of, "build": build}
     return made
 
 
@@ -350,13 +347,7 @@ class Style(Struct, frozen=True):
 
 _PLAIN: Final = Style()
 _ON: Final = {1: "bold", 2: "dim", 3: "italic", 4: "under", 7: "inverse", 9: "strike"}
-_OFF: Final = {
-    22: {"bold", "dim"},
-    23: {"italic"},
-    24: {"under"},
-    27: {"inverse"},
-    29: {"strike"},
-}
+_OFF: Final = {22: {"bold", "dim"}, 23: {"italic"}, 24: {"under"}, 27: {"inverse"}, 29: {"strike"}}
 
 
 def pieces(text: str) -> list[tuple[str, str]]:

@@ -65,9 +65,7 @@ class DirectoryWatches(Generic[K]):
             try:
                 # By its handle, since its name may lead to something else by now.
                 number = kernel.add_watch(
-                    self._handle,
-                    f"/proc/self/fd/{directory}",
-                    _WRITTEN | _LEFT | kernel.IN_ONLYDIR,
+                    self._handle, f"/proc/self/fd/{directory}", _WRITTEN | _LEFT | kernel.IN_ONLYDIR
                 )
             except OSError:
                 return None

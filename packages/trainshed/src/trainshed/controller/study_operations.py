@@ -39,11 +39,7 @@ class StudyOperations:
     """Carries out the operations of studies, each study's in a task of its own."""
 
     def __init__(
-        self,
-        studies: Studies,
-        advisor: ProcessAdvisor,
-        notices: Notices,
-        now: Callable[[], int],
+        self, studies: Studies, advisor: ProcessAdvisor, notices: Notices, now: Callable[[], int]
     ) -> None:
         self._studies = studies
         self._advisor = advisor
@@ -196,10 +192,7 @@ class StudyOperations:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.
             await self._studies.change_trial(stopped(checked.trial), checked.generation)
         done = replace(
-            operation,
-            state=OperationState.SUCCEEDED,
-            updated=self._now(),
-            should_stop=stop,
+            operation, state=OperationState.SUCCEEDED, updated=self._now(), should_stop=stop
         )
         await self._finish(done)
 

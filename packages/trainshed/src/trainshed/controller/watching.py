@@ -46,10 +46,7 @@ class Watchers:
     a line."""
 
     def __init__(
-        self,
-        logs: LogReader,
-        now: Callable[[], int],
-        report: Callable[[JobUid, Event], None],
+        self, logs: LogReader, now: Callable[[], int], report: Callable[[JobUid, Event], None]
     ) -> None:
         self._logs = logs
         self._now = now

@@ -140,10 +140,7 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
     changed = _goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED)
     message = f"The pipeline {job_timeline.cancelled_by(event)}"
     changed = replace(
-        changed,
-        cancelled=event.at,
-        cancel_message=message,
-        updated=max(event.at, pipeline.updated),
+        changed, cancelled=event.at, cancel_message=message, updated=max(event.at, pipeline.updated)
     )
     return changed, (job_timeline.cancel_requested(event, message),)
 

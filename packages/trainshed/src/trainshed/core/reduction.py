@@ -48,11 +48,7 @@ def variables(
     if is_reducer(spec, replica.pool):
         return {LISTEN: str(endpoints[replica])}
     places = ",".join(str(endpoints[reducer]) for reducer in reducers(spec))
-    environ = {
-        REDUCERS: places,
-        ATTEMPT: str(attempt),
-        REPLICA: str(replica),
-    }
+    environ = {REDUCERS: places, ATTEMPT: str(attempt), REPLICA: str(replica)}
     return environ | _bandwidths(spec)
 
 

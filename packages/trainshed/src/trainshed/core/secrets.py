@@ -197,9 +197,7 @@ def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
 
 
 def resolved(
-    argv: tuple[str, ...],
-    environ: tuple[tuple[str, str], ...],
-    values: Mapping[SecretRef, str],
+    argv: tuple[str, ...], environ: tuple[tuple[str, str], ...], values: Mapping[SecretRef, str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the arguments and the variables of a launch plan with the values in them, and the texts that
     must be kept out of the program's log. Raise KeyError for a secret that is not among `values`."""

@@ -147,10 +147,7 @@ def _python_vertex(project: str, region: str, job: Mapping[str, Any]) -> str:
         if tuning
         else ("create_custom_job", "custom_job")
     )
-    arguments = {
-        "parent": f"projects/{project}/locations/{region}",
-        field: _snake(dict(job)),
-    }
+    arguments = {"parent": f"projects/{project}/locations/{region}", field: _snake(dict(job))}
     return (
         "import os\nfrom google.cloud import aiplatform_v1\n\n"
         "client = aiplatform_v1.JobServiceClient(\n"

@@ -210,10 +210,7 @@ def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[Found, DataFiles]]
 
 
 def _rows(
-    plan: SplitPlan,
-    sources: list[tuple[Found, DataFiles]],
-    buckets: Storage,
-    meter: "_Meter",
+    plan: SplitPlan, sources: list[tuple[Found, DataFiles]], buckets: Storage, meter: "_Meter"
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
     """Returns the header (None: there is none) and the rows with their splits."""
 

@@ -21,9 +21,7 @@ _LONGEST_PAUSE: Final = 60.0
 
 
 def begin(
-    work: Coroutine[Any, Any, T],
-    what: str,
-    died: Callable[[Exception], None] | None = None,
+    work: Coroutine[Any, Any, T], what: str, died: Callable[[Exception], None] | None = None
 ) -> asyncio.Task[T]:
     """Run `work` as a task. If it fails, that is logged with its traceback under the name `what` ("job 12:
     suggesting"), and then `died` is called, which heals. The caller must hold the task: asyncio does not."""

@@ -118,11 +118,7 @@ class Answer:
 
 
 async def forward(
-    line: Line,
-    request: Request,
-    rules: Rules,
-    closing: asyncio.Event,
-    lapse: Lapse | None = None,
+    line: Line, request: Request, rules: Rules, closing: asyncio.Event, lapse: Lapse | None = None
 ) -> Streamed:
     """Forward a request; return the answer, whose body is still to come, and which may come before all of the
     request was sent. The line ends with it, and with `lapse`, as `Streamed` takes it. Raises NoAnswer,

@@ -100,10 +100,7 @@ async def refuse(scope: Scope, send: Send, fault: Fault) -> None:
             await send({"type": "websocket.close", "code": 1008})
             return
         kind = "websocket.http.response"
-    headers = [
-        (b"content-type", JSON),
-        (b"content-length", str(len(body)).encode()),
-    ]
+    headers = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
     await send({"type": f"{kind}.start", "status": status, "headers": headers})
     await send({"type": f"{kind}.body", "body": body})
 

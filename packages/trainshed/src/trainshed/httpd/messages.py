@@ -209,11 +209,7 @@ class Response:
         await send({"type": "http.response.body", "body": self.body})
 
     async def start(self, send: Send) -> None:
-        start = {
-            "type": "http.response.start",
-            "status": self.status,
-            "headers": self.headers,
-        }
+        start = {"type": "http.response.start", "status": self.status, "headers": self.headers}
         await send(start)
 
 

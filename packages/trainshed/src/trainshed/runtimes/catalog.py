@@ -367,13 +367,7 @@ class LocalCatalog:
         return replace(_with_notices(choice, *notices), old_ways=old_ways)
 
     def _look_for_nearest(
-        self,
-        family: str,
-        version: str,
-        python: Minor,
-        *,
-        for_gpu: bool = False,
-        slim: bool = False,
+        self, family: str, version: str, python: Minor, *, for_gpu: bool = False, slim: bool = False
     ) -> Candidate | None:
         """Return what `nearest` does; the sheet is given by its family, as part of a cache key."""
         sheet = next(sheet for sheet in FAMILIES if sheet.family == family)

@@ -315,14 +315,7 @@ class Installer:
         pins = (_PIN.match(line) for line in (place / "answer.txt").read_text().splitlines())
         return {pin["name"]: pin["version"] for pin in pins if pin}
 
-    def wheel(
-        self,
-        python: Path,
-        source: Path,
-        *,
-        apart: Confinement,
-        stop: Stop | None,
-    ) -> None:
+    def wheel(self, python: Path, source: Path, *, apart: Confinement, stop: Stop | None) -> None:
         """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed,
         BuildFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]

@@ -368,10 +368,7 @@ class Installation(Struct, frozen=True):
         if path.suffix == ".whl":
             return path
         apart = replace(
-            self.apart,
-            writable=(),
-            archives=(str(path),),
-            when_plain=("--offline", _PLAIN),
+            self.apart, writable=(), archives=(str(path),), when_plain=("--offline", _PLAIN)
         )
         self.installer.wheel(self.prefix.executable, path, apart=apart, stop=self.stop)
         wheels = [wheel for wheel in apart.wheels.glob("*.whl") if is_file(wheel)]

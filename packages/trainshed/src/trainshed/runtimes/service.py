@@ -163,10 +163,7 @@ class LocalRuntimes:
             log.info("removed from the cache, which is full: %s %s", piece.kind, piece.name)
 
     async def _prepare(
-        self,
-        choice: RuntimeChoice,
-        packages: tuple[JobPackage, ...],
-        progress: Progress | None,
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None
     ) -> PreparedRuntime:
         if choice.family == CONTAINER:
             return await self._contained.prepare(choice, packages, progress)

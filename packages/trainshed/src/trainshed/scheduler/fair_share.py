@@ -60,11 +60,7 @@ class _ProjectCandidates:
     __slots__ = ("_persons", "_project_id", "_share", "_snapshot")
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        project_id: str,
-        group: Group,
-        is_in_vain: Callable[[Entry], bool],
+        self, snapshot: Snapshot, project_id: str, group: Group, is_in_vain: Callable[[Entry], bool]
     ) -> None:
         self._snapshot = snapshot
         self._project_id = project_id
@@ -118,10 +114,7 @@ class Candidates:
     `is_in_vain` names are left out."""
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        groups: dict[str, Group],
-        is_in_vain: Callable[[Entry], bool],
+        self, snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
     ) -> None:
         self._heap: list[tuple[float, Entry, _ProjectCandidates]] = []
         for project_id, group in groups.items():

@@ -186,10 +186,7 @@ def _serve(
             bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs
         ).run()
 
-    with (
-        contextlib.ExitStack() as cleanup,
-        asyncio.Runner(loop_factory=loop_factory()) as loop,
-    ):
+    with contextlib.ExitStack() as cleanup, asyncio.Runner(loop_factory=loop_factory()) as loop:
         loop.run(serve(Bootstrap(settings, cleanup)))
 
 

@@ -143,10 +143,7 @@ def run_of(path: str) -> str:
 
 
 def read_on(
-    directory: Directory,
-    known: Mapping[str, FileProgress],
-    since: float,
-    met: Met,
+    directory: Directory, known: Mapping[str, FileProgress], since: float, met: Met
 ) -> Iterator[Piece]:
     """Yield what is new since the readings that led to `known` (by path). Blocks; raises OSError, at the end
     if it is that of some files.

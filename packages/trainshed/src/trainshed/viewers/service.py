@@ -236,11 +236,7 @@ class LocalViewers:
             pass
 
     async def forward(
-        self,
-        name: str,
-        directories: Sequence[LogDirectory],
-        request: Request,
-        lapse: Lapse,
+        self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         runtime = await self._runtime(lambda line: None)
         # A page that is reloaded shows what there is now; its own further requests stay with that.
@@ -280,10 +276,7 @@ class LocalViewers:
             ) from None
 
     def _start(
-        self,
-        name: str,
-        shown: Sequence[ShownDirectory],
-        runtime: PreparedRuntime,
+        self, name: str, shown: Sequence[ShownDirectory], runtime: PreparedRuntime
     ) -> Callable[[], Awaitable[Viewer]]:
         async def started() -> Viewer:
             terms = await asyncio.to_thread(self._known_terms)

@@ -143,10 +143,7 @@ MessageType = str | type[Message]
 
 
 def parse(
-    message_type: MessageType,
-    data: bytes | Mapping[str, Any],
-    *,
-    keep_output_only: bool = False,
+    message_type: MessageType, data: bytes | Mapping[str, Any], *, keep_output_only: bool = False
 ) -> Message:
     """Read JSON into a new message; raises WireError with every violation. Output-only fields are ignored
     unread unless they are to be kept. Without content it is an empty message."""
@@ -160,12 +157,7 @@ def parse(
     return message
 
 
-def render(
-    message: Message,
-    *,
-    enums_as_ints: bool = False,
-    nine_digits: bool = False,
-) -> bytes:
+def render(message: Message, *, enums_as_ints: bool = False, nine_digits: bool = False) -> bytes:
     """Return the message as UTF-8 JSON; options as of `Form`."""
     form = Form(enums_as_ints=enums_as_ints, nine_digits=nine_digits)
     return encode_text(to_json(message, form))

@@ -51,10 +51,7 @@ async def list_(call: Call, request: Any) -> Message:
     )
 
 
-HANDLERS: Final[Handlers] = {
-    f"{_SERVICE}.GetLocation": get,
-    f"{_SERVICE}.ListLocations": list_,
-}
+HANDLERS: Final[Handlers] = {f"{_SERVICE}.GetLocation": get, f"{_SERVICE}.ListLocations": list_}
 
 
 def _view(location: LocationName) -> Message:

@@ -142,12 +142,7 @@ def cut(
 
 
 async def list_jobs(
-    reader: Reader,
-    query: JobQuery,
-    wanted: JobFilter,
-    *,
-    token: str,
-    question: tuple[str, ...],
+    reader: Reader, query: JobQuery, wanted: JobFilter, *, token: str, question: tuple[str, ...]
 ) -> Page:
     """Return a page of at most `query.limit` jobs that pass the filter. Reads about SCAN_LIMIT jobs at most,
     for no longer than a scan may take.

@@ -181,21 +181,14 @@ class Viewers(Protocol):
         ...
 
     async def open(
-        self,
-        name: str,
-        directories: Sequence[LogDirectory],
-        say: Callable[[str], None],
+        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
     ) -> None:
         """Make a view's TensorBoard serve; installs and starts it if need be. `say`: called with each line
         that tells what is being done."""
         ...
 
     async def forward(
-        self,
-        name: str,
-        directories: Sequence[LogDirectory],
-        request: Request,
-        lapse: Lapse,
+        self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         """Return TensorBoard's answer to a request, whose path is TensorBoard's own; it ends with `lapse`.
         Starts it again if it was ended. Also raises BodyTooLarge."""

@@ -215,11 +215,7 @@ async def _refuse(send: Send, text: str) -> None:
 
 
 async def bridge(
-    receive: Receive,
-    send: Send,
-    terminal: Terminal,
-    idle: float,
-    end: Coroutine[Any, Any, str],
+    receive: Receive, send: Send, terminal: Terminal, idle: float, end: Coroutine[Any, Any, str]
 ) -> None:
     """Carry a shell's input and output over a WebSocket until either side ends. `idle`: seconds without a
     byte either way after which it hangs up, 0 = never. `end`: returns when it has to end, and says why."""

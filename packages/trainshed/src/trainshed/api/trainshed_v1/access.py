@@ -317,10 +317,7 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
             "send the request again."
         ) from None
     return records.StoredSecret(
-        project=project,
-        name=name,
-        version=stored.version,
-        created=text_micros(stored.created),
+        project=project, name=name, version=stored.version, created=text_micros(stored.created)
     )
 
 

@@ -78,9 +78,7 @@ def drill_view(drill: Drill, api: Api) -> records.Drill:
 def order_view(drill: Drill) -> records.DrillOrder:
     """Return a drill as the record that orders it."""
     return records.DrillOrder(
-        kind=drill.kind.value,
-        replica=str(drill.replica),
-        at_line=drill.at_line,
+        kind=drill.kind.value, replica=str(drill.replica), at_line=drill.at_line
     )
 
 

@@ -265,9 +265,7 @@ async def describe(call: JsonCall) -> records.JobDescription:
     view = await described(call.services, call.principal, look, Memory())
     creator = str(work.creator) if work.creator is not None else ""
     view = structs.replace(
-        view,
-        creator=creator,
-        resource=await resource_of(call.services, look.work, etag),
+        view, creator=creator, resource=await resource_of(call.services, look.work, etag)
     )
     _, progress = await activity(call.services, work)
     view = structs.replace(view, progress=progress or UNSET)

@@ -251,9 +251,7 @@ class ObjectStore:
                 record = opened.record
                 ref.conditions.check(record.generation, record.metageneration)
                 changed = replace(
-                    change(record),
-                    metageneration=record.metageneration + 1,
-                    updated_ns=self.now(),
+                    change(record), metageneration=record.metageneration + 1, updated_ns=self.now()
                 )
                 if record.deleted_ns:
                     self.generations.note(ref.bucket, ref.name, changed)

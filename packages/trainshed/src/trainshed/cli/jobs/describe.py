@@ -24,10 +24,7 @@ _OWN_COLUMNS = 6
 
 
 def description(
-    job: JobView,
-    now: Nanos,
-    width: int | None = None,
-    resource: Mapping[str, Any] | None = None,
+    job: JobView, now: Nanos, width: int | None = None, resource: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return the lines that describe a job. `width`: maximum characters per line of a table of trials, None =
     unlimited. `resource`: its public record, for what it asked for; None = left out."""

@@ -79,9 +79,7 @@ class Patience:
         self._said = -math.inf
 
     def outlast(
-        self,
-        opened: Callable[[], Stream[U]],
-        read: Callable[[U], Iterator[T]],
+        self, opened: Callable[[], Stream[U]], read: Callable[[U], Iterator[T]]
     ) -> Iterator[T]:
         """Yield what `read` makes of each part of a stream, until the job is over. `opened` is called again
         when the stream has ended or broken off; `read` has to leave out what it was given before. Raises

@@ -49,11 +49,7 @@ def job_path(reference: str, rest: str = "") -> str:
 
 
 def list_jobs(
-    client: Client,
-    project: str | None,
-    *,
-    limit: int | None,
-    **query: str | Sequence[str] | None,
+    client: Client, project: str | None, *, limit: int | None, **query: str | Sequence[str] | None
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
     `query`: what else the service's list takes. Raises Refused, Unreachable."""

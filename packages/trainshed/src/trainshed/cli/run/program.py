@@ -342,10 +342,7 @@ def _require_packable(files: Mapping[str, Path], root: Path) -> None:
 
 
 def _wheel(
-    contents: Mapping[str, bytes],
-    executable: frozenset[str],
-    start: _Start,
-    needed: Iterable[str],
+    contents: Mapping[str, bytes], executable: frozenset[str], start: _Start, needed: Iterable[str]
 ) -> Package:
     source = Path(__file__).with_name("starter.py").read_text(encoding="utf-8")
     begin = {"file": start.file, "module": start.module}

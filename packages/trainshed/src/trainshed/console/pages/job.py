@@ -167,11 +167,7 @@ def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
     """Return the entries of the timeline that are shown: the newest, or all if the address asks for them."""
     is_whole = bool(visit.query("story"))
     entries = timeline.entries if is_whole else timeline.entries[-_ENTRIES:]
-    return {
-        "entries": entries,
-        "more": len(timeline.entries) - len(entries),
-        "is_whole": is_whole,
-    }
+    return {"entries": entries, "more": len(timeline.entries) - len(entries), "is_whole": is_whole}
 
 
 class Chart(Struct, frozen=True):

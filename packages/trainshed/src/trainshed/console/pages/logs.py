@@ -57,10 +57,7 @@ async def page(visit: Visit) -> View:
     """`/jobs/J/logs`: the page without lines, which a script loads."""
     job = await describe(visit)
     page = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
-    values = {
-        "tasks": page.tasks,
-        "severities": SEVERITIES,
-    }
+    values = {"tasks": page.tasks, "severities": SEVERITIES}
     return tab_view(visit, job, "logs", values)
 
 

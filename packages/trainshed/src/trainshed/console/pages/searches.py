@@ -382,10 +382,7 @@ def _search(job: JobDescription, tuning: Tuning, chosen: str, order: str) -> Sea
     others = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
     return Search(
         trials,
-        (
-            Metric(tuning.metric, tuning.goal == "MAXIMIZE"),
-            *(Metric(name) for name in others),
-        ),
+        (Metric(tuning.metric, tuning.goal == "MAXIMIZE"), *(Metric(name) for name in others)),
         frozenset({tuning.best} - {0}),
         next((trial for trial in trials if str(trial.number) == chosen), None),
         order,

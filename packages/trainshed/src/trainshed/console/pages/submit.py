@@ -11,15 +11,7 @@ from msgspec import Struct, field
 from trainshed.console.pages.job import create_job, describe, explain_job
 from trainshed.console.visits import View, Visit, redirect
 from trainshed.core.catalog.images import named_image, short_names
-from trainshed.core.copies import (
-    Run,
-    Sweep,
-    api_of,
-    copy_of,
-    custom_job,
-    is_pipeline,
-    tuning_job,
-)
+from trainshed.core.copies import Run, Sweep, api_of, copy_of, custom_job, is_pipeline, tuning_job
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response

@@ -63,10 +63,7 @@ def metrics() -> tuple[str, ...]:
 def _each(prefix: str, machine: Machine, disk: Disk) -> list[tuple[str, float]]:
     """Return what one replica of a pool takes."""
     kind = disk.type.replace("-", "_")
-    demands = [
-        (prefix + _family(machine.type), machine.vcpus),
-        (f"{kind}_gb", float(disk.size_gb)),
-    ]
+    demands = [(prefix + _family(machine.type), machine.vcpus), (f"{kind}_gb", float(disk.size_gb))]
     if machine.accelerators:
         device = machine.accelerators
         demands.append((f"{prefix}{device.type}", float(device.count)))

@@ -269,10 +269,6 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     )
     transition.fire_attempt(AttemptTrigger.AGAIN_HERE)
     transition.change(
-        retry=None,
-        attempt=job.attempt + 1,
-        placed=transition.now,
-        replicas=fresh,
-        short_disks=(),
+        retry=None, attempt=job.attempt + 1, placed=transition.now, replicas=fresh, short_disks=()
     )
     transition.record(timeline.again(transition.job, transition.now))

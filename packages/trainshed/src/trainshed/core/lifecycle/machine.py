@@ -154,10 +154,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
-    due = [
-        *notes.note_deadlines(job),
-        *_pause_deadlines(job),
-    ]
+    due = [*notes.note_deadlines(job), *_pause_deadlines(job)]
     if end := job.running_until:
         due.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
     elif scheduling.max_wait is not None and not job.started:
@@ -349,8 +346,7 @@ def _primary_exited_before(job: Job, at: Nanos) -> bool:
 
 
 def _take_preparation(
-    transition: Transition,
-    event: RuntimePrepared | PreparationAdvanced | StartDelayed | NodesGiven,
+    transition: Transition, event: RuntimePrepared | PreparationAdvanced | StartDelayed | NodesGiven
 ) -> None:
     """Apply an event of the attempt's preparation: start what is prepared, record progress and delays, and
     take over the nodes that the cluster has chosen."""

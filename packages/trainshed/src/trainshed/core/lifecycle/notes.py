@@ -91,14 +91,7 @@ def _gathered_subject(job: Job, notes: list[Note], many: int) -> str:
 NO_ROOM: Final = "disk_no_room"
 ROOM_AGAIN: Final = "disk_room_again"
 DISK_NOTES: Final = frozenset(
-    {
-        "disk_nearly_full",
-        "disk_exceeded",
-        NO_ROOM,
-        ROOM_AGAIN,
-        "disk_log_waits",
-        "disk_log_goes_on",
-    }
+    {"disk_nearly_full", "disk_exceeded", NO_ROOM, ROOM_AGAIN, "disk_log_waits", "disk_log_goes_on"}
 )
 """The names of notes on disks, as `trainshed.replica.observe.disk` gives them."""
 _SAYINGS: Final = ("No space left on device", "ENOSPC")

@@ -120,11 +120,7 @@ class PipelineState(enum.StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self in (
-            PipelineState.SUCCEEDED,
-            PipelineState.FAILED,
-            PipelineState.CANCELLED,
-        )
+        return self in (PipelineState.SUCCEEDED, PipelineState.FAILED, PipelineState.CANCELLED)
 
 
 class PipelineTrigger(enum.StrEnum):

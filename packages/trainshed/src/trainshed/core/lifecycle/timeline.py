@@ -83,10 +83,7 @@ def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEn
         now,
         "nodes_given",
         f"The cluster has put {where}{more}.",
-        {
-            "attempt": job.attempt,
-            "nodes": {str(replica.id): replica.node for replica in replicas},
-        },
+        {"attempt": job.attempt, "nodes": {str(replica.id): replica.node for replica in replicas}},
     )
 
 
@@ -297,11 +294,7 @@ def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
 
 
 def _which(job: Job, replica: Replica) -> dict[str, object]:
-    return {
-        "attempt": job.attempt,
-        "replica": str(replica.id),
-        "incarnation": replica.incarnation,
-    }
+    return {"attempt": job.attempt, "replica": str(replica.id), "incarnation": replica.incarnation}
 
 
 def _which_time(replica: Replica) -> str:

@@ -99,8 +99,7 @@ def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan
         wanted = f" with annotations of {annotation}" if annotation and dataset.files else ""
         field = "datasetId" if config.has("datasetId") else ""
         config.fault(
-            field,
-            f"{dataset.name} has no files{wanted}; import some, or name another dataset.",
+            field, f"{dataset.name} has no files{wanted}; import some, or name another dataset."
         )
     if fault or not files:
         return None

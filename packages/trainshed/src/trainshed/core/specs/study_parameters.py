@@ -235,10 +235,7 @@ class Words(Struct, frozen=True):
 
 VERTEX = Words("parameterId", nested=True)
 ML_JOB = Words(
-    "parameterName",
-    nested=False,
-    discrete_values="discreteValues",
-    categories="categoricalValues",
+    "parameterName", nested=False, discrete_values="discreteValues", categories="categoricalValues"
 )
 _CHILDREN = "conditionalParameterSpecs"
 
@@ -321,12 +318,7 @@ class _TreeReader:
 
 
 def _parameter(
-    section: Section,
-    words: Words,
-    space: Space | None,
-    *,
-    parent: int,
-    when: tuple[Value, ...],
+    section: Section, words: Words, space: Space | None, *, parent: int, when: tuple[Value, ...]
 ) -> Parameter:
     name = _read_id(section, words)
     if space is None:

@@ -32,13 +32,7 @@ class PullPolicy:
         return moves and self._now() > self._good_until.get(reference, -1)
 
     def get(
-        self,
-        tool: ImageTool,
-        reference: str,
-        tell: Progress,
-        stop: Stop,
-        *,
-        can_do_without: bool,
+        self, tool: ImageTool, reference: str, tell: Progress, stop: Stop, *, can_do_without: bool
     ) -> ImageConfig | None:
         """Return the image as the tool has it, pulled if that is due. None: it is no longer available, and
         the caller can do without. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""

@@ -200,12 +200,7 @@ class Images:
         return image
 
     def _unpack(
-        self,
-        tool: ImageTool,
-        reference: str,
-        config: ImageConfig,
-        tell: Progress,
-        stop: Stop,
+        self, tool: ImageTool, reference: str, config: ImageConfig, tell: Progress, stop: Stop
     ) -> Image:
         self._open_shelf()
 

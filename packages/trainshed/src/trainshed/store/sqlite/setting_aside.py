@@ -87,11 +87,7 @@ def set_aside(
         for values in cursor.fetchall():
             row = dict(zip(names, values, strict=True))
             record = RecordSetAside(
-                table,
-                _joined(row, keys),
-                _joined(row, _LABELS.get(table, ())),
-                bad.cause,
-                now,
+                table, _joined(row, keys), _joined(row, _LABELS.get(table, ())), bad.cause, now
             )
             connection.execute(
                 "INSERT INTO set_aside (source, key, label, cause, at, row) VALUES (?, ?, ?, ?, ?, ?)",
