@@ -58,7 +58,7 @@ async def test_it_has_the_programs_environment_directory_and_status(house: House
     )
     await house.started(uid)
     terminal = await opened(house, uid, **PLAIN)
-    script = b"until [ -e here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
+    script = b"until [ -s here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
     seen = (await shown(terminal, script)).splitlines()
     assert seen[:2] == ["made", "as given"]
     if house.engine.capabilities().stable_hostname:
