@@ -13,10 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.api import (  # pyright: ignore[reportMissingTypeStubs]  the distribution ships none
-    annotations_pb2,
-    field_behavior_pb2,
-)
+from google.api import annotations_pb2, field_behavior_pb2  # pyright: ignore[reportMissingTypeStubs]  the distribution ships none
 from google.protobuf import descriptor_pb2
 
 Field = descriptor_pb2.FieldDescriptorProto

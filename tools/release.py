@@ -2,8 +2,8 @@
 
 A source archive and a wheel of each distribution, wheels of the reducers with their part in C, the site of
 the documentation in a folder of its version, the packages that the service with all engines is tested with,
-by their hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and the SHA-256 of all. Nothing is
-published.
+by their hashes (`requirements.txt`) and in its wheel as CycloneDX (PEP 770), and the SHA-256 of all. Nothing
+is published.
 """
 
 import base64
@@ -77,7 +77,10 @@ def build(place: Path) -> None:
     (place / ".gitignore").unlink(missing_ok=True)
     # Ours are the wheels beside it.
     shutil.copyfile(_LOCK, place / "requirements.txt")
-    (place / "sbom.cdx.json").write_text(json.dumps(bill(), indent=1) + "\n")
+    [wheel] = place.glob("trainshed-*.whl")
+    about = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+    content = json.dumps(bill(), indent=1).encode()
+    _repack(wheel, wheel, {f"{about}/sboms/sbom.cdx.json": content})
 
 
 def pack(directory: Path, name: str, archive: Path) -> None:
@@ -112,16 +115,17 @@ def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str)
     return wheel
 
 
-def _repack(plain: Path, wheel: Path, added: Mapping[str, bytes], tag: str) -> None:
-    """Write a wheel with further files and another platform's tag."""
+def _repack(plain: Path, wheel: Path, added: Mapping[str, bytes], tag: str | None = None) -> None:
+    """Write a wheel with further files, and a platform's tag if it has one."""
     with zipfile.ZipFile(plain) as old:
         moment = old.infolist()[0].date_time
         members = {info.filename: old.read(info) for info in old.infolist()}
     members.update(added)
     [record] = (name for name in members if name.endswith(".dist-info/RECORD"))
-    about = record.replace("RECORD", "WHEEL")
-    tagged = members[about].replace(b"-none-any", b"-none-" + tag.encode())
-    members[about] = tagged.replace(b"Purelib: true", b"Purelib: false")
+    if tag is not None:
+        about = record.replace("RECORD", "WHEEL")
+        tagged = members[about].replace(b"-none-any", b"-none-" + tag.encode())
+        members[about] = tagged.replace(b"Purelib: true", b"Purelib: false")
     del members[record]
     lines = [
         f"{name},sha256={_digest(content)},{len(content)}" for name, content in members.items()

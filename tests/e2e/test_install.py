@@ -1,5 +1,6 @@
 """What pip installs: the wheels, in empty environments. The client alone is small; the service runs a job."""
 
+import json
 import os
 import platform
 import shutil
@@ -29,7 +30,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_release_names_what_it_is_made_of(wheels: Path) -> None:
     """That it is the same however often it is made `./dev release` sees to, which makes it twice."""
-    assert len(release.digests(wheels)) == 8
+    assert len(release.digests(wheels)) == 7
     by_name = {item["name"]: item for item in release.bill()["components"]}
     assert {"click", "lightkube", "msgspec", "numpy"} <= by_name.keys()
     assert all(item["hashes"] for item in by_name.values())
@@ -89,6 +90,8 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     about = points.with_name("METADATA").read_text().splitlines()
     # Indexes, and what uploads to them, refuse a newer one than they know.
     assert {"Metadata-Version: 2.4", "License-File: LICENSE"} <= {*about}
+    bill = json.loads(points.with_name("sboms").joinpath("sbom.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
 
     def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
         return execute(place / "trainshed", *words, env={"HOME": str(tmp_path)})
