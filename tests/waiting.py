@@ -17,6 +17,6 @@ async def until(true: Callable[[], object]) -> None:
 async def until_found(look: Callable[[], Awaitable[Found]]) -> Found:
     """What it finds, when it finds something."""
     async with asyncio.timeout(PATIENCE):
-        while not (found := await look()):  # noqa: ASYNC110 - nobody tells of it
+        while not (result := await look()):  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)
-        return found
+        return result

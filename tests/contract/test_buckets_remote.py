@@ -284,9 +284,9 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
             status, body = service.call("GET", "/storage/v1/b/far-1/o/x")
             assert (status, "does not answer" in str(body)) == (503, True)
             target = "/upload/storage/v1/b/lost-1/o?uploadType=media&name=x"
-            status, told = service.call("POST", target, b"1")
-            assert (status, "[[buckets]]" in str(told)) == (404, True)
-    output = "".join(capfd.readouterr()) + str(body) + str(told)
+            status, lost = service.call("POST", target, b"1")
+            assert (status, "[[buckets]]" in str(lost)) == (404, True)
+    output = "".join(capfd.readouterr()) + str(body) + str(lost)
     assert KEYS["TEST_STORE_SECRET"] not in output
     assert not any(
         KEYS["TEST_STORE_SECRET"] in path.read_text(errors="replace")

@@ -158,7 +158,7 @@ def test_nobody_waits_for_whoever_writes_an_images_users(tmp_path: Path) -> None
     """Its program may have put a pipe there before it was restarted."""
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/passwd")
-    asked = threading.Thread(target=user_of, args=("7", str(tmp_path)), daemon=True)
-    asked.start()
-    asked.join(10)
-    assert not asked.is_alive()
+    looker = threading.Thread(target=user_of, args=("7", str(tmp_path)), daemon=True)
+    looker.start()
+    looker.join(10)
+    assert not looker.is_alive()

@@ -129,7 +129,7 @@ class Browser:
 def curves_of(answer: Answer) -> list[Any]:
     """What the page's charts draw."""
     data = re.findall(r'data-curves="(.*?)"', answer.body.decode())
-    return [json.loads(unescape(each)) for each in data]
+    return [json.loads(unescape(text)) for text in data]
 
 
 def text_of(answer: Answer) -> str:

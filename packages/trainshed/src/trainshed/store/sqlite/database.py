@@ -117,7 +117,7 @@ class FileStore(Store):
         self._writer = writer
         self._snapshots = snapshots
         self._open = True
-        aside.told = self._note_set_aside
+        aside.listener = self._note_set_aside
 
     async def watch(self) -> None:
         try:

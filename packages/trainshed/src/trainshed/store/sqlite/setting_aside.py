@@ -44,7 +44,7 @@ class FileSettingAside:
     def __init__(self, database: Path) -> None:
         self._database = database
         #: Called with each record that was set aside, on the thread that found it.
-        self.told: Callable[[RecordSetAside], object] = lambda _: None
+        self.listener: Callable[[RecordSetAside], object] = lambda _: None
 
     def __call__(self, bad: UnreadableRecord) -> None:
         try:
@@ -53,7 +53,7 @@ class FileSettingAside:
         except sqlite3.Error as failure:
             raise Unavailable(f"{bad}, and could not be set aside: {failure}") from failure
         for record in moved:
-            self.told(record)
+            self.listener(record)
 
 
 def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
