@@ -9,7 +9,7 @@ from typing import Any
 
 from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid
-from trainshed.engines.registry import Finding, bad, good, less
+from trainshed.engines.registry import Finding, findings
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
@@ -20,11 +20,7 @@ from trainshed_cluster.remote.options import examine_address
 
 TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""
-_IN_FILE = "The table [engines.kubernetes] of the configuration says so."
-_SETTINGS = "Correct it there; docs/kubernetes.md lists all settings."
-_RIGHTS = (
-    "Give them by the chart deploy/chart (docs/kubernetes.md), where Kueue is used with kueue=true."
-)
+_finding = findings(__file__)
 _MACHINE = "n1-standard-4"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -77,8 +73,7 @@ def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> I
     try:
         settings = parse(table)
     except ValueError as failure:
-        text = str(failure).replace("\n", "; ") + "."
-        yield bad("Kubernetes settings", text, cause=_IN_FILE, remedy=_SETTINGS)
+        yield _finding("settings", reason=str(failure).replace("\n", "; "))
         return
     yield from asyncio.run(_gathered(settings))
     yield examine_address("kubernetes", "Pods", settings.address)
@@ -88,19 +83,11 @@ async def _gathered(settings: KubernetesSettings) -> list[Finding]:
     try:
         from trainshed_cluster.kubernetes.client import ApiClient
     except ImportError as failure:
-        return [
-            bad(
-                "Kubernetes packages",
-                f"{failure.name} is not installed.",
-                cause="They are an extra.",
-                remedy="pip install 'trainshed[kubernetes]'",
-            )
-        ]
+        return [_finding("packages", name=failure.name)]
     try:
         client = ApiClient(settings)
     except ClusterRefused as failure:
-        why = str(failure)
-        return [bad("Kubernetes API", f"{why}.", cause=_IN_FILE, remedy=_SETTINGS)]
+        return [_finding("refused", failure=failure)]
     try:
         return [finding async for finding in Examination(settings, client).findings()]
     finally:
@@ -126,41 +113,33 @@ class Examination:
             for finding in missing:
                 yield finding
             if not missing:
-                yield good("Kubernetes rights", "all that are needed.")
+                yield _finding("rights")
             for namespace in self._namespaces:
                 yield await self._admission(namespace)
             async for finding in self._nodes():
                 yield finding
         except (ApiFailure, ClusterUnavailable) as failure:
-            yield bad(
-                "Kubernetes API",
-                f"{self._client.server}: {failure}.",
-                cause="It is not there, not reached from here, or does not know who asks.",
-                remedy="Look whether `kubectl get nodes` works with the kubeconfig and context of "
-                "[engines.kubernetes].",
-            )
+            yield _finding("unavailable", server=self._client.server, failure=failure)
 
     async def _version(self) -> Finding:
         version = (await self._client.get("/version", Version)).git_version.removeprefix("v")
-        text = f"Kubernetes {version} at {self._client.server}."
-        if version == TESTED:
-            return good("Kubernetes API", text)
-        return good("Kubernetes API", text, cause=f"It is tested on {TESTED} alone.")
+        row = "version" if version == TESTED else "other_version"
+        return _finding(row, version=version, server=self._client.server, tested=TESTED)
 
     async def _missing_rights(self) -> AsyncIterator[Finding]:
         for right in _EVERYWHERE:
             if not await self._may(right, ""):
-                yield _lacks(right, "of the cluster", final=True)
+                yield _finding("no_right", right=right, where="of the cluster")
         if not await self._may(_SEE_PODS, ""):
-            yield _lacks(_SEE_PODS, "of the whole cluster", final=False)
+            yield _finding("no_optional_right", right=_SEE_PODS, where="of the whole cluster")
         elif not await self._may(_WATCH_PODS, ""):
             # Who may list them is not content with those of the namespaces.
-            yield _lacks(_WATCH_PODS, "of the whole cluster", final=True)
+            yield _finding("no_right", right=_WATCH_PODS, where="of the whole cluster")
         of_kueue = _OF_KUEUE if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:
             for right in (*_IN_NAMESPACES, *of_kueue):
                 if not await self._may(right, namespace):
-                    yield _lacks(right, f"of namespace {namespace}", final=True)
+                    yield _finding("no_right", right=right, where=f"of namespace {namespace}")
 
     async def _may(self, right: Right, namespace: str) -> bool:
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
@@ -169,7 +148,6 @@ class Examination:
         """Check whether a Pod of a job would be admitted: the API checks it, and does not create it."""
         from trainshed_cluster.kubernetes.client import ApiFailure
 
-        about = f"Pods in {namespace}"
         path = f"/api/v1/namespaces/{namespace}/pods"
         try:
             manifest = _example(self._settings, namespace)
@@ -177,35 +155,19 @@ class Examination:
         except ApiFailure as failure:
             if failure.status not in (403, 404, 422) and not failure.is_final:
                 raise
-            return bad(
-                about,
-                f"Kubernetes would not take the Pod of a job: {failure}.",
-                cause="A namespace or account that is not there, a quota, or a policy for Pods.",
-                remedy="Make what is missing, or name another namespace in [engines.kubernetes].",
-            )
+            return _finding("pods_refused", namespace=namespace, failure=failure)
         if self._settings.queue == "kueue" and not kueue.is_managed(taken):
-            return bad(
-                about,
-                "Kueue would not take the Pod of a job in: it would start as it likes.",
-                cause="Kueue is not there, or its integration pod is not enabled for this namespace.",
-                remedy="Enable it (integrations.frameworks and managedJobsNamespaceSelector of Kueue's "
-                'configuration), or set queue = "trainshed".',
-            )
-        return good(about, f"Kubernetes would take the Pod of a job ({_MACHINE}).")
+            return _finding("pods_without_kueue", namespace=namespace)
+        return _finding("pods", namespace=namespace, machine=_MACHINE)
 
     async def _nodes(self) -> AsyncIterator[Finding]:
         routes = Routes(self._settings)
         listed, _ = await self._client.list("/api/v1/nodes", ClusterNode)
         taking = [node for node in listed if routes.acceptance(node).open]
         if not taking:
-            yield bad(
-                "Kubernetes nodes",
-                f"none of {len(listed)} nodes takes jobs.",
-                cause="None has the labels of node_selector, or all have taints that are not tolerated.",
-                remedy="Name labels that nodes have, or tolerate their taints, in [engines.kubernetes].",
-            )
+            yield _finding("no_nodes", count=len(listed))
             return
-        yield good("Kubernetes nodes", f"{len(taking)} of {len(listed)} take jobs.")
+        yield _finding("nodes", taking=len(taking), count=len(listed))
         for public, accelerator in self._settings.accelerators.items():
             having = [
                 node
@@ -213,21 +175,12 @@ class Examination:
                 if (public, accelerator.resource) in routes.on(node)
                 and accelerator.resource in (node.status.allocatable or {})
             ]
-            if having:
-                yield good(public, f"{accelerator.resource} on {len(having)} nodes.")
-            else:
-                yield less(
-                    public,
-                    f"no node that takes jobs has {accelerator.resource}.",
-                    cause="Its device plugin does not run, or node_selector names others.",
-                    remedy="Look at `kubectl describe nodes`: it is among what is allocatable.",
-                )
-
-
-def _lacks(right: Right, where: str, *, final: bool) -> Finding:
-    make = bad if final else less
-    text = f"the account may not {right} {where}: {right.why}."
-    return make("Kubernetes rights", text, cause="No role of the account says so.", remedy=_RIGHTS)
+            yield _finding(
+                "accelerator" if having else "no_accelerator",
+                public=public,
+                resource=accelerator.resource,
+                count=len(having),
+            )
 
 
 def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from trainshed.core.runtime import Image
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import SecretSource
-from trainshed.engines.registry import USAGE_EVERY, EngineContext, Finding, bad, good, less
+from trainshed.engines.registry import USAGE_EVERY, EngineContext, Finding, findings
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.gang import PAUSES
 from trainshed_cluster.remote.messages import AgentDocument
@@ -155,21 +155,15 @@ def _text(path: Path | None) -> str | None:
 
 def examine_address(engine: str, callers: str, address: str) -> Finding:
     """Check an engine's setting `address`. `callers`: the word for who calls there, nodes or Pods."""
-    about, name = f"address for {callers}", Listening(address).dialled
-    remedy = f"Set [engines.{engine}] address to a name or an address at which {callers} reach this machine."
+    finding, name = findings(__file__), Listening(address).dialled
+    values = {"engine": engine, "callers": callers, "name": name}
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError as failure:
-        text = f"{name} is not known here: {failure.strerror}."
-        return less(about, text, cause=f"It may be known to {callers} all the same.", remedy=remedy)
+        return finding("unknown", failure=failure, **values)
+    is_own = all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in addresses)
     numbers = ", ".join(sorted(addresses))
-    if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in addresses):
-        text = (
-            f"{name} is this machine's own loopback ({numbers}): {callers} would call themselves."
-        )
-        cause = "It is what the setting says, or how this machine's own name is resolved here."
-        return bad(about, text, cause=cause, remedy=remedy)
-    return good(about, f"{name} ({numbers}), as it is resolved here.")
+    return finding("loopback" if is_own else "address", numbers=numbers, **values)
 
 
 class ForMachines(Protocol):

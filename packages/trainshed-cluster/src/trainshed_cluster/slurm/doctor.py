@@ -12,7 +12,7 @@ from msgspec import Struct
 
 import trainshed
 from trainshed.engines.port import NodeState
-from trainshed.engines.registry import Finding, bad, good, less
+from trainshed.engines.registry import Finding, findings
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed_cluster.remote.options import examine_address
 from trainshed_cluster.slurm import commands
@@ -24,19 +24,7 @@ from trainshed_cluster.slurm.settings import SlurmSettings, parse
 from trainshed_cluster.slurm.users import Users
 
 _TOLD_NODES = 5
-_IN_FILE = "The table [engines.slurm] of the configuration says so."
-_SETTINGS = "Correct it there; docs/slurm.md lists all settings."
-_NO_CLIENT = "Slurm's client commands are not installed here, or lie elsewhere."
-_COMMANDS = "Install them (slurm-client), or set [engines.slurm] commands to the directory in which they lie."
-_CONTROLLER = (
-    "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
-    "user."
-)
-_NOT_LET = "The site does not let them, or not in, as far as programs need it."
-_LET = (
-    "docs/slurm.md says what each user needs: the same on all nodes, allowed in partition and account, "
-    "and let to what programs run in."
-)
+_finding = findings(__file__)
 
 
 def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
@@ -45,8 +33,7 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
     try:
         settings = parse(table)
     except ValueError as failure:
-        reason = str(failure).replace("\n", "; ") + "."
-        yield bad("Slurm settings", reason, cause=_IN_FILE, remedy=_SETTINGS)
+        yield _finding("settings", reason=str(failure).replace("\n", "; "))
         return
     yield from _examine(settings, cache)
 
@@ -56,10 +43,9 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
     try:
         settings.require_commands()
     except FileNotFoundError as missing:
-        yield bad("Slurm commands", f"{missing}.", cause=_NO_CLIENT, remedy=_COMMANDS)
+        yield _finding("no_commands", missing=missing)
     else:
-        where = settings.commands or "on the PATH"
-        yield good("Slurm commands", f"all there ({where}).")
+        yield _finding("commands", where=settings.commands or "on the PATH")
         yield from asyncio.run(_cluster(settings))
         if settings.users:
             yield from asyncio.run(_users(settings, cache))
@@ -71,26 +57,23 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
     try:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
         release = (await client.answer(["sinfo", "--version"])).strip()
-        findings = [good("Slurm controller", f"answers ({release}).")]
+        answers = _finding("controller", release=release)
         wanted = [name for name in routes.named_partitions if name]
-        unknown = [name for name in wanted if name not in partitions]
-        if unknown:
-            text = f"there is no partition {', '.join(unknown)}."
-            advice = (
-                f"Set [engines.slurm] partition to one of {', '.join(sorted(set(partitions)))}."
-            )
-            cause = "sinfo lists no such one to this user."
-            return [*findings, bad("Slurm partition", text, cause=cause, remedy=advice)]
+        if unknown := [name for name in wanted if name not in partitions]:
+            known = ", ".join(sorted(set(partitions)))
+            return [answers, _finding("no_partition", names=", ".join(unknown), known=known)]
         lines = await client.ask(list_nodes(routes.partitions))
         config = parse_config(await client.answer(SHOW_CONFIG))
     except ClusterUnavailable as failure:
-        return [
-            bad("Slurm controller", "cannot be asked.", cause=f"{failure}.", remedy=_CONTROLLER)
-        ]
-    text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
-    findings += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
+        return [_finding("no_controller", failure=failure)]
+    names = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
     has_gpus = any(gres.name == "gpu" for line in lines for gres in line.gres)
-    return [*findings, *on_nodes(config, has_gpus=has_gpus)]
+    return [
+        answers,
+        _finding("partition", names=names),
+        _nodes(lines, routes),
+        *on_nodes(config, has_gpus=has_gpus),
+    ]
 
 
 async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
@@ -126,9 +109,8 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
                 wrong.append(f"jobs of user {owner.user}{where}{charged}: {failure}")
     if not wrong:
         names = ", ".join(sorted({owner.user for owner in seen})) or "the service's own"
-        return [good("users of projects", f"{names}: jobs of theirs would start.")]
-    problems = f"{'; '.join(dict.fromkeys(wrong))}."
-    return [bad("users of projects", problems, cause=_NOT_LET, remedy=_LET)]
+        return [_finding("users", names=names)]
+    return [_finding("users_not_let", problems="; ".join(dict.fromkeys(wrong)))]
 
 
 class _Place(Struct, frozen=True):
@@ -152,41 +134,15 @@ def _places(cache: Path | None) -> Iterator[_Place]:
 def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
     """Yield what holds on nodes. `config`: as `queries.parse_config` returns it. Pure."""
     by_tasks = "task/cgroup" in config.get("taskplugin", "")
-    if by_tasks and config.get("constrainramspace") == "yes":
-        yield good(
-            "memory on nodes",
-            "Slurm holds each allocation to its memory; replicas within it are held by their agent.",
-        )
-    else:
-        yield less(
-            "memory on nodes",
-            "replicas are held by their agent, jobs of others to nothing.",
-            cause="Slurm's configuration lets an allocation take more memory than it was given.",
-            remedy="Set TaskPlugin=task/cgroup (slurm.conf), ConstrainRAMSpace=yes (cgroup.conf).",
-        )
+    is_held = by_tasks and config.get("constrainramspace") == "yes"
+    yield _finding("memory" if is_held else "memory_not_held")
     if "memory" not in config.get("selecttypeparameters", "").lower():
-        yield less(
-            "memory counted",
-            "jobs of others may be given what a replica has.",
-            cause="Slurm's configuration does not count memory.",
-            remedy="Set SelectType=select/cons_tres, SelectTypeParameters=CR_Core_Memory (slurm.conf).",
-        )
-    if has_gpus and by_tasks and config.get("constraindevices") == "yes":
-        yield good("GPUs on nodes", "programs reach those of their allocation alone.")
-    elif has_gpus:
-        yield less(
-            "GPUs on nodes",
-            "programs reach all of a node's, whatever they were given.",
-            cause="Slurm's configuration does not close devices to those who were not given them.",
-            remedy="Set TaskPlugin=task/cgroup (slurm.conf), ConstrainDevices=yes (cgroup.conf).",
-        )
+        yield _finding("memory_not_counted")
+    if has_gpus:
+        is_closed = by_tasks and config.get("constraindevices") == "yes"
+        yield _finding("gpus" if is_closed else "gpus_not_closed")
     if config.get("proctracktype", "") != "proctrack/cgroup":
-        yield less(
-            "ends of steps",
-            "processes of an allocation may outlive it.",
-            cause="Slurm finds them by their parents.",
-            remedy="Set ProctrackType=proctrack/cgroup (slurm.conf).",
-        )
+        yield _finding("ends_of_steps")
 
 
 def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:
@@ -200,21 +156,14 @@ def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:
     up = [line for line, state, _ in states if state is NodeState.UP]
     away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
     some = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
-    advice = "`scontrol update nodename=NAME state=resume` takes one back; `sinfo -R` says why it is away."
-    cause = (
-        f"Not up: {some}."
-        if away
-        else "The partitions have no nodes that take jobs of the service."
-    )
     if not up:
-        text = f"none of {len(lines)} takes work."
-        return bad("Slurm nodes", text, cause=cause, remedy=advice)
-    cpus, memory = max(line.cpus for line in up), max(line.memory_bytes for line in up)
-    gpus = sum(gres.count for line in up for gres in line.gres if gres.name == "gpu")
-    text = (
-        f"{len(up)} of {len(lines)} take work; the largest has {cpus} CPUs and {memory / 2**30:.1f} GiB; "
-        f"{gpus or 'no'} GPUs in all."
+        return _finding("no_nodes", count=len(lines), away=some or "there is none")
+    return _finding(
+        "nodes_away" if away else "nodes",
+        away=some,
+        up=len(up),
+        count=len(lines),
+        cpus=max(line.cpus for line in up),
+        memory=max(line.memory_bytes for line in up) / 2**30,
+        gpus=sum(gres.count for line in up for gres in line.gres if gres.name == "gpu") or "no",
     )
-    if away:
-        return less("Slurm nodes", text, cause=cause, remedy=advice)
-    return good("Slurm nodes", text)

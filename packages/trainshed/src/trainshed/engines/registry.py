@@ -10,12 +10,13 @@ Of the group `trainshed.engines` they name an `EngineFactory`, and of `trainshed
 """
 
 import enum
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
@@ -85,7 +86,7 @@ class Verdict(enum.StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """The result of one check. Made by `good`, `less` and `bad`."""
+    """The result of one check."""
 
     about: str
     verdict: Verdict
@@ -103,19 +104,23 @@ class Finding(Struct, frozen=True):
             raise ValueError(f"{self.about}: a fault without its cause and its remedy")
 
 
-def good(about: str, text: str, *, cause: str = "", remedy: str = "") -> Finding:
-    """Return a finding for which nothing has to be done."""
-    return Finding(about, Verdict.GOOD, text, cause, remedy)
+def findings(module: str) -> Callable[..., Finding]:
+    """Return what makes the findings of a doctor, by the table beside its module (`__file__`): called with
+    the name of a row, and the values that stand in the row's texts as `{name}`."""
+    table = Path(module).with_suffix(".toml").read_text("utf-8")
+    rows = convert(tomllib.loads(table), dict[str, Finding])
 
+    def finding(row: str, /, **values: object) -> Finding:
+        texts = rows[row]
+        return Finding(
+            texts.about.format_map(values),
+            texts.verdict,
+            texts.text.format_map(values),
+            texts.cause.format_map(values),
+            texts.remedy.format_map(values),
+        )
 
-def less(about: str, text: str, *, cause: str, remedy: str) -> Finding:
-    """Return a finding of what works, but not as well as it could."""
-    return Finding(about, Verdict.LESS, text, cause, remedy)
-
-
-def bad(about: str, text: str, *, cause: str, remedy: str) -> Finding:
-    """Return a finding with which no service, or no job, can work."""
-    return Finding(about, Verdict.BAD, text, cause, remedy)
+    return finding
 
 
 Doctor = Callable[[Mapping[str, Any], Path], Iterable[Finding]]

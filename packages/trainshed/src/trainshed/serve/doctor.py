@@ -14,15 +14,16 @@ import msgspec
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import plain
 from trainshed.core.capacity import Node
+from trainshed.engines import registry
 from trainshed.engines.port import Capabilities
-from trainshed.engines.registry import Finding, Verdict, bad, doctor, good, less
+from trainshed.engines.registry import Finding, Verdict
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, engine_settings, load
 
 _TRIAL = ".trainshed-doctor-"
 _FEW_BYTES = 10 * 2**30
-_TMP = "Systems empty /tmp when they start, and delete what lies there for days."
 _MARKS = {Verdict.GOOD: ("ok", "green"), Verdict.LESS: ("--", "yellow"), Verdict.BAD: ("!!", "red")}
+_finding = registry.findings(__file__)
 
 
 @click.command(
@@ -53,7 +54,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Yield every finding, the most important first. Blocks for seconds, because each thing is tried out."""
     yield from _disks(settings)
     yield from _database(settings)
-    if settings.engine != "local" and (examine_cluster := doctor(settings.engine)):
+    if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
         # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
         findings = asyncio.run(_engine(settings))
@@ -71,34 +72,32 @@ def _of_builds(finding: Finding) -> Finding:
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:
-    for about, path in (("data directory", settings.data), ("cache", settings.cache)):
+    for about, path, option in (
+        ("data directory", settings.data, "--data"),
+        ("cache", settings.cache, "$TRAINSHED_CACHE"),
+    ):
         place = _nearest(path)
         if refusal := _refusal(place):
-            option = "--data" if path is settings.data else "$TRAINSHED_CACHE"
-            statement = f"{path} cannot be written."
-            cause = f"{place} is {refusal}."
-            yield bad(about, statement, cause=cause, remedy=f"Choose another one by {option}.")
+            yield _finding(
+                "unwritable", about=about, path=path, place=place, refusal=refusal, option=option
+            )
             continue
         free = shutil.disk_usage(place).free
-        text = f"{path}, {free / 2**30:.0f} GiB free."
-        advice = ""
+        is_full, shown = free < _FEW_BYTES, {"path": path, "free": free / 2**30}
         if path is settings.cache:
-            text, advice = _taken(path, text)
-        if path is settings.data and path.is_relative_to("/tmp"):
-            yield less(about, text, cause=_TMP, remedy="Choose another one by --data.")
-        elif free < _FEW_BYTES:
-            few = "On a full disk no job is stored, none ends, and programs fail."
-            if path is settings.cache:
-                few = "Runtimes take 0.2 to 3 GiB each."
-            else:
-                advice = "The setting retention_jobs deletes old jobs with their logs."
-            yield less(about, text, cause=few, remedy=f"Make room. {advice}".strip())
+            from trainshed.runtimes.trees import size_of
+
+            shown["taken"] = size_of(path) / 2**30
+            shown["downloads"] = size_of(path / "uv", alone=True) / 2**30
+            yield _finding("cache_full" if is_full else "cache", **shown)
+        elif path.is_relative_to("/tmp"):
+            yield _finding("data_in_tmp", **shown)
         else:
-            yield good(about, text, remedy=advice)
+            yield _finding("data_full" if is_full else "data", **shown)
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    """Yield findings about the whole database, which is read at some seconds per GB; none if there is no
+    """Yield the finding about the whole database, which is read at some seconds per GB; none if there is no
     database yet."""
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
     from trainshed.store.records import ADVICE
@@ -107,53 +106,26 @@ def _database(settings: Settings) -> Iterator[Finding]:
     from trainshed.store.sqlite.presence import require_present
 
     database = settings.data / DATABASE_FILE
+    row = "database_gone"
     try:
         require_present(database, had_one=False)
-    except StoreUnreadable as failure:
-        statement, _, remedy = f"{failure}.".partition(". ")
-        cause = "It was removed, or the directory was copied in part."
-        yield bad("database", f"{statement}.", cause=cause, remedy=remedy)
-        return
-    if not os.access(database, os.R_OK | os.W_OK):
-        return
-    try:
+        if not os.access(database, os.R_OK | os.W_OK):
+            return
+        row = "database_damaged"
         check_database(database)
         aside = set_aside_in(database)
-    except StoreOfOtherVersion as failure:
-        statement, _, remedy = str(failure).partition(". ")
-        cause = "Another version of the service has written it."
-        yield bad("database", f"{statement}.", cause=cause, remedy=remedy)
-        return
     except StoreUnreadable as failure:
-        yield bad(
-            "database",
-            f"{failure}.",
-            cause="A damaged disk, or another program, has changed it.",
-            remedy="Restore a backup into an empty data directory (`trainshed restore FILE --data DIR`), and "
-            "look after the disk (`dmesg`, `smartctl`).",
-        )
+        if isinstance(failure, StoreOfOtherVersion):
+            row = "database_of_other_version"
+        what, _, remedy = str(failure).partition(". ")
+        yield _finding(row, failure=what, remedy=remedy)
         return
-    if not aside:
-        yield good("database", "every page of it is sound, no record is set aside.")
-        return
-    records = "record" if len(aside) == 1 else "records"
-    text = f"{len(aside)} {records} set aside: {'; '.join(map(str, aside))}."
-    cause, _, remedy = ADVICE.partition(". ")
-    yield less("database", text, cause=f"{cause}.", remedy=remedy)
-
-
-def _taken(cache: Path, free: str) -> tuple[str, str]:
-    """Return a text with the size of the cache, and how to reduce it."""
-    from trainshed.runtimes.trees import size_of
-
-    taken, downloads = size_of(cache) / 2**30, size_of(cache / "uv", alone=True) / 2**30
-    text = f"{free[:-1]}, {taken:.1f} GiB taken, {downloads:.1f} of them by downloads."
-    if taken < 1:
-        return text, ""
-    return text, (
-        "`trainshed runtimes gc` removes what was not used for a month, with --downloads only what builds "
-        "have downloaded; with --dry-run it says what takes how much."
-    )
+    if aside:
+        cause, _, remedy = ADVICE.partition(". ")
+        records = "; ".join(map(str, aside))
+        yield _finding("records_set_aside", records=records, cause=cause, remedy=remedy)
+    else:
+        yield _finding("database")
 
 
 def _refusal(place: Path) -> str:
@@ -192,102 +164,52 @@ async def _engine(settings: Settings) -> list[Finding]:
             node = (await engine.capacity())[0]
             return list(promises(engine.capabilities(), node))
         except LevelUnavailable as failure:
-            cause = f"The setting isolation demands {settings.isolation}."
-            what = "Demand what works, or nothing, by the setting isolation."
-            return [bad("isolation", f"{failure}.", cause=cause, remedy=what)]
+            return [_finding("isolation_refused", failure=failure, level=settings.isolation)]
         finally:
             await engine.close()
 
 
 def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
     """Yield what an engine can promise on a machine, for which `node` stands. Pure."""
-    text = f"{can.isolation}: {_LEVELS[can.isolation]}"
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
     stronger = " ".join(f"Not {' or '.join(levels)}: {why}." for why, levels in reasons.items())
-    if can.isolation in _STRONGER:
-        why = stronger or "It is what the setting isolation demands."
-        yield less("isolation", text, cause=why, remedy=_STRONGER[can.isolation])
-    else:
-        yield good("isolation", text, cause=stronger)
-    looked = "by looking several times a second and killing."
-    for what, is_held, otherwise, controller in (
-        ("memory", can.memory_limit == "kernel", f"held {looked}", "memory"),
-        ("process", can.process_limit, "none: a fork bomb is the machine's problem.", "pids"),
+    demanded = "It is what the setting isolation demands."
+    yield _finding(f"isolation_{can.isolation}", why=stronger or demanded)
+    for what, is_held in (
+        ("memory", can.memory_limit == "kernel"),
+        ("process", bool(can.process_limit)),
     ):
-        if is_held:
-            yield good(f"{what} limit", "held by the kernel (control groups).")
-            continue
-        yield less(
-            f"{what} limit",
-            otherwise,
-            cause=f"There is no control group with the {controller} controller that this user may write.",
-            remedy=f"Delegate the controller to this user ({_DELEGATE}), or run as root.",
-        )
-    if can.process_namespace:
-        yield good("addresses", "each replica has its own, with a name, and port 2222 to itself.")
-    else:
-        yield less(
-            "addresses",
-            "literal ones in CLUSTER_SPEC.",
-            cause=f"Names of replicas need namespaces, and at the isolation {can.isolation} there are none.",
-            remedy=_STRONGER["session"],
-        )
+        yield _finding("held" if is_held else f"{what}_not_held", what=what)
+    row = "addresses" if can.process_namespace else "addresses_without_names"
+    yield _finding(row, level=can.isolation)
     gpus = ", ".join(f"{count} × {kind or 'GPU'}" for kind, count in node.accelerators)
-    text = f"{node.vcpus:g} processors, {node.memory_bytes / 2**30:.1f} GiB, {gpus or 'no GPUs'}."
-    yield good("machine", text)
-
-
-_DELEGATE = "in the unit: `Delegate=yes`, as in docs/server.md"
-_LEVELS = {
-    "own-user": "each replica runs as users of its own, in namespaces that it cannot undo.",
-    "root": "programs run as root; namespaces keep careless ones apart, not malicious ones.",
-    "user": "programs run as this user, in namespaces that they cannot undo.",
-    "session": "programs run as this user and see what this user sees.",
-}
-
-
-_STRONGER = {
-    "root": "Run the service as root of the machine itself, on Linux 5.12 or newer, or as an ordinary user "
-    "who may make user namespaces (`unshare -Ur true` works).",
-    "session": "Let this user make user namespaces (`unshare -Ur true` must work): as root `sysctl -w "
-    "user.max_user_namespaces=10000`, and where they are there kernel.unprivileged_userns_clone=1 and "
-    "kernel.apparmor_restrict_unprivileged_userns=0; what a container needs: docs/server.md. Or run the "
-    "service as root. Namespaces are Linux's alone.",
-}
-"""How to get a stronger level than these two, which are weak."""
+    yield _finding("machine", node=node, memory=node.memory_bytes / 2**30, gpus=gpus or "no GPUs")
 
 
 def _images(settings: Settings) -> Finding:
     from trainshed.runtimes.images.tools import Tools
 
+    if settings.container_tool == "none":
+        return _finding("images_off")
     tools = Tools(settings.container_tool, os.environ, clock.now)
     try:
         tool = tools.search()
     finally:
         tools.close()
     if tool is not None:
-        return good("container images", f"fetched by {tool.name}.")
-    refused = "custom containers are refused."
-    if settings.container_tool == "none":
-        cause, remedy = "The setting container_tool is none.", "Set it to auto, podman or docker."
-    else:
-        # Its last sentence is the remedy.
-        cause, _, remedy = tools.missing().rpartition(". ")
-        cause += "."
-    return less("container images", refused, cause=cause, remedy=remedy)
+        return _finding("images", tool=tool.name)
+    # Its last sentence is the remedy.
+    cause, _, remedy = tools.missing().rpartition(". ")
+    return _finding("images_without_tool", cause=cause, remedy=remedy)
 
 
 def _interpreters() -> Finding:
     from trainshed.runtimes.interpreters import Interpreters
 
-    pythons = Interpreters().found()
-    versions = ", ".join(f"{major}.{minor}" for major, minor in sorted(pythons))
-    advice = (
-        "" if len(pythons) > 1 else "Others, found by pyenv or uv, let older runtimes be built."
-    )
-    return good("interpreters", f"Python {versions}.", remedy=advice)
+    pythons = sorted(Interpreters().found())
+    return _finding("interpreters", versions=", ".join(f"{a}.{b}" for a, b in pythons))
 
 
 def _print(findings: list[Finding]) -> None:
