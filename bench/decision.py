@@ -7,7 +7,7 @@ LIMIT = 0.3
 """Seconds of one decision on a kept snapshot."""
 BUILD = 1.0
 """Seconds until the snapshot is there."""
-HELD = 0.05
+HELD = 0.1
 """Seconds for which the event loop is held by it."""
 MANY_SHAPES = 20_000
 

@@ -76,7 +76,6 @@ def gang(draw: random.Random, uid: int, forms: list[tuple[tuple[ReplicaId, Deman
         replicas=replicas,
         quota=((CPUS, sum(demand.vcpus for _, demand in replicas)),),
         spot=draw.random() < 0.1,
-        longest=draw.choice((HOUR, 24 * HOUR, 7 * 24 * HOUR)),
     )
 
 
@@ -85,8 +84,7 @@ def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
     for decision in made.decisions:
         if isinstance(decision, Admit):
             whole = snapshot.entries[decision.uid].gang
-            until = now + whole.longest
-            snapshot.put(GangState(whole, places=decision.nodes, until=until))
+            snapshot.put(GangState(whole, places=decision.nodes, until=now + 24 * HOUR))
         elif isinstance(decision, Preempt):
             snapshot.remove(decision.uid)
 

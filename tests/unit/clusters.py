@@ -3,8 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.deciding import state_after
@@ -44,7 +42,6 @@ def gang(
     priority: int = 0,
     quota: tuple[tuple[str, float], ...] = (),
     spot: bool = False,
-    longest: int = 0,
     created: int = 0,
     machine: str = "",
     region: str = REGION,
@@ -65,7 +62,6 @@ def gang(
         person=person,
         quota=quota,
         spot=spot,
-        longest=longest * SECOND,
     )
 
 
@@ -132,20 +128,17 @@ class World:
     def preempted(self, now: int = NOW) -> list[int]:
         return [d.uid for d in self.plan(now).decisions if isinstance(d, Preempt)]
 
-    def carry_out(self, made: Plan, now: int) -> None:
+    def carry_out(self, made: Plan) -> None:
         """What a controller does with a plan; a stock-out leaves the queue."""
         for decision in made.decisions:
             if isinstance(decision, StockOut):
                 self.end(decision.uid)
                 continue
-            state = state_after(self.states[decision.uid], decision)
-            if isinstance(decision, Admit) and state.gang.longest:
-                state = replace(state, until=now + state.gang.longest)
-            self.put(state)
+            self.put(state_after(self.states[decision.uid], decision))
 
     def step(self, now: int) -> Plan:
         made = self.plan(now)
-        self.carry_out(made, now)
+        self.carry_out(made)
         self.check()
         return made
 

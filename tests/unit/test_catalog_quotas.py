@@ -56,12 +56,8 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
         "us-central1",
         made.created,
     )
-    assert (asked_gang.priority, asked_gang.longest, asked_gang.spot) == (3, 80, True)
+    assert (asked_gang.priority, asked_gang.spot) == (3, True)
     assert asked_gang.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
-    assert all(
-        limit <= gang(job(1, scheduling=Scheduling(timeout=limit))).longest <= limit * 9 / 8
-        for limit in (1, 15, 16, 17, 10**9, 604_800 * 10**9)
-    ), "in steps, and never shorter than it may be"
     flex = Scheduling(strategy=Strategy.FLEX_START)
     assert not gang(replace(made, spec=replace(made.spec, scheduling=flex))).spot
     pool = replace(made.spec.pools[0], machine=GPU_MACHINE)

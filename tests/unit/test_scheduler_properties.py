@@ -62,7 +62,6 @@ def gangs(draw: st.DrawFn, uid: int) -> Gang:
         quota=((CPUS, spent),) if draw(st.booleans()) else (),
         person=draw(st.sampled_from(["", "ana", "bo"])),
         spot=draw(st.booleans()) and draw(st.booleans()),
-        longest=draw(st.sampled_from([0, 20, 100])) * SECOND,
     )
 
 
@@ -107,7 +106,7 @@ def worlds(draw: st.DrawFn) -> World:
     items = [draw(gangs(uid)) for uid in range(1, count + 1)]
     first = draw(st.integers(0, count))
     world.wait(*items[:first], since=NOW)
-    world.carry_out(world.plan(NOW), NOW)
+    world.carry_out(world.plan(NOW))
     for state in list(world.states.values()):
         if state.places and draw(st.booleans()) and draw(st.booleans()):
             lose(world, state, draw(st.integers(0, len(state.places) - 1)))
@@ -146,7 +145,6 @@ def books(snapshot: Snapshot) -> Any:
                 for metric, used in project.used.items()
                 if used
             },
-            snapshot.loads,
             [
                 (level, project, *ages_of(group))
                 for level, groups in snapshot.queue.levels.items()
@@ -188,7 +186,7 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
             case StockOut():
                 chosen = []
         assert all(world.nodes[name].condition is NodeCondition.READY for name in chosen)
-    world.carry_out(made, NOW)
+    world.carry_out(made)
     world.check()
 
 
@@ -266,8 +264,8 @@ def test_equal_jobs_start_in_the_order_of_their_ages(world: World) -> None:
     for older in waiting:
         for younger in waiting:
             a, b = older.gang, younger.gang
-            alike = (a.project_id, a.priority, a.replicas, a.quota, a.spot, a.longest) == (
-                (b.project_id, b.priority, b.replicas, b.quota, b.spot, b.longest)
+            alike = (a.project_id, a.priority, a.replicas, a.quota, a.spot) == (
+                (b.project_id, b.priority, b.replicas, b.quota, b.spot)
             )
             if alike and (a.created, a.uid) < (b.created, b.uid) and older.not_before <= NOW:
                 assert b.uid not in admitted or a.uid in admitted
@@ -351,7 +349,6 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     st.integers(2, 8),
     st.lists(st.integers(1, 4), min_size=10, max_size=10),
     st.lists(st.sampled_from(["p", "q", "r"]), min_size=10, max_size=10),
-    st.sampled_from([0, 30, 1000]),
     st.integers(0, 100),
 )
 @example(
@@ -360,16 +357,10 @@ def test_every_job_starts_in_the_end(world: World, spans: Sequence[int]) -> None
     size=8,
     spans=[1, 1, 4, 2, 4, 4, 3, 4, 3, 4],
     projects=["p", "p", "p", "q", "p", "r", "q", "q", "r", "p"],
-    longest=0,
     past=1,
 )
 def test_a_stream_of_small_jobs_never_starves_a_big_one(
-    policy: Policy,
-    size: int,
-    spans: Sequence[int],
-    projects: Sequence[str],
-    longest: int,
-    past: int,
+    policy: Policy, size: int, spans: Sequence[int], projects: Sequence[str], past: int
 ) -> None:
     """spec/queue#order: however small, short-lived and well-entitled the others are, and whatever its person
     used before."""
@@ -387,7 +378,7 @@ def test_a_stream_of_small_jobs_never_starves_a_big_one(
         for _ in range(4):
             uid += 1
             person = ("ana", "bo", "")[uid % 3]
-            small = gang(uid, 1, project=projects[uid % 10], person=person, longest=longest)
+            small = gang(uid, 1, project=projects[uid % 10], person=person)
             world.wait(small, since=now)
         if at == 3:
             big = gang(1, 1, replicas=size, project="p", person="ana", created=uid)
@@ -463,7 +454,8 @@ def test_who_used_least_of_what_they_are_due_goes_first(
             if account[0] == project:
                 assert had[project, person] <= had[account] + 1e-9
             assert uid <= other or account != (project, person)
-        assert position(world.snapshot, JobUid(uid)) == turn or not are_equal
+        is_exact = are_equal and len({whose for _, whose in waiting}) == 1
+        assert position(world.snapshot, JobUid(uid)) == turn or not is_exact
         use(left.pop(uid), sizes[uid % len(sizes)])
 
 

@@ -11,7 +11,7 @@ from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.core.usage import HOUR, MachineTime
-from trainshed.scheduler.model import Demand, Gang, GangState, NodeCapacity, Replicas
+from trainshed.scheduler.model import Demand, Gang, GangState, NodeCapacity
 from trainshed.scheduler.resources import (
     ENDLESS,
     UNKNOWN_LAYOUT,
@@ -56,6 +56,14 @@ class Meter:
         made.holders = self.holders.copy()
         return made
 
+    def hold(self, uid: JobUid, amount: int, times: int) -> None:
+        """Count what a gang uses (1), or no more (-1)."""
+        self.used += amount * times
+        if times > 0:
+            self.holders[uid] = amount
+        else:
+            del self.holders[uid]
+
     def has(self, amount: int) -> bool:
         """Whether `amount` more may be used now."""
         return self.limit is None or self.allows(amount, self.limit - self.used, self.used)
@@ -68,22 +76,19 @@ class Meter:
 class Project:
     """What a project uses now, for fair share."""
 
-    __slots__ = ("changes", "persons", "used")
+    __slots__ = ("persons", "used")
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
         #: What each person uses of it.
         self.persons: dict[str, dict[str, int]] = {}
-        #: Counts the changes of what it uses.
-        self.changes = 0
 
     def copy(self) -> "Project":
         made = Project()
-        made.used, made.persons, made.changes = self.used.copy(), self.persons.copy(), self.changes
+        made.used, made.persons = self.used.copy(), self.persons.copy()
         return made
 
     def add(self, person: str, takes: Takes, times: int) -> None:
-        self.changes += 1
         # Anew, since copies share the former.
         own = self.persons[person] = dict(self.persons.get(person, {}))
         for used in (self.used, own):
@@ -188,37 +193,20 @@ class ResourceRequest:
 class Shape:
     """What gangs with equal chances have in common: if one does not fit, no other of its project does."""
 
-    __slots__ = (
-        "__weakref__",
-        "amounts",
-        "charged",
-        "kinds",
-        "longest",
-        "person",
-        "replicas",
-        "request",
-        "samples",
-    )
+    __slots__ = ("__weakref__", "amounts", "charged", "kinds", "person", "replicas", "request")
 
     def __init__(
-        self,
-        request: ResourceRequest,
-        quota: Sequence[tuple[str, float]],
-        longest: int,
-        person: str,
+        self, request: ResourceRequest, quota: Sequence[tuple[str, float]], person: str
     ) -> None:
         self.request = request
         self.person = person
         self.kinds = request.kinds
-        self.longest = longest
         #: What it takes of each quota, by metric.
         self.amounts = tuple([(metric, thousandths(value)) for metric, value in quota if value])
         #: What it takes of the number of replicas.
         self.replicas = thousandths(sum(count for _, count in request.kinds))
         #: What a gang of it takes of which meters, by its project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
-        #: Replicas of its gangs, by which it is found quickly: most gangs share theirs with others.
-        self.samples: list[Replicas] = []
 
 
 Charged = tuple[tuple[QuotaKey, int], ...]
@@ -305,14 +293,6 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
     )
 
 
-_DEMAND = itemgetter(1)
-"""Gets the demand of an item of `Replicas`."""
-
-
-_SAMPLES = 8
-"""Most samples of a shape."""
-
-
 class Shapes:
     """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as one is in use."""
 
@@ -320,62 +300,33 @@ class Shapes:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
         self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
-        #: By the identity of a gang's replicas, which the shape keeps, and what else makes a shape.
-        self._same: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """Return the gang's shape, and the sort of each of its replicas."""
-        key = (id(gang.replicas), gang.quota, gang.region, gang.longest, gang.person)
-        shape = self._same.get(key)
-        if shape is not None:
-            return shape, shape.request.in_order
-        shape, kinds = self._work_out(gang)
-        if kinds is shape.request.in_order and len(shape.samples) < _SAMPLES:
-            shape.samples.append(gang.replicas)
-            self._same[key] = shape
-        return shape, kinds
-
-    def _work_out(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
-        runs: list[tuple[Kind, int]] = []
-        for demand, count in _runs(gang.replicas):
-            kind = self._kind(demand)
-            before = runs.pop()[1] if runs and runs[-1][0] is kind else 0
-            runs.append((kind, before + count))
+        # The replicas of a pool stand side by side, and share one object.
+        runs = [
+            (self._kind(demand), sum(1 for _ in run))
+            for demand, run in groupby(gang.replicas, itemgetter(1))
+        ]
         counts: dict[Kind, int] = {}
         for kind, count in runs:
             counts[kind] = counts.get(kind, 0) + count
-        shape = self._shape(gang, tuple(counts.items()))
-        return shape, shape.request.in_order if len(runs) == len(counts) else _in_order(runs)
-
-    def _shape(self, gang: Gang, content: Kinds) -> Shape:
+        content = tuple(counts.items())
         request = self._requests.get(content)
         if request is None:
             request = self._requests[content] = ResourceRequest(content)
-        key = (request, gang.quota, gang.region, gang.longest, gang.person)
+        key = (request, gang.quota, gang.region, gang.person)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(request, gang.quota, gang.longest, gang.person)
-        return shape
+            shape = self._shapes[key] = Shape(request, gang.quota, gang.person)
+        # Gangs of one shape share this tuple: there may be a hundred thousand.
+        return shape, request.in_order if len(runs) == len(counts) else _in_order(runs)
 
     def _kind(self, demand: Demand) -> Kind:
         kind = self._kinds.get(demand)
         if kind is None:
             kind = self._kinds[demand] = Kind(demand)
         return kind
-
-
-def _runs(replicas: Replicas) -> list[tuple[Demand, int]]:
-    """Return how many replicas in a row have one demand. Those of a pool share the object: to compare its
-    fields for each of them would cost more than all else here."""
-    if len(replicas) == 1:
-        return [(replicas[0][1], 1)]
-    runs: list[tuple[Demand, int]] = []
-    at = 0
-    for _, run in groupby(map(id, map(_DEMAND, replicas))):
-        count = len(list(run))
-        runs.append((replicas[at][1], count))
-        at += count
-    return runs
 
 
 def _in_order(kinds: Sequence[tuple[Kind, int]]) -> tuple[Kind, ...]:

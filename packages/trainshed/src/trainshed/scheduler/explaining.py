@@ -3,7 +3,6 @@ them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -26,7 +25,6 @@ from trainshed.scheduler.feasibility import (
     GIB,
     assess,
     assess_kinds,
-    count_placeable,
     cpus,
     described,
     memory,
@@ -35,7 +33,15 @@ from trainshed.scheduler.feasibility import (
 )
 from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
 from trainshed.scheduler.planning import plan
-from trainshed.scheduler.resources import Kind, Kinds, count_fitting, fits, placement_orders, plus
+from trainshed.scheduler.resources import (
+    Kind,
+    Kinds,
+    count_fitting,
+    count_placeable,
+    fits,
+    placement_orders,
+    plus,
+)
 from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
 
 _NAMED = 5
@@ -258,7 +264,7 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
         if there >= count:
             continue
         held = _in_the_way(snapshot, entry, kind)
-        ready = [name for _, name in snapshot.loads]
+        ready = list(snapshot.ready)
         if len(ready) == 1:
             return _on_the_one_node(snapshot, entry, ready[0]), held
         if there or count > 1:
@@ -275,11 +281,11 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
 def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
     """Return `; node3 and node4 are used by others`: the nodes that could hold more replicas if others gave
     them back; "" if there is none. With a single node the sums say it."""
-    if len(snapshot.loads) == 1:
+    if len(snapshot.ready) == 1:
         return ""
     names = [
         name
-        for _, name in sorted(snapshot.loads, key=itemgetter(1))
+        for name in sorted(snapshot.ready)
         if any(snapshot.nodes[name].others) and _more_without_others(snapshot, name, kinds)
     ]
     if not names:
@@ -356,7 +362,7 @@ def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
 
 
 def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
-    others = [r.uid for r in snapshot.reservations if r.uid != entry.gang.uid]
+    others = [uid for uid in snapshot.reservations if uid != entry.gang.uid]
     waiting = [uid for uid in others if uid in snapshot.entries]
     if waiting:
         message = f"the room is kept for {_jobs(snapshot, entry.gang, waiting)}"
@@ -429,7 +435,7 @@ def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
         if not snapshot.meters[key].has(_scaled(gang.replicas, replicas, amount)):
             return False
     if not snapshot.policy.strict:
-        return bool(snapshot.loads)
+        return len(snapshot.ready) > 0
     sorts = dict(zip((replica for replica, _ in gang.replicas), entry.kinds, strict=True))
     counts: dict[Kind, int] = {}
     for replica, _ in replicas:

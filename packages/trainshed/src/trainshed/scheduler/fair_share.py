@@ -8,7 +8,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Final
 
 from trainshed.core.names import JobUid
 from trainshed.scheduler.entries import Entry, Shape, share
@@ -144,8 +143,9 @@ class Candidates:
 def position(snapshot: Snapshot, uid: JobUid) -> int:
     """Return its position among all that wait, in the order of a plan: 1 = next, 0 = it does not wait.
 
-    Estimated without a plan: as if every job of a project on one level had their average size, and as if all
-    of them fitted. Those of a level for whom something is reserved come first.
+    Estimated without a plan: as if every job of a project on one level had their average size, as if all of
+    them fitted, and as if a project's jobs came by age. Those of a level for whom something is reserved come
+    first.
     """
     entry = snapshot.entries.get(uid)
     if entry is None or not entry.waits:
@@ -153,7 +153,7 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     queue, level = snapshot.queue, level_of(entry)
     levels = queue.order[: bisect_left(queue.order, level)]
     before = sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
-    reserved = (snapshot.entries.get(reservation.uid) for reservation in snapshot.reservations)
+    reserved = map(snapshot.entries.get, snapshot.reservations)
     first = [other for other in reserved if other and other.waits and level_of(other) == level]
     if entry in first:
         return before + first.index(entry) + 1
@@ -164,42 +164,14 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
 def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
     """Return its position on its own level, if nothing were reserved. `levels`: those before."""
     groups, project_id = snapshot.queue.levels[level_of(entry)], entry.gang.project_id
-    own = groups.own(project_id)
-    turns = _turns(snapshot, own, project_id)
-    at = bisect_left(turns, entry) if turns is own.waiting else turns.index(entry)
+    own = groups[project_id]
+    at = bisect_left(own.waiting, entry)
     turn = (_share_at(snapshot, _used(snapshot, levels, project_id), own, at), entry)
-    others = (other for other in groups if other != project_id)
-    return (
-        1
-        + at
-        + sum(
-            _earlier(snapshot, _used(snapshot, levels, other), groups.own(other), other, turn)
-            for other in others
-        )
+    others = ((other, group) for other, group in groups.items() if other != project_id)
+    earlier = (
+        _earlier(snapshot, _used(snapshot, levels, other), group, turn) for other, group in others
     )
-
-
-_MOST_TURNS: Final = 10_000
-"""With more jobs of a project on one level the oldest count as the next ones, whoever's they are: to work out
-whose turn it is would take more than 30 ms of the event loop."""
-
-
-def _turns(snapshot: Snapshot, group: Group, project_id: str) -> list[Entry]:
-    """Return a project's jobs on one level in the order of their turns, as if all took the same. What was
-    worked out is kept until something of the project changes."""
-    if not 1 < len(group.heads) <= len(group.waiting) <= _MOST_TURNS:
-        return group.waiting
-    project = snapshot.projects[project_id]
-    if group.turns is None or group.turns[0] != project.changes:
-        by_person: dict[str, int] = {}
-        turns: list[tuple[float, Entry]] = []
-        for entry in group.waiting:
-            person = entry.gang.person
-            at = by_person[person] = by_person.get(person, -1) + 1
-            used = snapshot.past.beside(project_id, project.persons.get(person, {}), person)
-            turns.append((_share_at(snapshot, used, group, at, person), entry))
-        group.turns = project.changes, [entry for _, entry in sorted(turns)]
-    return group.turns[1]
+    return 1 + at + sum(earlier)
 
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
@@ -213,11 +185,7 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
 
 
 def _earlier(
-    snapshot: Snapshot,
-    used: Mapping[str, float],
-    group: Group,
-    project_id: str,
-    turn: tuple[float, Entry],
+    snapshot: Snapshot, used: Mapping[str, float], group: Group, turn: tuple[float, Entry]
 ) -> int:
     """Return how many of a project's jobs come before that turn, by bisection: its turns only get later."""
     share, entry = turn
@@ -226,19 +194,17 @@ def _earlier(
         for side in (bisect_left, bisect_right)
     )
     # Where shares are equal, the older one comes first.
-    equal = _turns(snapshot, group, project_id)[first:last] if first < last else []
-    return first + sum(other < entry for other in equal)
+    return first + sum(other < entry for other in group.waiting[first:last])
 
 
-def _share_at(
-    snapshot: Snapshot, before: Mapping[str, float], group: Group, at: int, who: str | None = None
-) -> float:
-    """Return the share of whoever uses `before` when `at` jobs of the group's average size have started."""
+def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at: int) -> float:
+    """Return the share of a project that uses `before` when `at` jobs of the group's average size have
+    started."""
     count = len(group.waiting)
     used = dict(before)
     for what, amount in group.sums.items():
         used[what] = used.get(what, 0) + amount * at // count
-    return _weighed(snapshot, used, group.waiting[0].gang.project_id, who)
+    return _weighed(snapshot, used, group.waiting[0].gang.project_id)
 
 
 def _weighed(

@@ -9,7 +9,14 @@ from collections.abc import Iterable
 
 from trainshed.scheduler.entries import ResourceRequest
 from trainshed.scheduler.model import NodeCapacity
-from trainshed.scheduler.resources import Kind, Kinds, NodeResources, Placement, count_fitting, fits
+from trainshed.scheduler.resources import (
+    Kind,
+    Kinds,
+    NodeResources,
+    count_fitting,
+    count_placeable,
+    fits,
+)
 from trainshed.scheduler.snapshot import Snapshot
 
 Feasibility = tuple[str, bool]
@@ -29,7 +36,7 @@ def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
 def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
     """Return whether these replicas of a gang can fit."""
     if not snapshot.policy.strict:
-        return "", bool(snapshot.loads)
+        return "", bool(len(snapshot.ready))
     if not len(snapshot.known):
         return "", False
     if fits(snapshot.ready, kinds):
@@ -141,11 +148,3 @@ def _devices(nodes: NodeResources, node: str, accelerator: str) -> int:
     layout = nodes.layout(node)
     types = layout.types
     return nodes.vector(node)[types.index(accelerator)] if accelerator in types else 0
-
-
-def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
-    """Return how many replicas of a sort the nodes hold, `most` at most."""
-    parts: list[Placement] = []
-    left = nodes.fill(kind, most, parts)
-    nodes.give_back(parts)
-    return most - left

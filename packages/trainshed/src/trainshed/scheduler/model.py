@@ -52,8 +52,6 @@ class Gang(Struct, frozen=True, gc=False):
     quota: tuple[tuple[str, float], ...] = ()
     #: On-demand work may preempt it.
     spot: bool = False
-    #: Nanoseconds that it runs at most from its admission on; 0 = its limits do not say.
-    longest: int = 0
 
 
 class GangState(Struct, frozen=True, gc=False):
@@ -142,22 +140,14 @@ class StockOut(Struct, frozen=True):
 Decision = Admit | Place | Preempt | StockOut
 
 
-class Reservation(Struct, frozen=True):
-    """What a gang needs is kept free for it."""
-
-    uid: JobUid
-    #: From this moment on (ns); 0 = from no known time on.
-    at: Nanos
-
-
 class Plan(Struct, frozen=True):
     """What is to be done now."""
 
     decisions: tuple[Decision, ...] = ()
     #: When the passing of time alone could change the plan (ns), 0 = never.
     look_again: int = 0
-    #: For whom resources are reserved meanwhile, as grounds for explanations.
-    reservations: tuple[Reservation, ...] = ()
+    #: For whom resources are reserved meanwhile.
+    reservations: tuple[JobUid, ...] = ()
 
 
 def gang(job: Job, policy: Policy = PLAIN) -> Gang:
@@ -165,8 +155,7 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     out-of-memory escalation gives it.
 
     Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it
-    (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
-    jobs with slightly different limits have one shape; what comes before that is not in it.
+    (facts/lifecycle#scheduling).
     """
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
@@ -183,7 +172,6 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
         person=person_of(job.creator),
         quota=quota,
         spot=strategy is Strategy.SPOT,
-        longest=_in_steps(spec.scheduling.timeout),
     )
 
 
@@ -231,9 +219,3 @@ def _memory(machine: Machine, factor: float, policy: Policy) -> int:
     if policy.memory_cap:
         whole, limit = min(whole, policy.memory_cap), min(limit, policy.memory_cap)
     return max(whole, limit + policy.memory_beside)
-
-
-def _in_steps(duration: int) -> int:
-    """Round up, by an eighth at most."""
-    unit = 1 << max(duration.bit_length() - 4, 0)
-    return -(-duration // unit) * unit

@@ -3,16 +3,15 @@ and moment give the same plan. It uses up the snapshot, of which it is given a c
 
 The order is priority, on-demand before spot, fair share, age (spec/queue#order). A job that does not fit may
 be overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all
-that come after it, unless they are certain to be over before it could start, or use what it does not need. At
-most `MAX_RESERVATIONS` jobs have a reservation at a time, one of which is kept for who has waited longest. So
-if jobs end, every job starts, however many come before it by what they have used.
+that come after it, who may use what it does not need. At most `MAX_RESERVATIONS` jobs have a reservation at a
+time, one of which is kept for who has waited longest. So if jobs end, every job starts, however many come
+before it by what they have used.
 
 A quota that is used up holds back nobody but jobs of the same project that want the same quota.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import merge
 
 from msgspec.structs import replace
 
@@ -23,7 +22,6 @@ from trainshed.scheduler.fair_share import Candidates
 from trainshed.scheduler.feasibility import assess, assess_kinds
 from trainshed.scheduler.model import Admit, Decision, GangState, Place, Plan, Preempt, StockOut
 from trainshed.scheduler.resources import (
-    ENDLESS,
     Kind,
     Kinds,
     NodeResources,
@@ -31,7 +29,7 @@ from trainshed.scheduler.resources import (
     find_placements,
     fits,
 )
-from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, Table, cheapness, level_of
+from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, cheapness, level_of
 from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
@@ -75,16 +73,16 @@ class _Planner:
         self._transaction = PlanTransaction(snapshot, now)
         self._look_again = self._transaction.next_release
         self._now = now
-        #: By request, the longest run times with which it did not fit; 0 = it does not fit at all.
-        self._failed: dict[ResourceRequest, set[int]] = {}
+        #: Requests that do not fit beside what is reserved.
+        self._failed: set[ResourceRequest] = set()
         #: (project and person, None = any; request; spot) for which preempting all that may be would not be
         #: enough.
         self._hopeless: set[tuple[tuple[str, str] | None, ResourceRequest, bool]] = set()
         #: Requests that nothing but a reservation can help in this plan.
         self._refused: set[ResourceRequest] = set()
         self._preemption = Preemption(snapshot, self._transaction)
-        self._admitted: list[tuple[Entry, Admit]] = []
-        self._running_now: list[Entry] = []
+        #: The gangs that this plan starts, as if they ran already.
+        self._started: list[Entry] = []
         self._reservations = 0
         self._relocations = 0
         #: Who has waited longest on the level that is considered; None = all that wait there lack a quota.
@@ -97,7 +95,9 @@ class _Planner:
         for entry in self._unplaced:
             if not entry.gang.spot:
                 self._relocate(entry)
-        if self._snapshot.loads or (self._snapshot.policy.strict and len(self._snapshot.known)):
+        if len(self._snapshot.ready) or (
+            self._snapshot.policy.strict and len(self._snapshot.known)
+        ):
             self._consider_all()
         reservations = tuple(self._transaction.reservations)
         return Plan(tuple(self._decisions), self._look_again, reservations)
@@ -114,22 +114,22 @@ class _Planner:
             self._is_closed = self._is_shut_out(self._eldest)
             candidates = Candidates(self._snapshot, groups, self._is_pointless)
             while (entry := candidates.peek()) is not None:
-                if len(self._admitted) == MAX_ADMISSIONS:
+                if len(self._started) == MAX_ADMISSIONS:
                     self._look_again = self._now  # the next plan goes on here
                     return
                 candidates.advance(provided=self._consider(entry))
         for entry in spot:
             self._relocate(entry)
 
-    def _consider_reserved(self, level: LevelKey, groups: Table[str, Group]) -> None:
+    def _consider_reserved(self, level: LevelKey, groups: dict[str, Group]) -> None:
         """Consider those first for which the last plan has reserved resources: else others, who use less,
         would take these again and again."""
-        for reservation in self._snapshot.reservations:
-            entry = self._snapshot.entries.get(reservation.uid)
+        for uid in self._snapshot.reservations:
+            entry = self._snapshot.entries.get(uid)
             if entry is None or not entry.waits or level_of(entry) != level:
                 continue
             if entry.state.not_before <= self._now:
-                groups.own(entry.gang.project_id).withdraw(entry)
+                groups[entry.gang.project_id].withdraw(entry)
                 self._consider(entry)
 
     # --- gangs that wait ---
@@ -143,10 +143,9 @@ class _Planner:
         if not possible:
             self._refused.add(entry.shape.request)
             return False
-        self._transaction.held_back = False
         if self._transaction.allows(entry) and self._admit_if_it_fits(entry):
             return True
-        if self._transaction.held_back:
+        if self._transaction.reservations:
             self._wake_when_impatient(entry)
         return self._preempt_or_reserve(entry)
 
@@ -169,7 +168,7 @@ class _Planner:
                 return False  # what is reserved may let it start, or hold it back
         return False
 
-    def _has_waited_longest(self, groups: Table[str, Group]) -> Entry | None:
+    def _has_waited_longest(self, groups: dict[str, Group]) -> Entry | None:
         heads = (heads[0] for group in groups.values() for heads in group.heads.values())
         return min(filter(self._has_quotas, heads), default=None)
 
@@ -183,7 +182,7 @@ class _Planner:
         if entry is None or not self._reservations or not self._is_impatient(entry):
             return False
         need = Need(self._transaction, entry)
-        for _, gang in self._upcoming_ends(entry, quotas_only=False):
+        for gang in self._upcoming_ends(entry, quotas_only=False):
             need.add(gang)
         return not need.met
 
@@ -198,24 +197,24 @@ class _Planner:
         return not self._is_closed and self._reservations < MAX_RESERVATIONS - 1
 
     def _admit_if_it_fits(self, entry: Entry) -> bool:
-        shape = entry.shape
-        failed = self._failed.setdefault(shape.request, set())
-        if 0 in failed or shape.longest in failed:
+        request = entry.shape.request
+        if request in self._failed:
             return False
-        parts = self._transaction.fit(shape.kinds, self._transaction.ends(entry))
+        parts = self._transaction.fit(request.kinds)
         if parts is None:
-            failed.add(shape.longest if self._transaction.held_back else 0)
-            if not self._transaction.held_back and not self._preemption.possible:
-                self._refused.add(shape.request)
+            self._failed.add(request)
+            if not self._preemption.possible:
+                self._refused.add(request)
             return False
         self._admit(entry, parts)
         return True
 
     def _admit(self, entry: Entry, parts: list[Placement]) -> None:
         self._transaction.admit(entry)
-        admitted = Admit(entry.gang.uid, assign_replicas(entry, parts))
-        self._decisions.append(admitted)
-        self._admitted.append((entry, admitted))
+        nodes = assign_replicas(entry, parts)
+        self._decisions.append(Admit(entry.gang.uid, nodes))
+        state = GangState(entry.gang, nodes)
+        self._started.append(entry_of(state, entry.shape, entry.kinds, entry.meters))
 
     def _preempt_or_reserve(self, entry: Entry) -> bool:
         """Provide for a gang that does not fit now: reserve what is being given back anyway, or preempt spot
@@ -236,7 +235,7 @@ class _Planner:
             if self._reserve_freed(entry, need):
                 return True
             self._hopeless.add(keys[0] if quotas_met else keys[1])
-            if quotas_met and not spot and 0 in self._failed.get(request, ()):
+            if quotas_met and not spot and request in self._failed:
                 self._refused.add(request)
         if reserve:
             self._reserve(entry)
@@ -246,8 +245,7 @@ class _Planner:
         parts = need.places()
         if parts is None or not self._transaction.allows(entry):
             return False
-        for part in parts:
-            self._transaction.take(part)
+        self._transaction.take(parts)
         self._admit(entry, parts)
         return True
 
@@ -260,55 +258,40 @@ class _Planner:
         self._decisions += [
             Preempt(victim.gang.uid, _reason(victim, entry), entry.gang.name) for victim in chosen
         ]
-        self._preemption.claim(need.reserve(0))
+        self._preemption.claim(need.reserve())
         return True
 
     def _reserve(self, entry: Entry) -> None:
-        """Reserve what it needs from the earliest moment on at which it could start, if that is known."""
+        """Reserve what it needs of what is over first."""
         need = Need(self._transaction, entry)
         if need.short_of_quota:
             need = Need(self._transaction, entry, quotas_only=True)
         self._reservations += self._reserve_upcoming(entry, need, quotas_only=need.quotas_only)
 
     def _reserve_upcoming(self, entry: Entry, need: Need, *, quotas_only: bool = False) -> bool:
-        """Reserve what it needs from the moment, known or not, by which it is there; whether there is one."""
-        at = self._now
-        for when, gang in self._upcoming_ends(entry, quotas_only=quotas_only):
-            if gang is entry or not need.add(gang):
-                continue
-            at = max(at, when)
-            if need.met:
-                self._preemption.claim(need.reserve(at if at < ENDLESS else 0))
+        """Reserve what it needs, if it is there when enough others are over; whether it is."""
+        for gang in self._upcoming_ends(entry, quotas_only=quotas_only):
+            if gang is not entry and need.add(gang) and need.met:
+                self._preemption.claim(need.reserve())
                 return True
         return False
 
-    def _upcoming_ends(self, entry: Entry, *, quotas_only: bool) -> Iterator[tuple[int, Entry]]:
-        """Yield running gangs in the order in which they are over, those first that are about to be."""
-        leaving = self._preemption.leaving
-        for gang in leaving.values():
-            yield 0, gang
-        entries = self._snapshot.entries
+    def _upcoming_ends(self, entry: Entry, *, quotas_only: bool) -> Iterator[Entry]:
+        """Yield running gangs in the order in which they are over, as far as it is known, those first that
+        are about to be."""
+        leaving, entries = self._preemption.leaving, self._snapshot.entries
+        yield from leaving.values()
         running = self._snapshot.releases
         if quotas_only:
             meters = [self._snapshot.meters[key] for key, _ in entry.meters]
             holders = {uid for meter in meters if not meter.alone for uid in meter.holders}
             running = sorted((entries[uid].over_at, uid) for uid in holders)
-        before = ((when, entries[uid]) for when, uid in running if uid not in leaving)
-        begun = sorted(((gang.over_at, gang) for gang in self._admitted_entries()), key=_by_end)
-        yield from merge(before, begun, key=_by_end)
-
-    def _admitted_entries(self) -> list[Entry]:
-        """Return the gangs that this plan starts, as if they ran already."""
-        for entry, admitted in self._admitted[len(self._running_now) :]:
-            ends = self._transaction.ends(entry)
-            until = ends if ends < ENDLESS else 0
-            state = GangState(entry.gang, places=admitted.nodes, until=until)
-            self._running_now.append(entry_of(state, entry.shape, entry.kinds, entry.meters))
-        return self._running_now
+        yield from (entries[uid] for _, uid in running if uid not in leaving)
+        yield from self._started
 
     def _wake_when_impatient(self, entry: Entry) -> None:
-        """Plan again when it has waited long enough: it would fit, were it not for what is reserved for
-        another."""
+        """Plan again when it has waited long enough: perhaps it would fit, were it not for what is reserved
+        for others."""
         when = entry.eligible_at + self._snapshot.policy.patience
         if when > self._now and (not self._look_again or when < self._look_again):
             self._look_again = when
@@ -329,26 +312,13 @@ class _Planner:
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
         """Return another place for one replica: on another node, else where it was, if that takes work. While
         there is none, reserve resources for it before all that comes later."""
-        if not self._transaction.strict:
-            others = any(node != lost for _, node in self._snapshot.loads)
-            return self._transaction.least_loaded(lost if others else "")
-        missing, possible = assess_kinds(self._snapshot, ((kind, 1),))
+        kinds, fit = ((kind, 1),), self._transaction.fit
+        missing, possible = assess_kinds(self._snapshot, kinds)
         if missing:
             self._decisions.append(StockOut(entry.gang.uid, missing))
         if not possible:
             return None
-        hidden = self._transaction.hide((lost,))
-        self._transaction.avoid = lost
-        try:
-            parts = self._transaction.fit(((kind, 1),), ENDLESS)
-        finally:
-            self._transaction.avoid = ""
-            self._transaction.show(hidden)
-        return parts[0].node if parts else self._place_or_reserve(entry, ((kind, 1),))
-
-    def _place_or_reserve(self, entry: Entry, kinds: Kinds) -> str | None:
-        parts = self._transaction.fit(kinds, ENDLESS)
-        if parts is not None:
+        if parts := fit(kinds, without=lost) or fit(kinds):
             return parts[0].node
         self._relocations += 1
         if self._relocations <= MAX_RELOCATIONS and not self._reserve_freed(
@@ -362,10 +332,6 @@ def _reason(victim: Entry, entry: Entry) -> str:
     """Return what the victim is told: whoever may see it need not see jobs of other projects."""
     is_own = victim.gang.project_id == entry.gang.project_id
     return f"its room went to {entry.gang.name if is_own else 'a job of another project'}"
-
-
-def _by_end(item: tuple[int, Entry]) -> tuple[int, int]:
-    return (item[0], item[1].gang.uid)
 
 
 def _largest_first(items: list[tuple[Kind, ReplicaId]]) -> list[tuple[Kind, ReplicaId]]:
@@ -450,13 +416,8 @@ class Preemption:
     def _best_case(self) -> NodeResources:
         """Return the nodes as they would be without any spot work; only good enough for a first look."""
         if self._most is None:
-            self._most = NodeResources()
-            for node in self._snapshot.free:
-                layout, vector = self._snapshot.free.layout(node), self._snapshot.free.vector(node)
-                self._most.add(node, layout, vector)
-            for node in self._transaction.guarded:
-                if (base := self._transaction.base(node)) is not None:
-                    self._most.add(node, *base)
+            with self._transaction.imagined({}) as free:
+                self._most = free.copy()
             for gang in (*self.leaving.values(), *self._spot):
                 for node, kinds in gang.held.items():
                     for kind in kinds if node in self._most else ():

@@ -7,6 +7,7 @@ subtractions leave no rounding error.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -19,12 +20,14 @@ class Layout:
     """What the numbers of a node's vector stand for, and which replicas the node accepts. One object per
     distinct content, made by `layout_of`: so it is cheap as a key."""
 
-    __slots__ = ("__weakref__", "accepts", "types")
+    __slots__ = ("__weakref__", "accepts", "types", "worth")
 
     def __init__(self, types: tuple[str, ...] = (), accepts: Acceptance = ANYBODY) -> None:
         #: The accelerator types that the node has, sorted.
         self.types = types
         self.accepts = accepts
+        #: Orders layouts: with more of it, work that can go elsewhere should.
+        self.worth = len(types), types, len(accepts.open), sorted(accepts.open)
 
     @property
     def size(self) -> int:
@@ -44,14 +47,12 @@ ENDLESS = 1 << 62
 class Kind:
     """One sort of replica: what it takes, as a vector for each layout. One object per distinct demand."""
 
-    __slots__ = ("__weakref__", "_suits", "_vectors", "accelerator", "cpus", "demand", "route")
+    __slots__ = ("__weakref__", "_suits", "_vectors", "accelerator", "cpus", "demand")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
         self.accelerator = demand.accelerator if demand.accelerators else ""
         self.cpus = thousandths(demand.vcpus)
-        #: Kinds with the same route have the same nodes to go to.
-        self.route = self.accelerator, demand.machine
         self._vectors: dict[Layout, Vector] = {}
         self._suits: dict[Layout, bool] = {}
 
@@ -77,11 +78,6 @@ class Kind:
     def is_taken(self, layout: Layout) -> bool:
         """Whether nodes of that layout accept it, if they have what it needs."""
         return layout.accepts.takes(self.demand.wanted)
-
-
-def _by_worth(layout: Layout) -> tuple[object, ...]:
-    accepts = layout.accepts
-    return len(layout.types), layout.types, len(accepts.open), sorted(accepts.open)
 
 
 Kinds = tuple[tuple[Kind, int], ...]
@@ -214,7 +210,6 @@ class NodeResources:
         self._vectors: dict[str, Vector] = {}
         self._layouts: dict[str, Layout] = {}
         self._classes: dict[Layout, _Classes] = {}
-        self._routes: dict[tuple[str, str], list[Layout]] = {}
 
     def copy(self) -> "NodeResources":
         made = NodeResources()
@@ -241,16 +236,18 @@ class NodeResources:
         classes = self._classes.get(layout)
         if classes is None:
             classes = self._classes[layout] = _Classes()
-            self._routes.clear()
         self._vectors[node] = vector
         self._layouts[node] = layout
         classes.add(node, vector)
 
-    def discard(self, node: str) -> None:
-        """Forget a node, if it is known."""
+    def discard(self, node: str) -> tuple[Layout, Vector] | None:
+        """Forget a node, and return what was known of it; None = nothing was."""
         vector = self._vectors.pop(node, None)
-        if vector is not None:
-            self._classes[self._layouts.pop(node)].discard(node, vector)
+        if vector is None:
+            return None
+        layout = self._layouts.pop(node)
+        self._classes[layout].discard(node, vector)
+        return layout, vector
 
     def move(self, node: str, vector: Vector) -> None:
         classes = self._classes[self._layouts[node]]
@@ -262,7 +259,7 @@ class NodeResources:
         """Return the node on which a replica leaves the least, None if there is none. Nodes with fewer types
         of devices come first, so that work without devices stays away from those that have them; of those the
         ones that accept the fewest sorts of machines."""
-        for candidate in self._route(kind):
+        for candidate in self._suited(kind):
             node = self._classes[candidate].best(kind.vector(candidate))
             if node is not None:
                 return node
@@ -271,18 +268,14 @@ class NodeResources:
     def count_holding(self, kind: Kind, most: int) -> int:
         """Return how many nodes hold a replica, not counted far beyond `most`."""
         count = 0
-        for candidate in self._route(kind):
+        for candidate in self._suited(kind):
             if count >= most:
                 break
             count += self._classes[candidate].count(kind.vector(candidate), most - count)
         return count
 
-    def _route(self, kind: Kind) -> list[Layout]:
-        route = self._routes.get(kind.route)
-        if route is None:
-            having = [layout for layout in self._classes if kind.suits(layout)]
-            route = self._routes[kind.route] = sorted(having, key=_by_worth)
-        return route
+    def _suited(self, kind: Kind) -> list[Layout]:
+        return sorted(filter(kind.suits, self._classes), key=attrgetter("worth"))
 
     def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:
         """Place up to `count` replicas, as many together as a node holds. Adds to `parts`; returns how many
@@ -331,6 +324,14 @@ def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | Non
         if fits:
             return parts
     return None
+
+
+def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
+    """Return how many replicas of a sort the nodes hold, `most` at most."""
+    parts: list[Placement] = []
+    left = nodes.fill(kind, most, parts)
+    nodes.give_back(parts)
+    return most - left
 
 
 def fits(nodes: NodeResources, kinds: Kinds) -> bool:

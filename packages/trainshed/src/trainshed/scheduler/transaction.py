@@ -1,77 +1,51 @@
 """What is free in the course of one plan: what it gives away, what it reserves, what a gang still lacks."""
 
-from bisect import insort
-from collections.abc import Iterable
-
-from msgspec import Struct
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle, islice
 
 from trainshed.core.capacity import QuotaKey
+from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry
-from trainshed.scheduler.model import Reservation
 from trainshed.scheduler.resources import (
     ENDLESS,
-    Kind,
     Kinds,
-    Layout,
+    NodeResources,
     Placement,
     Vector,
     count_fitting,
-    placement_orders,
+    count_placeable,
+    find_placements,
     plus,
 )
 from trainshed.scheduler.snapshot import Snapshot
 
 
-class NodeGuard(Struct):
-    """A reservation of resources of a node."""
-
-    #: From this moment on (ns), 0 = at no known time.
-    at: Nanos
-    #: What others may have of the node beyond that.
-    spare: Vector
-
-
-class MeterGuard(Struct):
-    """A reservation of a part of a quota, or of the number of replicas."""
-
-    #: From this moment on (ns), 0 = at no known time.
-    at: Nanos
-    #: What others may have of it beyond that, in thousandths.
-    spare: int
-
-
-Hidden = tuple[str, Layout, Vector]
-"""A node that is hidden for a while."""
-
-
 class PlanTransaction:
-    """The changes of one plan to its snapshot, which is used up by them."""
+    """The changes of one plan to its snapshot, which is used up by them.
+
+    What is reserved on a node for later is taken from what is free there now, unless it comes free until
+    then: the rest of the node is for others.
+    """
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self.snapshot = snapshot
         self.now = now
         self.strict = snapshot.policy.strict
+        #: What may be given away now.
         self.free = snapshot.free
-        self.reservations: list[Reservation] = []
-        #: Set when something is refused only because it is reserved for another.
-        self.held_back = False
-        #: A node that must not be used at the moment; "" = none.
-        self.avoid = ""
+        #: For whom resources are reserved.
+        self.reservations: list[JobUid] = []
         #: When the next back-off is over (ns), 0 = there is none.
         self.next_release = snapshot.queue.release_due(now)
-        self._guards: dict[str, list[NodeGuard]] = {}
-        self._guarded: dict[str, tuple[Layout, Vector]] = {}
-        #: The most of each that is free on any guarded node of a layout; None = not known since one changed.
-        self._most_guarded: dict[Layout, Vector] | None = None
-        self._claims: dict[str, Vector] = {}
-        self._meter_guards: dict[QuotaKey, list[MeterGuard]] = {}
-        self._meter_claims: dict[QuotaKey, int] = {}
-        self._loads = snapshot.loads
-
-    def ends(self, entry: Entry) -> int:
-        """Return when a gang that starts now is over at the latest (ns)."""
-        return self.now + entry.shape.longest if entry.shape.longest else ENDLESS
+        #: What is reserved on a node and not taken from `free`, because it has yet to come free.
+        self._promised: dict[str, Vector] = {}
+        #: What is reserved of a meter, and the most that may be given away of it all the same.
+        self._claims: dict[QuotaKey, int] = {}
+        self._spares: dict[QuotaKey, int] = {}
+        #: Replicas on each node that takes work, for relaxed mode.
+        self._loads = {node: snapshot.nodes[node].replicas for node in snapshot.ready}
 
     # What is free of a quota
 
@@ -80,217 +54,104 @@ class PlanTransaction:
         meter = self.snapshot.meters[key]
         if meter.limit is None:
             return ENDLESS
-        return meter.limit - meter.used - self._meter_claims.get(key, 0)
+        return meter.limit - meter.used - self._claims.get(key, 0)
 
     def reserves(self, key: QuotaKey) -> bool:
         """Whether some of a quota is kept free for a gang."""
-        return key in self._meter_guards
+        return key in self._spares
 
     def allows(self, entry: Entry) -> bool:
         """Whether quotas and the number of replicas let it start now."""
-        for key, amount in entry.meters:
-            if not self.snapshot.meters[key].has(amount):
-                return False
-            for guard in self._meter_guards.get(key, ()):
-                if _outlasts(self.ends(entry), guard.at) and amount > guard.spare:
-                    self.held_back = True
-                    return False
-        return True
+        return all(
+            self.snapshot.meters[key].has(amount) and amount <= self._spares.get(key, ENDLESS)
+            for key, amount in entry.meters
+        )
 
     # What is free on nodes
 
-    def fit(self, kinds: Kinds, ends: int) -> list[Placement] | None:
+    def fit(self, kinds: Kinds, without: str = "") -> list[Placement] | None:
         """Take places for a whole gang; None if it does not fit. In relaxed mode replicas are dealt evenly,
-        to the least loaded nodes first."""
+        to the least loaded nodes first. `without`: a node that is not used."""
         if not self.strict:
-            return self._deal(kinds)
-        for order in placement_orders(kinds):
-            parts: list[Placement] = []
-            if not any(self._place(kind, count, ends, parts) for kind, count in order):
-                return parts
-            self.give_back(parts, ends)
-        return None
+            return self._deal(kinds, without)
+        hidden = self.free.discard(without)
+        parts = find_placements(self.free, kinds)
+        if hidden is not None:
+            self.free.add(without, *hidden)
+        self.take(parts or ())
+        return parts
 
-    def take(self, part: Placement, ends: int = ENDLESS) -> None:
-        """Take a place that is known to be free."""
-        if not self.strict:
-            return
-        if part.node not in self._guarded:
+    def take(self, parts: Sequence[Placement]) -> None:
+        """Take places that are known to be free."""
+        for part in parts if self.strict else ():
             self.free.take(part.node, part.kind, part.count)
-            return
-        layout, vector = self._guarded[part.node]
-        need = part.kind.vector(layout)
-        self._guarded[part.node] = (layout, plus(vector, need, -part.count))
-        self._most_guarded = None
-        for guard in self._guards[part.node]:
-            if _outlasts(ends, guard.at):
-                guard.spare = plus(guard.spare, need, -part.count)
-
-    def give_back(self, parts: list[Placement], ends: int) -> None:
-        """Undo `take`, for work that was to be over at `ends`."""
-        for part in parts:
-            self.take(Placement(part.node, part.kind, -part.count), ends)
 
     def admit(self, entry: Entry) -> None:
         """Charge the project and the quotas of a gang that starts."""
-        self.snapshot.projects.own(entry.gang.project_id).add(entry.gang.person, entry.takes, 1)
+        self.snapshot.projects[entry.gang.project_id].add(entry.gang.person, entry.takes, 1)
         for key, amount in entry.meters:
-            self.snapshot.meters.own(key).used += amount
-            for guard in self._meter_guards.get(key, ()):
-                if _outlasts(self.ends(entry), guard.at):
-                    guard.spare -= amount
+            self.snapshot.meters[key].used += amount
+            if key in self._spares:
+                self._spares[key] -= amount
 
-    def base(self, node: str) -> tuple[Layout, Vector] | None:
+    def base(self, node: str) -> Vector | None:
         """Return what is free on a node beyond all that is reserved on it, which may be below zero; None if
         it takes no work."""
-        if node == self.avoid:
+        if node not in self.free:
             return None
-        if node in self._guarded:
-            layout, vector = self._guarded[node]
-            claim = self._claims.get(node)
-            return (layout, plus(vector, claim, -1) if claim else vector)
-        if node in self.free:
-            return self.free.layout(node), self.free.vector(node)
-        return None
+        free, promised = self.free.vector(node), self._promised.get(node)
+        return plus(free, promised, -1) if promised else free
 
-    def count(self, kind: Kind, most: int) -> int:
-        """Return how many replicas of a sort would fit beyond what is reserved, `most` at most."""
-        parts: list[Placement] = []
-        left = self.free.fill(kind, most, parts)
-        self.free.give_back(parts)
-        for node in self._guarded:
-            if not left:
-                break
+    @contextmanager
+    def imagined(self, extra: Mapping[str, Vector]) -> Generator[NodeResources]:
+        """Have `free` hold what is free beyond all that is reserved, and in addition what would come free on
+        nodes."""
+        before = {node: self.free.vector(node) for node in (*self._promised, *extra)}
+        for node in before:
             base = self.base(node)
-            if base and kind.suits(base[0]):
-                left -= min(left, count_fitting(base[1], kind.vector(base[0])))
-        return most - left
+            assert base is not None
+            self.free.move(node, plus(base, extra[node]) if node in extra else base)
+        try:
+            yield self.free
+        finally:
+            for node, vector in before.items():
+                self.free.move(node, vector)
 
     def reserve(
         self,
         entry: Entry,
-        at: Nanos,
         parts: list[Placement],
-        extra: dict[str, Vector],
+        extra: Mapping[str, Vector],
         spares: list[tuple[QuotaKey, int]],
     ) -> None:
-        """Reserve places and quotas for a gang. `extra`: what comes free on nodes until then; `spares`: what
-        is left of its meters then."""
-        self.reservations.append(Reservation(entry.gang.uid, at))
-        by_node: dict[str, list[Placement]] = {}
+        """Reserve places and quotas for a gang. `extra`: what comes free on nodes until it starts; `spares`:
+        what is left of its meters then."""
+        self.reservations.append(entry.gang.uid)
+        claims: dict[str, Vector] = {}
         for part in parts:
-            by_node.setdefault(part.node, []).append(part)
-        for node, here in by_node.items():
-            unreserved = self.base(node)
-            assert unreserved is not None
-            layout, base = unreserved
-            claim = (0,) * len(base)
-            for part in here:
-                claim = plus(claim, part.kind.vector(layout), part.count)
+            need = part.kind.vector(self.free.layout(part.node))
+            claims[part.node] = plus(claims.get(part.node) or (0,) * len(need), need, part.count)
+        for node, claim in claims.items():
+            base = self.base(node)
+            assert base is not None
             spare = plus(plus(base, extra[node]) if node in extra else base, claim, -1)
-            self._guards.setdefault(node, []).append(NodeGuard(at, spare))
-            old = self._claims.get(node)
-            self._claims[node] = plus(old, claim) if old else claim
-            if node not in self._guarded:
-                self._guarded[node] = (layout, self.free.vector(node))
-                self.free.discard(node)
-                self._most_guarded = None
+            free = tuple(map(min, self.free.vector(node), spare))
+            self._promised[node] = plus(plus(free, base, -1), claim)
+            self.free.move(node, free)
         amounts = dict(entry.meters)
         for key, spare in spares:
-            self._meter_guards.setdefault(key, []).append(MeterGuard(at, spare))
-            self._meter_claims[key] = self._meter_claims.get(key, 0) + amounts[key]
+            self._spares[key] = min(spare, self._spares.get(key, ENDLESS))
+            self._claims[key] = self._claims.get(key, 0) + amounts[key]
 
-    @property
-    def guarded(self) -> Iterable[str]:
-        """Nodes on which something is reserved."""
-        return self._guarded.keys()
-
-    def hide(self, nodes: Iterable[str]) -> list[Hidden]:
-        """Hide nodes on which nothing is reserved; what is returned goes to `show`."""
-        hidden: list[Hidden] = []
-        for node in nodes:
-            if node in self.free:
-                hidden.append((node, self.free.layout(node), self.free.vector(node)))
-                self.free.discard(node)
-        return hidden
-
-    def show(self, hidden: list[Hidden]) -> None:
-        for node, layout, vector in hidden:
-            self.free.add(node, layout, vector)
-
-    def least_loaded(self, without: str) -> str | None:
-        """Return where one more replica goes in relaxed mode, and count it there."""
-        for at, (load, node) in enumerate(self._loads):
-            if node != without:
-                del self._loads[at]
-                self._add_load(load + 1, node)
-                return node
-        return None
-
-    def _place(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
-        while count and (node := self.free.best(kind)) is not None:
-            need = kind.vector(self.free.layout(node))
-            here = min(count, count_fitting(self.free.vector(node), need))
-            self.take(Placement(node, kind, here))
-            parts.append(Placement(node, kind, here))
-            count -= here
-        return self._place_guarded(kind, count, ends, parts) if count and self._guarded else count
-
-    def _place_guarded(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
-        # Most nodes with reservations are full: a look at their few layouts refuses nearly all that ask.
-        needs = {
-            layout: kind.vector(layout)
-            for layout, most in self._largest_guarded().items()
-            if kind.suits(layout) and count_fitting(most, kind.vector(layout))
-        }
-        if not needs:
-            return count
-        for node, (layout, vector) in list(self._guarded.items()):
-            if not count:
-                break
-            need = needs.get(layout)
-            if need is None or node == self.avoid:
-                continue
-            here = min(count, count_fitting(vector, need))
-            for guard in self._guards[node]:
-                if here and _outlasts(ends, guard.at):
-                    allowed = count_fitting(guard.spare, need)
-                    self.held_back = self.held_back or allowed < here
-                    here = min(here, allowed)
-            if here:
-                part = Placement(node, kind, here)
-                self.take(part, ends)
-                parts.append(part)
-                count -= here
-        return count
-
-    def _largest_guarded(self) -> dict[Layout, Vector]:
-        if self._most_guarded is None:
-            most: dict[Layout, Vector] = {}
-            for layout, vector in self._guarded.values():
-                before = most.get(layout)
-                most[layout] = tuple(map(max, before, vector)) if before else vector
-            self._most_guarded = most
-        return self._most_guarded
-
-    def _deal(self, kinds: Kinds) -> list[Placement] | None:
-        if not self._loads:
-            return None
+    def _deal(self, kinds: Kinds, without: str) -> list[Placement] | None:
         size = sum(count for _, count in kinds)
-        chosen = self._loads[:size]
-        del self._loads[: len(chosen)]
-        rounds, more = divmod(size, len(chosen))
-        for at, (load, node) in enumerate(chosen):
-            self._add_load(load + rounds + (at < more), node)
-        return [Placement(chosen[at % len(chosen)][1], kinds[0][0], 1) for at in range(size)]
-
-    def _add_load(self, load: int, node: str) -> None:
-        insort(self._loads, (load, node))
-
-
-def _outlasts(ends: int, at: Nanos) -> bool:
-    """Whether work that is over at `ends` could be in the way of what is reserved from `at` on."""
-    return at == 0 or ends > at
+        usable = sorted((load, node) for node, load in self._loads.items() if node != without)
+        if not usable:
+            return None
+        nodes = [node for _, node in islice(cycle(usable[:size]), size)]
+        for node in nodes:
+            self._loads[node] += 1
+        return [Placement(node, kinds[0][0], 1) for node in nodes]
 
 
 class Need:
@@ -323,9 +184,10 @@ class Need:
         ]
         self._freed: dict[QuotaKey, int] = dict.fromkeys((key for key, _ in self._meters), 0)
         self._extra: dict[str, Vector] = {}
-        self._lacking = {
-            kind: count - transaction.count(kind, count) for kind, count in self._kinds
-        }
+        with transaction.imagined({}) as free:
+            self._lacking = {
+                kind: count - count_placeable(free, kind, count) for kind, count in self._kinds
+            }
 
     @property
     def met(self) -> bool:
@@ -360,49 +222,33 @@ class Need:
             return matters
         for node, there in gang.held.items():
             base = self._transaction.base(node)
-            if base is None or not any(kind.suits(base[0]) for kind in self._lacking):
+            if base is None:
                 continue
-            layout, free = base
-            before = self._extra.get(node) or (0,) * len(free)
-            after = before
+            layout = self._transaction.free.layout(node)
+            suited = [kind for kind in self._lacking if kind.suits(layout)]
+            if not suited:
+                continue
+            after = before = self._extra.get(node) or (0,) * len(base)
             for kind in there:
                 after = plus(after, kind.vector(layout), times)
             self._extra[node] = after
-            for kind in self._lacking:
-                if kind.suits(layout):
-                    vector = kind.vector(layout)
-                    more = count_fitting(plus(free, after), vector) - count_fitting(
-                        plus(free, before), vector
-                    )
-                    self._lacking[kind] -= more
+            for kind in suited:
+                vector = kind.vector(layout)
+                self._lacking[kind] += count_fitting(plus(base, before), vector)
+                self._lacking[kind] -= count_fitting(plus(base, after), vector)
             matters = True
         return matters
 
     def places(self) -> list[Placement] | None:
-        """Return where it would go: what is free now first, then what is imagined free; None: nowhere."""
-        transaction = self._transaction
-        nodes: dict[str, tuple[Layout, Vector]] = {}
-        for node in (*self._extra, *transaction.guarded):
-            base = transaction.base(node)
-            if base and node not in nodes:
-                layout, free = base
-                more = self._extra.get(node)
-                nodes[node] = (layout, plus(free, more) if more else free)
-        hidden = transaction.hide(nodes)
-        try:
-            for order in placement_orders(self._kinds):
-                parts = self._arranged(order, dict(nodes))
-                if parts is not None:
-                    return parts
-        finally:
-            transaction.show(hidden)
-        return None
+        """Return where it would go; None: nowhere."""
+        with self._transaction.imagined(self._extra) as free:
+            return find_placements(free, self._kinds)
 
-    def reserve(self, at: Nanos) -> list[Placement]:
-        """Reserve what it needs, from `at` on (ns, 0 = from no known time on). Returns the places."""
+    def reserve(self) -> list[Placement]:
+        """Reserve what it needs. Returns the places."""
         parts = (self.places() if self._nodes else None) or []
         spares = [(key, max(0, self._left(key) - amount)) for key, amount in self._meters]
-        self._transaction.reserve(self.entry, at, parts, self._extra, spares)
+        self._transaction.reserve(self.entry, parts, self._extra, spares)
         return parts
 
     def _allows(self, key: QuotaKey, amount: int) -> bool:
@@ -411,28 +257,3 @@ class Need:
 
     def _left(self, key: QuotaKey) -> int:
         return self._transaction.left(key) + self._freed[key]
-
-    def _arranged(
-        self, order: Kinds, nodes: dict[str, tuple[Layout, Vector]]
-    ) -> list[Placement] | None:
-        free = self._transaction.free
-        taken: list[Placement] = []
-        parts: list[Placement] = []
-        left = 0
-        for kind, count in order:
-            left = free.fill(kind, count, taken)
-            for node, (layout, vector) in nodes.items():
-                if not left:
-                    break
-                if not kind.suits(layout):
-                    continue
-                need = kind.vector(layout)
-                here = min(left, count_fitting(vector, need))
-                if here:
-                    nodes[node] = (layout, plus(vector, need, -here))
-                    parts.append(Placement(node, kind, here))
-                    left -= here
-            if left:
-                break
-        free.give_back(taken)
-        return None if left else [*taken, *parts]
