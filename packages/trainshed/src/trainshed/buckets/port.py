@@ -109,7 +109,6 @@ LAST_NS: Final = 2**63 - 1
 _Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
 _Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
 _Property = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(EDITABLE)})\Z")]
-_Hold = Annotated[str, Meta(pattern=r"\A(?:temporary|eventBased)Hold\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +130,6 @@ class ObjectRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: The number of components of a composed object; 0 = it is not one.
     components: _Number = 0
-    #: The holds that it is under: names of the API's properties.
-    holds: tuple[_Hold, ...] = ()
-    #: When it became noncurrent (ns since the epoch); 0 = it is live.
-    deleted_ns: _Number = 0
 
     @property
     def size(self) -> int:
@@ -146,7 +141,7 @@ class ObjectRef(Struct, frozen=True):
 
     bucket: str
     name: str
-    #: None = the live one.
+    #: None = any.
     generation: int | None = None
     conditions: Conditions = ALWAYS
 
@@ -158,8 +153,6 @@ class Draft(Struct, frozen=True):
     metadata: Mapping[str, str] = {}
     #: Checksums to verify.
     expected: Checksums = UNKNOWN
-    #: The holds that it is to be under.
-    holds: tuple[str, ...] = ()
 
 
 class Query(Struct, frozen=True):
@@ -173,8 +166,6 @@ class Query(Struct, frozen=True):
     end_offset: str = ""
     include_trailing_delimiter: bool = False
     match_glob: str = ""
-    #: Whether noncurrent generations are listed, too.
-    versions: bool = False
 
 
 class Page(Struct, frozen=True):
@@ -239,8 +230,7 @@ class BucketStore(Protocol):
     ) -> ObjectRecord: ...
 
     def delete(self, ref: ObjectRef) -> None:
-        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. A generation that is
-        named is removed for good."""
+        """Remove an object, durably."""
         ...
 
     def list(self, bucket: str, query: Query) -> Page:

@@ -31,7 +31,7 @@ _ID = re.compile(r"[0-9a-f]{48}")
 
 
 class UploadSpec(Struct, frozen=True):
-    """What a session uploads: destination, properties, conditions, announced size in bytes, holds."""
+    """What a session uploads: destination, properties, conditions, announced size in bytes."""
 
     bucket: str
     name: str
@@ -41,7 +41,6 @@ class UploadSpec(Struct, frozen=True):
     expected: Checksums = UNKNOWN
     conditions: Conditions = ALWAYS
     total: int | None = None
-    holds: tuple[str, ...] = ()
 
     @property
     def ref(self) -> ObjectRef:
@@ -246,7 +245,7 @@ class UploadWriter:
                 record = self._store.at(spec.bucket).commit(
                     spec.ref,
                     staged,
-                    Draft(spec.fields, spec.metadata, sums, spec.holds),
+                    Draft(spec.fields, spec.metadata, sums),
                     announce=self._announce,
                 )
             except BucketsError as error:
