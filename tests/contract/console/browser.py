@@ -69,8 +69,6 @@ class Events(Lines):
     """The browser's end of an event stream."""
 
     _text = b""
-    #: All that came.
-    seen = b""
 
     async def next(self, name: str = "") -> Any:
         """The data of the next event of this name."""
@@ -82,7 +80,6 @@ class Events(Lines):
             chunk = await asyncio.wait_for(self._arrived.get(), 60)
             assert chunk is not None, "the stream has ended"
             self._text += chunk
-            self.seen += chunk
 
 
 class Browser:

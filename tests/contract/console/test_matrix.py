@@ -18,6 +18,7 @@ from tests.people import known
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
 from trainshed.console import application, live
+from trainshed.console.pages import logs
 from trainshed.console.routes import ACTIONS, PAGES, STREAMS
 from trainshed.console.visits import Page, Visit
 from trainshed.wire.status import Refused
@@ -29,7 +30,8 @@ NEEDS = {
     "trainshed.jobs.get": "GET /jobs/{job} GET /jobs/{job}/usage GET /jobs/{job}/drills GET /jobs/{job}/spec "
     "GET /jobs/{job}/trials GET /jobs/{job}/outputs GET /jobs/{job}/trials/outlook POST /jobs/{job}/retry "
     "GET /compare GET /compare/table.csv",
-    "trainshed.jobs.readLogs": "GET /jobs/{job}/logs GET /jobs/{job}/lines GET /jobs/{job}/log.txt",
+    "trainshed.jobs.readLogs": "GET /jobs/{job}/logs GET /jobs/{job}/lines GET /jobs/{job}/lines/new "
+    "GET /jobs/{job}/log.txt",
     "trainshed.jobs.cancel": "POST /jobs/{job}/cancel",
     "trainshed.jobs.drill": "POST /jobs/{job}/drills",
     "trainshed.jobs.shell": "GET /jobs/{job}/ports/{port}",
@@ -82,6 +84,7 @@ async def test_the_table_decides_for_the_console(
 
     monkeypatch.setattr(application, "render", drawn)
     monkeypatch.setattr(live, "stream", once)
+    monkeypatch.setattr(logs, "SILENCE", 0.0)
     token = known(house.tokens, ANA)
     ana = Browser(house)
     await ana.sign_in(token=token)

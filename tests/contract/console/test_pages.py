@@ -1,5 +1,6 @@
 """What pages say of jobs, and that nothing of what programs print is taken for HTML."""
 
+import asyncio
 import gzip
 import json
 import re
@@ -297,23 +298,23 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
     await house.happen(name, JobAdmitted(()))
     house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
+    path, replica = f"/jobs/{uid}/lines/new", "0/workerpool0-0/1"
+
+    async def texts(after: int) -> list[str]:
+        answer = await browser.get(f"{path}?after={replica}/{after}")
+        return [line[3] for line in answer.json["lines"]]
+
+    assert await texts(0) == ["two"]
+    coming = asyncio.ensure_future(texts(1))
+    await asyncio.sleep(0)
+    house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
+    assert await coming == ["three"]
+    house.write_log(
+        int(uid), "workerpool0-0", *((START + 3 + n, f"flood {n}") for n in range(5_000))
+    )
+    assert await texts(2) == [f"flood {n}" for n in range(4_600, 5_000)]
     odd = f"0/x/{'9' * 5000}/1,x"
-    path = f"/events/jobs/{uid}/logs?lines=true&after=0/workerpool0-0/1/0,{odd}"
-    async with house.events(path, browser.credentials) as events:
-        first = await events.next("lines")
-        assert [line[3] for line in first["lines"]] == ["two"]
-        house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
-        second = await events.next("lines")
-        assert [line[3] for line in second["lines"]] == ["three"]
-        assert not second["skipped"]
-        house.write_log(
-            int(uid), "workerpool0-0", *((START + 3 + n, f"flood {n}") for n in range(5_000))
-        )
-        last = [""]
-        while last[-1] != "flood 4999":
-            output = await events.next("lines")
-            assert len(output["lines"]) <= 400
-            last = [line[3] for line in output["lines"]] or last
+    assert (await browser.get(f"{path}?after={odd}")).status == 400
 
 
 async def test_a_stream_ends_with_its_session(house: ConsoleHouse, browser: Browser) -> None:

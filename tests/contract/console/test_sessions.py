@@ -29,7 +29,7 @@ async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> Non
         answer = await stranger.get(path)
         assert answer.status == 303
         assert answer.headers["location"].startswith("/login?next=")
-    for path in ("/events/jobs", "/jobs/1/lines", "/events/jobs/1/logs?lines=true"):
+    for path in ("/events/jobs", "/jobs/1/lines", "/jobs/1/lines/new", "/events/jobs/1/logs"):
         answer = await stranger.get(path, ("accept", "application/json"))
         assert answer.status in (303, 401)
     assert (await stranger.post("/jobs/1/cancel")).status == 401

@@ -1,5 +1,6 @@
 """The console for a team: roles and tokens by its forms, who did what, and no more than what one may."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -10,8 +11,10 @@ from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_overview import holding
 from tests.contract.console.test_pages import submit
 from tests.people import known
+from tests.waiting import until
 from trainshed.console.pages import logs
 from trainshed.core.lifecycle.events import JobAdmitted
+from trainshed.core.names import JobUid
 
 ANA = "ana@corp.example"
 
@@ -87,24 +90,34 @@ async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: Con
     assert "Give a role" in text_of(await (await visitor(house, "roles/owner")).get("/team"))
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}", "/jobs/{job}/logs?lines=true"])
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}"])
 async def test_an_open_page_ends_with_the_role_that_showed_it(
     house: ConsoleHouse, path: str
 ) -> None:
-    """As one that is signed out does; a log has no further line."""
+    """As one that is signed out does."""
     uid = await submit(house)
-    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
-    house.write_log(int(uid), "workerpool0-0", (START, "first"))
     viewer = await visitor(house, "roles/aiplatform.viewer")
     path = f"/events{path.replace('{job}', uid)}"
     async with house.events(path, viewer.credentials) as events:
-        await events.next("lines" if "lines" in path else "parts")
+        await events.next("parts")
         grant = {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}", "project": "p1"}
         change = {**grant, "remove": True}
         assert (await house.call("POST", "/trainshed/v1/access:change", change)).status == 200
-        house.write_log(int(uid), "workerpool0-0", (START + 1, "second"))
+        house.notices.publish(JobUid(int(uid)))
         assert "roles have changed" in (await events.next("gone"))["message"]
-        assert b"second" not in events.seen
+
+
+async def test_who_waits_for_lines_gets_none_without_the_role(house: ConsoleHouse) -> None:
+    uid = await submit(house)
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    viewer = await visitor(house, "roles/aiplatform.viewer")
+    waiting = asyncio.ensure_future(viewer.get(f"/jobs/{uid}/lines/new"))
+    await until(lambda: house.notices._waiters)  # pyright: ignore[reportPrivateUsage]
+    grant = {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}", "project": "p1"}
+    change = {**grant, "remove": True}
+    assert (await house.call("POST", "/trainshed/v1/access:change", change)).status == 200
+    house.write_log(int(uid), "workerpool0-0", (START, "first"))
+    assert b"first" not in (await waiting).body
 
 
 async def test_a_download_of_a_log_ends_with_the_token(

@@ -19,7 +19,7 @@ from trainshed.access.principals import Principal, Shown
 from trainshed.access.sessions import Sessions
 from trainshed.console import live
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
-from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
+from trainshed.console.routes import ACTIONS, PAGES, STREAMS
 from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
@@ -189,11 +189,7 @@ class ConsoleApplication:
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
-        parts = live.stream(page, visit)
-        more = ADDED.get(page)
-        if more is not None and visit.query("lines"):
-            parts = live.merged(parts, more(visit))
-        return self._guarded(Streamed(parts, self._closing, _EVENTS))
+        return self._guarded(Streamed(live.stream(page, visit), self._closing, _EVENTS))
 
     def _visit(
         self,

@@ -14,7 +14,6 @@ import msgspec
 
 from trainshed.console.rendering import build, render
 from trainshed.console.visits import View, Visit
-from trainshed.eventloop.background import joined
 from trainshed.wire.status import Refused
 
 SILENCE: Final = 15.0
@@ -25,11 +24,6 @@ _PAUSE: Final = 1.0
 """Minimum seconds between two looks of a stream."""
 _SHARE: Final = 4
 """A stream pauses for at least this many times the duration of its last look."""
-
-
-async def next_of(source: AsyncGenerator[bytes]) -> bytes | None:
-    """Return the next item of a stream; None = it has ended."""
-    return await anext(source, None)
 
 
 def event(name: str, value: object) -> bytes:
@@ -85,26 +79,3 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
 
 def _digest(html: str) -> bytes:
     return hashlib.blake2b(html.encode("utf-8", "surrogateescape"), digest_size=12).digest()
-
-
-async def merged(
-    page: AsyncGenerator[bytes], added: AsyncGenerator[bytes]
-) -> AsyncGenerator[bytes]:
-    """Yield the events of two streams as they come, until the page's own ends. At most one event of each is
-    read before it is asked for. Closes both streams."""
-    coming = {joined(next_of(stream)): stream for stream in (page, added)}
-    try:
-        while page in coming.values():
-            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                source = coming.pop(task)
-                part = task.result()
-                if part is not None:
-                    yield part
-                    coming[joined(next_of(source))] = source
-    finally:
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
-        for source in (page, added):
-            await source.aclose()

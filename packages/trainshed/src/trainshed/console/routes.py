@@ -1,6 +1,6 @@
 """The table of the console's paths: which page, action or stream answers each."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from trainshed.console.pages import (
@@ -71,6 +71,7 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
 }
 STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]] = {
     ("GET", "/jobs/{job}/lines"): logs.lines,
+    ("GET", "/jobs/{job}/lines/new"): logs.following,
     ("GET", "/jobs/{job}/log.txt"): logs.download,
     ("GET", "/buckets/{bucket}/download"): buckets.download,
     ("GET", "/compare/table.csv"): compare.table,
@@ -79,6 +80,3 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/ports/{port}"): job.open_page,
 }
 """Answers that are not pages of the console: data for scripts, downloads, and ways to pages of jobs."""
-ADDED: Final[Mapping[Page, Callable[[Visit], AsyncGenerator[bytes]]]] = {logs.page: logs.following}
-"""Events that the stream of a page has besides those of its parts, if its address asks for them
-(`lines=true`)."""

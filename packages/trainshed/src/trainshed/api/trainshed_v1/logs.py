@@ -123,7 +123,9 @@ class _Source(Struct):
 
     job: Job
     #: The position after which its lines are sent.
-    position: LogPosition = field(default_factory=dict[ReplicaId, tuple[int, int]])
+    position: dict[ReplicaId, tuple[int, int]] = field(
+        default_factory=dict[ReplicaId, tuple[int, int]]
+    )
     log: JobLog | None = None
     writers: dict[LogWriter, _Writer] = field(default_factory=dict[LogWriter, _Writer])
     #: There may be more to read.
@@ -286,7 +288,8 @@ async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas)
             source.position = await _before(call, source.job, replicas, since)
     for source in sources:
         parent = source.job.parent
-        source.position = {**source.position, **seen.get(parent.trial if parent else 0, {})}
+        for replica, place in seen.get(parent.trial if parent else 0, {}).items():
+            source.position[replica] = max(place, source.position.get(replica, place))
 
 
 async def _before(

@@ -1,56 +1,40 @@
-"""The page of a job's log: its lines are loaded where the reader scrolls, and new ones are sent as they come.
+"""The page of a job's log: its lines are loaded where the reader scrolls, and new ones as they come.
 The page that searches the logs of many jobs, a few at a time.
-
-A log is followed in windows of half a second. However much a program prints, a browser is sent at most the
-last lines of each.
 """
 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from trainshed.console.live import QUIET, event, next_of
-from trainshed.console.pages.job import describe, tab_view
+from trainshed.console.live import SILENCE
+from trainshed.console.pages.job import FINAL, describe, tab_view
 from trainshed.console.pages.jobs import AGES, since
 from trainshed.console.rendering import clean, coloured, epoch, nanos
 from trainshed.console.visits import View, Visit, of_job
-from trainshed.core.names import SERVICE, SERVICE_TASK, ReplicaId
-from trainshed.eventloop.background import joined
+from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.httpd.messages import Response, Streamed, sized
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
-from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
+from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList, JobSummary
 from trainshed.wire.trainshed_v1.timeline import LogLine, LogPage, PagedLine
 
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
 _DOWNLOADED: Final = 2_000
 """Lines that a download reads at a time."""
-_ERRORS: Final = frozenset({"ERROR", "CRITICAL", "ALERT", "EMERGENCY"})
-_WARNINGS: Final = _ERRORS | {"WARNING"}
+_ERRORS: Final = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 _LEVELS: Final = {**dict.fromkeys(_ERRORS, "errors"), "WARNING": "warnings"}
 SEVERITIES: Final = (("", "All lines"), ("WARNING", "Warnings and errors"), ("ERROR", "Errors"))
-BURST: Final = 400
-"""Maximum lines that one window takes."""
-_PAUSE: Final = 0.5
-"""Seconds that a window lasts."""
-_PIECES: Final = 4
-"""Pieces of the API's stream that fill a window: nobody can read what a faster program prints."""
-_BYTES: Final = 60_000
-"""Bytes that fill a window, for the same reason."""
-_OF_A_FLOOD: Final = 80
-"""Lines that are sent of a window that has `BURST` lines or more."""
-
-Places = dict[str, tuple[int, int]]
-"""(attempt, n) of the last line that was seen, by replica."""
-Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]]]
-"""Opens the API's stream of a log, with this query."""
+_NEWEST: Final = 400
+"""Most new lines that are sent at once: nobody can read what a faster program prints."""
+_BYTES: Final = 1 << 20
+"""Bytes after which no further lines are sent at once."""
 
 
 async def page(visit: Visit) -> View:
@@ -82,32 +66,43 @@ async def lines(visit: Visit) -> Response:
     return sized(encode_text(values), b"application/json", more=more)
 
 
-async def following(visit: Visit) -> AsyncGenerator[bytes]:
-    """`/events/jobs/J/logs?lines=true&after=PLACES`: yield the lines after those places, and new ones as they
-    come, as events. `after`: the last line that the browser has of each replica, as the API takes it."""
-    job = await describe(visit)
-    uid, replica = job.uid, visit.query("replica")
+async def following(visit: Visit) -> Response:
+    """`/jobs/J/lines/new[?after=PLACES][&replica=R]`: the lines after those places as JSON, once there are
+    any, else after 15 seconds; of many the last ones. `after`: the last line that the browser has of each
+    replica, as the API takes it."""
+    job, news = await describe(visit), visit.backend.notices
+    uid = JobUid(int(job.uid))
+    count = news.count(uid)
+    written = await _written(visit, job)
 
-    async def opened(query: Mapping[str, Sequence[str]]) -> AsyncGenerator[bytes]:
-        narrowed = {**query, "replica": (replica,)}
-        return await visit.backend.lines(visit.principal, of_job(uid, "/logs"), narrowed)
+    async def later() -> AsyncGenerator[bytes]:
+        if written != _NOTHING:
+            yield encode_text(written)
+            return
+        await news.wait_beyond(uid, count, SILENCE)
+        if visit.is_valid():
+            yield encode_text(await _written(visit, await describe(visit)))
 
-    events = follow(opened, _row, _seen(visit.query("after")), _filter(visit))
-    async with aclosing(events):
-        async for event in events:
-            if not visit.is_valid():
-                return
-            yield event
+    return Streamed(later(), visit.closing, b"application/json")
 
 
-def _seen(places: str) -> Places:
-    """Parse the last lines that a browser has: TRIAL/REPLICA/ATTEMPT/N, separated by commas. Anything else is
-    ignored; the browser is then sent lines that it has."""
-    reached: Places = {}
-    for place in places.split(","):
-        if match := re.fullmatch(r"[^/]*/([^/]*)/(\d{1,9})/(\d{1,12})", place):
-            reached[match[1]] = (int(match[2]), int(match[3]))
-    return reached
+_NOTHING: Final[Mapping[str, Any]] = {"lines": [], "over": False}
+
+
+async def _written(visit: Visit, job: JobDescription) -> Mapping[str, Any]:
+    query = {name: (visit.query(name),) for name in ("after", "replica")} | {
+        "tail": (str(_NEWEST),)
+    }
+    lines = await visit.backend.lines(visit.principal, of_job(job.uid, "/logs"), query)
+    text, is_whole = b"", True
+    async with aclosing(lines):
+        async for part in lines:
+            text += part
+            if len(text) >= _BYTES:
+                is_whole = False
+                break
+    rows = [_row(line) for line in _decoder.decode_lines(text)]
+    return {"lines": rows, "over": is_whole and job.state in FINAL}
 
 
 def _row(line: LogLine, place: str = "") -> list[Any]:
@@ -127,19 +122,6 @@ def _cursor(line: LogLine) -> str:
     """Return the line's place in the order of all lines, as `/lines` takes it for `before` and `after`."""
     replica = SERVICE if line.task == SERVICE_TASK else ReplicaId.parse(line.replica)
     return str(LogCursor(nanos(line.at), replica, line.attempt, line.n))
-
-
-def _filter(visit: Visit) -> Callable[[LogLine], bool] | None:
-    """Return whether a line meets the address's severity and search; None = every line does."""
-    text = visit.query("search").lower()
-    worst = {"WARNING": _WARNINGS, "ERROR": _ERRORS}.get(visit.query("severity"))
-    if not text and worst is None:
-        return None
-
-    def passes(line: LogLine) -> bool:
-        return (worst is None or line.severity in worst) and text in line.message.lower()
-
-    return passes
 
 
 async def download(visit: Visit) -> Response:
@@ -273,93 +255,6 @@ def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
     start = max(0, first.start() - _WIDTH // 4) if first else 0
     pieces = re.split(f"({re.escape(text)})", line[start : start + _WIDTH], flags=re.IGNORECASE)
     return [(piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece]
-
-
-async def follow(
-    source: Source,
-    row: Callable[[LogLine], list[Any]],
-    seen: Places,
-    passes: Callable[[LogLine], bool] | None,
-) -> AsyncGenerator[bytes]:
-    """Yield events `lines`, a comment when the API's stream gives a sign of life, and `over` when the log is
-    complete. `row`: converts a line for browsers. `seen`: the lines that the browser has; it is changed.
-    `passes`: whether a line is sent; None = all are. Raises Refused."""
-    is_behind = True
-    while is_behind:
-        stream = await source({"follow": ("true",), "tail": (str(BURST),)})
-        is_behind = False
-        async with aclosing(_windows(stream)) as windows:
-            async for texts in windows:
-                lines, skipped = _fresh(_last(texts), seen)
-                is_behind = len(lines) >= BURST
-                if is_behind:
-                    lines, skipped = lines[-_OF_A_FLOOD:], True
-                shown = [row(line) for line in lines if passes is None or passes(line)]
-                sent = {"lines": shown, "skipped": skipped}
-                yield event("lines", sent) if shown or skipped else QUIET
-                if is_behind:
-                    break
-        if is_behind:
-            # The program prints faster than anybody reads: open the stream anew, at the last lines.
-            await asyncio.sleep(_PAUSE)
-    yield event("over", {})
-
-
-def _fresh(lines: Sequence[LogLine], seen: Places) -> tuple[list[LogLine], bool]:
-    """Return the lines that were not seen yet, and whether lines of a replica are missing before one of
-    them. Records the lines in `seen`."""
-    fresh: list[LogLine] = []
-    skipped = False
-    for line in lines:
-        place = (line.attempt, line.n)
-        last = seen.get(line.replica)
-        if last is not None and place <= last:
-            continue
-        skipped = skipped or (last is not None and last[0] == place[0] and place[1] > last[1] + 1)
-        seen[line.replica] = place
-        fresh.append(line)
-    return fresh, skipped
-
-
-async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]:
-    """Yield the pieces of each window: those that come within half a second of its first piece. After a full
-    window nothing is read until the next one is asked for. Closes the source."""
-    loop = asyncio.get_running_loop()
-    coming = joined(next_of(source))
-    try:
-        while True:
-            await asyncio.wait((coming,))
-            texts: list[bytes] = []
-            size, until = 0, loop.time() + _PAUSE
-            while coming.done():
-                piece = coming.result()
-                if piece is None:
-                    if texts:
-                        yield texts
-                    return
-                texts.append(piece)
-                size += len(piece)
-                if len(texts) == _PIECES or size >= _BYTES:
-                    yield texts
-                    texts = []
-                coming = joined(next_of(source))
-                if not texts:
-                    break
-                await asyncio.wait((coming,), timeout=max(0.0, until - loop.time()))
-                if loop.time() >= until:
-                    break
-            if texts:
-                yield texts
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-        await source.aclose()
-
-
-def _last(texts: list[bytes]) -> list[LogLine]:
-    """Return the last `BURST` lines of a window. Gaps in their numbers show whether there were more."""
-    lines = [line for text in texts for line in text.split(b"\n") if line]
-    return list(map(_decoder.decode, lines[-BURST:]))
 
 
 _decoder: Final = msgspec.json.Decoder(LogLine)

@@ -201,22 +201,10 @@ document.addEventListener("click", (event) => {
   button.hidden = true;
 });
 
-/**
- * What a page adds to its stream, as the lines of a log.
- * @typedef {object} Addition
- * @property {string} address that it comes from, the page's own parts included
- * @property {(data: any) => void} lines takes an event "lines"
- * @property {(data: any) => void} over takes an event "over"
- * @property {() => void} broken called when it does not come any more
- * @property {() => void} resume called when the page is looked at again
- */
-
 /** The one event stream of a page, which is open while the page is looked at. */
 const stream = (() => {
   const banner = need("[data-live]", HTMLElement);
   let address = document.body.dataset.events;
-  /** @type {Addition | null} */
-  let added = null;
   /** @type {EventSource | null} */
   let source = null;
   /** @type {number | undefined} */
@@ -246,9 +234,8 @@ const stream = (() => {
     source = null;
   };
   const open = () => {
-    const from = added?.address || address;
-    if (!from || source || ended || document.hidden) return;
-    const mine = (source = new EventSource(from));
+    if (!address || source || ended || document.hidden) return;
+    const mine = (source = new EventSource(address));
     source.addEventListener("parts", ({ data }) => {
       const { parts, lists, whole, first, build } = JSON.parse(data);
       // The service was changed meanwhile: what it sends belongs to other styles and scripts.
@@ -268,8 +255,6 @@ const stream = (() => {
       const here = encodeURIComponent(location.pathname + location.search);
       say(message, signedOut ? [`/login?next=${here}`, "Sign in"] : ["/", "To the jobs"]);
     });
-    source.addEventListener("lines", ({ data }) => added?.lines(JSON.parse(data)));
-    source.addEventListener("over", ({ data }) => added?.over(JSON.parse(data)));
     source.onopen = () => {
       calm();
       banner.hidden = true;
@@ -280,16 +265,11 @@ const stream = (() => {
       trouble ||= setTimeout(() => say("The service does not answer; trying again."), 3000);
       // Not left to the browser, which gives up at some errors and takes its own time at others.
       close();
-      const broken = added?.broken;
-      if (!broken) return setTimeout(open, 2000);
-      added = null;
-      open();
-      broken();
+      setTimeout(open, 2000);
     };
   };
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) close();
-    else if (added) added.resume();
     else open();
   });
   addEventListener("pagehide", close);
@@ -301,17 +281,8 @@ const stream = (() => {
      */
     move: (to) => {
       address = to;
-      if (added || !source) return;
+      if (!source) return;
       close();
-      open();
-    },
-    /**
-     * Go on with more than the page's own parts; null: with these alone.
-     * @param {Addition | null} addition
-     */
-    add: (addition) => {
-      close();
-      added = addition;
       open();
     },
   };

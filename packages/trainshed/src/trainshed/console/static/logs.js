@@ -31,6 +31,8 @@ const searchField = need("[name=search]", HTMLInputElement, tools);
 const MOST_LINES = 3000;
 const PAGE_LINES = 500;
 const AROUND_LINES = 200;
+// Milliseconds between two questions for new lines.
+const PAUSE = 500;
 const BEGINNING = "1970-01-01T00:00:01Z";
 
 // Cursors of what is read next above and below; "" = there is nothing.
@@ -39,7 +41,9 @@ let later = "";
 let isFollowing = true;
 let isBusy = false;
 let isOver = false;
-let isStreaming = false;
+// The question for new lines, which is asked anew after each answer; null: the page shows what was read.
+/** @type {AbortController | null} */
+let asking = null;
 // Pages that were asked for: an answer to an older question is dropped.
 let requests = 0;
 // Failures of the service one after the other; -1: it refused, and is not asked again.
@@ -82,7 +86,7 @@ const showLine = ([at, task, severity, text, place, cursor, pieces]) => {
 };
 
 /**
- * Take note of the place of a line that is shown.
+ * Take note of the place of a line. Return whether others of its replica are missing before it.
  * @param {string} place
  */
 const remember = (place) => {
@@ -91,6 +95,7 @@ const remember = (place) => {
   const last = seen.get(replica);
   const isLater = !last || attempt > last[0] || (attempt === last[0] && number > last[1]);
   if (isLater) seen.set(replica, [attempt, number]);
+  return !!last && attempt === last[0] && number > last[1] + 1;
 };
 
 const linesShown = () => pickAll(".log-line", HTMLElement, logBox);
@@ -107,7 +112,7 @@ const sayShown = () => {
   if (!count) return say(isOver ? "No line matches." : "Nothing was written yet.");
   const from = earlier ? "earlier ones above" : "from the first line on";
   let state = isFollowing ? "Following." : "Not following: more is written below.";
-  if (isOver && !isStreaming) state = "The log is complete.";
+  if (isOver && !asking) state = "The log is complete.";
   say(`${count.toLocaleString()} lines shown, ${from}. ${state}`);
 };
 
@@ -161,7 +166,7 @@ const follow = (follows) => {
 const tryAgain = () => {
   if (failures < 0) return;
   const again = () => {
-    if (isFollowing && !isOver && !isStreaming && !isBusy) showLast();
+    if (isFollowing && !isOver && !asking && !isBusy) showLast();
   };
   setTimeout(again, Math.min(1000 * 2 ** failures++, 15000));
 };
@@ -267,7 +272,7 @@ const showAbove = async () => {
 };
 
 const showBelow = async () => {
-  if (isBusy || isFollowing || isStreaming || !later) return;
+  if (isBusy || isFollowing || asking || !later) return;
   const page = await fetchPage({ after: later });
   if (!page) return;
   logBox.append(...page.lines.map(showLine));
@@ -311,41 +316,64 @@ const fold = () => {
   logBox.prepend(button);
 };
 
-const beginStream = () => {
-  const query = filters();
-  const places = [...seen].map(([replica, [attempt, n]]) => `0/${replica}/${attempt}/${n}`);
-  if (places.length) query.set("after", places.join(","));
-  query.set("lines", "true");
-  isStreaming = true;
-  stream.add({
-    address: `/events${tools.dataset.job}/logs?${query}`,
-    lines: (/** @type {{ lines: LogRow[], skipped: number }} */ { lines, skipped }) => {
-      const stays = isFollowing && isAtEnd();
-      const gap = "… more was written than can be shown; scroll up to read it all …";
-      if (skipped) logBox.append(element("div", "log-gap", gap));
-      logBox.append(...lines.map(showLine));
-      trim(stays ? MOST_LINES : 2 * MOST_LINES);
-      if (stays) logBox.scrollTop = logBox.scrollHeight;
-      sayShown();
-    },
-    over: () => {
-      endStream();
-      isOver = true;
-      sayShown();
-    },
-    broken: () => {
-      isStreaming = false;
+const ERRORS = ["ERROR", "CRITICAL", "ALERT", "EMERGENCY"];
+/**
+ * Return whether a line meets the severity and the text that are looked for.
+ * @param {LogRow} line
+ */
+const isWanted = ([, , severity, text]) => {
+  const isWarning = severityField.value === "WARNING" && severity === "WARNING";
+  const isBad = !severityField.value || isWarning || ERRORS.includes(severity);
+  return isBad && text.toLowerCase().includes(searchField.value.trim().toLowerCase());
+};
+
+/**
+ * Show lines that were written meanwhile.
+ * @param {LogRow[]} lines
+ */
+const append = (lines) => {
+  const stays = isFollowing && isAtEnd();
+  const gap = "… more was written than can be shown; scroll up to read it all …";
+  const isGap = lines.map(({ 4: place }) => remember(place)).includes(true);
+  if (isGap) logBox.append(element("div", "log-gap", gap));
+  logBox.append(...lines.filter(isWanted).map(showLine));
+  trim(stays ? MOST_LINES : 2 * MOST_LINES);
+  if (stays) logBox.scrollTop = logBox.scrollHeight;
+  sayShown();
+};
+
+/** Ask for new lines, one time after the other, until the log is over or nobody looks at the page. */
+const beginStream = async () => {
+  endStream();
+  const { signal } = (asking = new AbortController());
+  const headers = { accept: "application/json" };
+  while (!document.hidden && !signal.aborted) {
+    const places = [...seen].map(([replica, [attempt, n]]) => `0/${replica}/${attempt}/${n}`);
+    const query = new URLSearchParams({ replica: replicaField.value, after: places.join(",") });
+    const answer = await fetch(`${tools.dataset.job}/lines/new?${query}`, { headers, signal })
+      .then(async (response) => response.ok && response.json())
+      .catch(() => null);
+    if (signal.aborted) return;
+    if (!answer) {
+      asking = null;
       if (isFollowing) say("The service does not answer; trying again.");
-      tryAgain();
-    },
-    resume: beginStream,
-  });
+      return tryAgain();
+    }
+    isOver = answer.over;
+    if (isOver) asking = null;
+    append(answer.lines);
+    if (isOver) return;
+    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+  }
 };
 const endStream = () => {
-  if (!isStreaming) return;
-  isStreaming = false;
-  stream.add(null);
+  asking?.abort();
+  asking = null;
 };
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) asking?.abort();
+  else if (asking) beginStream();
+});
 
 // Marked lines: from one place to another, also in the address; [] = none.
 const address = new URLSearchParams(location.search);
@@ -473,7 +501,7 @@ logBox.addEventListener(
     requestAnimationFrame(() => {
       isTicking = false;
       const isEnd = isAtEnd();
-      if (isFollowing !== isEnd && !isBusy && isStreaming) {
+      if (isFollowing !== isEnd && !isBusy && asking) {
         follow(isEnd);
         sayShown();
       }
