@@ -93,7 +93,6 @@ COMMANDS = (
     "describe usage JOB",
     "describe curves JOB",
     "drill JOB",
-    "jobs autopsy JOB --copy COPY",
     "jobs cancel JOB",
     "jobs shell JOB",
     "jobs describe NAME",
@@ -127,10 +126,10 @@ DRAWN = {
     ],
 )
 def test_only_text_and_colours_reach_the_terminal(
-    hostile: tuple[Service, str], tmp_path: Path, line: str, show: Any
+    hostile: tuple[Service, str], line: str, show: Any
 ) -> None:
     service, job = hostile
-    names = {"JOB": job, "NAME": "name", "STUDY": "study", "COPY": str(tmp_path / "copy")}
+    names = {"JOB": job, "NAME": "name", "STUDY": "study"}
     words = [names.get(word, word) for word in line.split()]
     data = Path(service.extra["data"])
     if words[0] in ("studies", "quotas", "secrets"):

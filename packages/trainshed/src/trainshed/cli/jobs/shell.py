@@ -9,24 +9,17 @@ import socket
 import sys
 import threading
 from collections.abc import Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.text.colours import one_line, plain
+from trainshed.cli.text.colours import plain
 from trainshed.wire.trainshed_v1.jobs import ShellTicket
 from trainshed.wire.trainshed_v1.record import read
-
-if sys.version_info >= (3, 11, 4) or TYPE_CHECKING:
-    import tarfile
-else:
-    from backports import tarfile
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -35,10 +28,6 @@ _NO_STATUS = 255
 """Exit status if the shell's own is not known; the same as ssh's."""
 _PATIENCE = 10.0
 """Seconds to wait for the service to open the shell, and in the end for its last output."""
-_MOST_BYTES = 16 << 30
-_MOST_FILES = 1_000_000
-_MOST_HEADER = 1 << 20
-"""Of a copy. A service keeps less, and whatever a program left may say more of itself, without end."""
 _LEAVE = b"~."
 """Hangs up when typed at the beginning of a line."""
 
@@ -60,18 +49,14 @@ def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None)
     """
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
-    raise SystemExit(run_shell(client, uid, {"replica": replica or ""}, line or ""))
+    raise SystemExit(_run_shell(client, uid, {"replica": replica or ""}, line))
 
 
-def run_shell(
-    client: Client, uid: str, which: Mapping[str, Any], line: str, *, output: int | None = None
-) -> int:
+def _run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str | None) -> int:
     """Run a shell until it is over, and return its exit status. `which`: the replica, as the request for a
-    ticket takes it. `line`: a command line to run instead of a shell; "" = none. `output`: handle that its
-    output is written to, while it gets no input; None = it has this process's own. Raises Refused,
-    Unreachable."""
+    ticket takes it. `line`: a command line to run instead of a shell. Raises Refused, Unreachable."""
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
-    is_terminal = output is None and sys.stdin.isatty() and sys.stdout.isatty()
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     size = _size()
     order = {
         "token": ticket.token,
@@ -79,7 +64,7 @@ def run_shell(
         "rows": size.lines,
         "columns": size.columns,
         "term": os.environ.get("TERM", "xterm-256color"),
-        "command": line,
+        "command": line or "",
         "label": ticket.job.rpartition("/")[2],
     }
     with _connected(client, ticket.path) as connection:
@@ -92,18 +77,14 @@ def run_shell(
                 f"{plain(opened['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
             )
         with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
-            return _Session(connection, is_terminal=is_terminal, output=output).run()
+            return _Session(connection, is_terminal=is_terminal).run()
 
 
 class _Session:
     """Copies bytes from standard input to the shell, and from the shell to standard output."""
 
-    def __init__(
-        self, connection: "ClientConnection", *, is_terminal: bool, output: int | None
-    ) -> None:
-        """`output`: as for `run_shell`."""
-        self._inputs = [sys.stdin.fileno()] if output is None else []
-        self._output = sys.stdout.fileno() if output is None else output
+    def __init__(self, connection: "ClientConnection", *, is_terminal: bool) -> None:
+        self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
         self._connection = connection
         self._is_terminal = is_terminal
         self._woken, self._wake = os.pipe()
@@ -149,9 +130,7 @@ class _Session:
             os.write(self._wake, b"d")
 
     def _type(self) -> None:
-        handles = [*self._inputs, self._woken]
-        if not self._inputs:
-            self._connection.send(json.dumps({"end": True}))
+        handles = [self._input, self._woken]
         while True:
             ready, _, _ = select.select(handles, [], [])
             if self._woken in ready:
@@ -159,8 +138,8 @@ class _Session:
                     return
                 size = _size()
                 self._connection.send(json.dumps({"resize": [size.lines, size.columns]}))
-            if handles[0] in ready and len(handles) > 1:
-                data = os.read(handles[0], 1 << 15)
+            if self._input in ready:
+                data = os.read(self._input, 1 << 15)
                 if self._is_terminal and self._hangs_up(data):
                     self._error = "Hung up."
                     self._connection.close()
@@ -304,119 +283,19 @@ def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
     "--attempt", type=click.IntRange(min=1), help="Attempt of the replica. Default: the newest."
 )
 @click.option(
-    "--copy",
-    "target",
-    metavar="DIRECTORY",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Copy the program's directory, as tar finds it there, into this new one.",
-)
-@click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
 @takes_endpoint
 def autopsy(
-    endpoint: Endpoint,
-    *,
-    job: str,
-    replica: str | None,
-    attempt: int | None,
-    target: Path | None,
-    line: str | None,
+    endpoint: Endpoint, *, job: str, replica: str | None, attempt: int | None, line: str | None
 ) -> None:
     """Open a shell in the file system that a failed replica left, in the view that its program had, with its
     environment but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
 
-    What failed replicas leave is kept for a day (setting autopsy_ttl).
+    What failed replicas leave is kept for a day (setting autopsy_ttl). To copy the program's directory:
+    trainshed jobs autopsy JOB -c 'tar -c .' | tar -xC DIRECTORY
     """
-    if target and line:
-        raise click.UsageError("Give only one of --copy and --command.")
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
     which = {"replica": replica or "", "autopsy": True, **({"attempt": attempt} if attempt else {})}
-    if target is not None:
-        _copy(client, uid, which, target)
-    else:
-        raise SystemExit(run_shell(client, uid, which, line or ""))
-
-
-def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None:
-    if target.exists() and any(target.iterdir()):
-        raise click.ClickException(
-            f"{target} is not empty; name a directory that is not there yet."
-        )
-    reader, writer = os.pipe()
-
-    def pack() -> int:
-        with open(writer, "wb") as pipe:  # noqa: PTH123 - of a descriptor
-            # Holes stay holes where tar knows them; its errors would come between the bytes of the archive.
-            line = "tar -c$(tar --version | grep -q GNU && echo S)f - . 2>/dev/null"
-            return run_shell(client, uid, which, line, output=pipe.fileno())
-
-    with ThreadPoolExecutor(1) as packing:
-        status = packing.submit(pack)
-        try:
-            with open(reader, "rb") as pipe:  # noqa: PTH123
-                count, left_out = _extract(_Parts(pipe), target)
-        except (tarfile.TarError, OSError, LookupError, ArithmeticError) as failure:
-            status.result()
-            raise click.ClickException(
-                f"The copy broke off ({failure}); what is in {target} is not all of it. Try again."
-            ) from None
-    if status.result():
-        left_out.append(("what tar cannot read", f"it ended with status {status.result()}"))
-    for name, cause in left_out:
-        click.echo(f"left out: {one_line(name)}: {one_line(cause)}", err=True)
-    click.echo(f"{count} files and directories are in {target}.")
-
-
-class _Parts:
-    """An archive as it comes. A header is held in memory as a whole, and a program may have made it."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
-        self._came = 0
-        #: Bytes up to which may be read.
-        self.most = _MOST_HEADER
-
-    def read(self, size: int) -> bytes:
-        self._came += size
-        if self._came > self.most:
-            raise tarfile.ReadError("a header of it is longer than 1 MiB")
-        return self._pipe.read(size)
-
-
-def _extract(parts: _Parts, target: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Extract an archive; return how many members were extracted, and (name, cause) of those left out. A
-    program made these files, so members that would lead out of the directory are left out."""
-    left_out: list[tuple[str, str]] = []
-
-    def safe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        nonlocal count, seen, size
-        seen += 1
-        held: Any = member.sparse or ((0, member.size),)
-        size += sum(abs(length) for _, length in held)
-        if seen > _MOST_FILES or size > _MOST_BYTES:
-            raise tarfile.TarError("it is more than 16 GiB or a million files")
-        parts.most = archive.offset + _MOST_HEADER
-        # Nothing is kept of what is done.
-        archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] no stub
-        member.pax_headers = archive.pax_headers = {}
-        try:
-            kept = tarfile.data_filter(member, path)
-            for name in (kept.name, kept.linkname if kept.islnk() else ""):
-                # Python before 3.13.4 does not see where a chain of links leads that is long enough.
-                steps = Path(name).parts
-                ways = (Path(path, *steps[:end]) for end in range(1, len(steps) + 1))
-                if ".." in steps or any(way.is_symlink() for way in ways):
-                    raise tarfile.FilterError("a link is on the way to it")
-        except tarfile.FilterError as wrong:
-            left_out.append((member.name, str(wrong)))
-            return None
-        count += 1
-        return kept
-
-    count = seen = size = 0
-    target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=cast("IO[bytes]", parts), mode="r|") as archive:
-        archive.extractall(target, filter=safe)
-    return count, left_out
+    raise SystemExit(_run_shell(client, uid, which, line))

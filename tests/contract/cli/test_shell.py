@@ -1,5 +1,6 @@
-"""`trainshed jobs forward`: one connection, to a service that a WebSocket server stands for."""
+"""`trainshed jobs shell`, `forward`, `autopsy`: what goes wrong, and where a connection ends."""
 
+import json
 import socket
 import threading
 from unittest.mock import Mock
@@ -7,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
+from tests.contract.cli.fake_service import FakeService, job
 from trainshed.cli.client import Client
 from trainshed.cli.jobs import shell
 
@@ -27,3 +29,14 @@ def test_a_connection_ends_where_its_far_end_ends(monkeypatch: pytest.MonkeyPatc
         shell._carry(client, "", {}, here)  # pyright: ignore[reportPrivateUsage] - forwards for ever
         theirs.settimeout(10)
         assert theirs.makefile("rb").read() == b"all of it"
+
+
+def test_a_shell_that_cannot_be_had_is_told(service: FakeService) -> None:
+    path = "/trainshed/v1/jobs/7"
+    service.on("GET", path, job(state="FAILED"))
+    service.refuse("POST", f"{path}:shell", 400, "It is over.")
+    for command in ("shell", "autopsy"):
+        done = service.cli("jobs", command, "7")
+        assert done.exit_code == 1
+        assert "It is over." in done.output
+    assert json.loads(service.sent[-1].body) == {"replica": "", "autopsy": True}
