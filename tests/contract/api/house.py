@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -36,7 +36,6 @@ from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Lapse, Request, Response, sized
-from trainshed.serve.engine_adapters import EngineShells
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
@@ -185,9 +184,10 @@ class House:
             capacity=self.capacity,
             links=Links(b"key of the house", ADDRESS, self.now),
             tickets=Tickets(self.now),
-            shells=EngineShells(NoTerminals(), allowed=False),
+            shells=NoTerminals(),
+            allows_shells=False,
             viewers=self.viewers,
-            program_logs=cast(Any, self),
+            write_log=self.write,
             settings=ApiSettings(version="0.0.1"),
         )
         self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
@@ -204,7 +204,7 @@ class House:
     async def write(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """As an engine (`ProgramLogs`)."""
+        """As an engine (`WriteLog`)."""
         self.written.append((job_uid, attempt, replica, list(lines)))
 
     def close(self) -> None:

@@ -13,16 +13,16 @@ from tests.contract.api.house import HOSTS, House
 from trainshed.access.permissions import PROGRAM as PROGRAM_MAY
 from trainshed.access.principals import Principal, Rights
 from trainshed.api.rest import ApiApplication
-from trainshed.core.errors import FailedPrecondition, Unauthenticated
+from trainshed.core.errors import Unauthenticated
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
 from trainshed.serve.signing_in import SigningIn
 
 PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
 class PlayedTerminal:
-    """Implements `api.calls.services.Terminal`: shows what is typed, or this `answer`."""
+    """Implements `core.terminals.Terminal`: shows what is typed, or this `answer`."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self._answer = answer
@@ -60,10 +60,9 @@ class PlayedTerminal:
 
 
 class PlayedShells:
-    """Implements `api.calls.services.Shells`."""
+    """Implements `core.terminals.Terminals`."""
 
     def __init__(self) -> None:
-        self.allowed = True
         self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalRequest]] = []
         self.terminals: list[PlayedTerminal] = []
         self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
@@ -71,7 +70,7 @@ class PlayedShells:
         #: What listens at ports gives.
         self.answer = b""
 
-    async def open(
+    async def open_terminal(
         self,
         job_uid: JobUid,
         attempt: int,
@@ -80,7 +79,7 @@ class PlayedShells:
         wish: TerminalRequest,
     ) -> PlayedTerminal:
         if self.refusal:
-            raise FailedPrecondition(self.refusal)
+            raise TerminalRefused(self.refusal)
         self.opened.append((job_uid, attempt, replica, incarnation, wish))
         self.terminals.append(PlayedTerminal(self.answer if wish.port else b""))
         return self.terminals[-1]
@@ -91,7 +90,7 @@ class PlayedShells:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
     ) -> PlayedTerminal:
-        return await self.open(job_uid, attempt, replica, 0, wish)
+        return await self.open_terminal(job_uid, attempt, replica, 0, wish)
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
         return self.kept.pop((job_uid, attempt, replica), None) is not None
@@ -140,7 +139,7 @@ class Shelled(House):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.shells = PlayedShells()
-        self.services = replace(self.services, shells=self.shells)
+        self.services = replace(self.services, shells=self.shells, allows_shells=True)
         self.app = ApiApplication(self.services, _with_program(self.signing_in), hosts=HOSTS)
 
 

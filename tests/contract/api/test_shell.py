@@ -404,7 +404,7 @@ async def test_who_may_not_act_as_the_account_of_a_job_runs_nothing_in_it(house:
 async def test_an_operator_may_want_none(house: Shelled) -> None:
     name = await running(house)
     fields = fields_of((await links(house, name))["workerpool0-0"])
-    house.shells.allowed = False
+    house.serve(allows_shells=False)
     asking = custom_job(enableWebAccess=True)
     uid = (await house.result("POST", JOBS, asking))["name"].rpartition("/")[2]
     entries = await house.store.reader.timeline(JobUid(int(uid)))

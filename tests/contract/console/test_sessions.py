@@ -62,7 +62,7 @@ async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHou
     """A shell, a page and TensorBoard, by the console's links; the shell of another one goes on."""
     shells, links = PlayedShells(), Links(b"key", ADDRESS, house.now, "localhost")
     shells.answer = b"HTTP/1.1 200 OK\r\n\r\nevent: here\ndata: 1\n\n"
-    house.services = replace(house.services, shells=shells, links=links)
+    house.services = replace(house.services, shells=shells, allows_shells=True, links=links)
     house.new_console()
     output = {"outputUriPrefix": "gs://bucket/job"}
     job = custom_job(enableWebAccess=True, baseOutputDirectory=output)

@@ -14,7 +14,6 @@ from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
-from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import keep
 from trainshed.store.port import StaleCommit
 from trainshed.telemetry.lines import about
@@ -106,7 +105,7 @@ class Mailboxes:
                 if stale > _STALE_LIMIT:
                     about(log, uid).error("changes under this service; has another one taken over?")
                     await asyncio.sleep(_PAUSE)
-            except (EngineUnavailable, Unavailable) as failure:
+            except Unavailable as failure:
                 if refused % _TOLD_EVERY == 0:
                     about(log, uid).warning("%s; it is tried once more each second", failure)
                 refused += 1

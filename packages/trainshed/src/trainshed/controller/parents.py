@@ -29,7 +29,6 @@ from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.engines.port import EngineUnavailable
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake
@@ -144,7 +143,7 @@ class Parents:
         uid = live.job.uid
         try:
             reconciled = await self._reconcilers[type(live.job)].reconcile(live, events)
-        except (StaleCommit, Unavailable, EngineUnavailable, OSError):
+        except (StaleCommit, Unavailable, OSError):
             raise
         except Exception as failure:
             failures = self._failures[uid] = self._failures.get(uid, 0) + 1

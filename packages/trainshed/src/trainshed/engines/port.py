@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from trainshed.core.capacity import Delay, MachineWanted, Node
+from trainshed.core.errors import Unavailable
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaEvent
 from trainshed.core.names import JobUid, ReplicaId
@@ -21,7 +22,7 @@ from trainshed.core.secrets import SecretRef
 from trainshed.core.streams import Streams
 
 
-class EngineUnavailable(Exception):
+class EngineUnavailable(Unavailable):
     """The engine cannot answer now; the same call may be made again."""
 
 

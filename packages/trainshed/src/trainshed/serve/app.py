@@ -36,7 +36,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import find_devices
-from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
+from trainshed.engines.port import BringsImages, Engine, LogWriter, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.eventloop.lag import LagMeter
@@ -52,14 +52,7 @@ from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketAdapter, BucketSummaries, find_shown
-from trainshed.serve.engine_adapters import (
-    EngineLogs,
-    EngineShells,
-    Vault,
-    build_terms,
-    link_key,
-    viewer_terms,
-)
+from trainshed.serve.engine_adapters import Vault, build_terms, link_key, viewer_terms
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import SettingsError, engine_settings
 from trainshed.store.logs.metrics import MetricsReader
@@ -285,12 +278,10 @@ class App:
             buckets=self._adapter,
             links=self._links(),
             tickets=Tickets(clock.now),
-            shells=EngineShells(
-                engine if isinstance(engine, Terminals) else NoTerminals(),
-                allowed=self._settings.shell == "on",
-            ),
+            shells=engine if isinstance(engine, Terminals) else NoTerminals(),
+            allows_shells=self._settings.shell == "on",
             viewers=self.viewers,
-            program_logs=EngineLogs(engine),
+            write_log=engine.write_log if isinstance(engine, LogWriter) else None,
             promises=lambda: asdict(engine.capabilities()),
             lag=self.lag.reading,
             started=clock.now(),

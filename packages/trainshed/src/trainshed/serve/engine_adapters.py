@@ -1,27 +1,19 @@
-"""Adapts the engine to the protocols of other packages: shells, logs of programs, the terms of building
-packages."""
+"""What the engine needs of this service, and this service of the engine: secrets for programs, the key of
+links, and the terms of building packages."""
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec.structs import replace
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
-from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import SecretRef
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
 from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import COVERED
 from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace
-from trainshed.engines.port import (
-    Engine,
-    EngineUnavailable,
-    LaunchRejected,
-    LogWriter,
-    SecretMissing,
-)
+from trainshed.engines.port import Engine, EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.eventloop.background import Crew
 from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.system import cgroups
@@ -31,81 +23,10 @@ from trainshed.serve.settings import Settings
 from trainshed.store.sqlite.resources import Secrets
 
 
-class EngineShells:
-    """The engine's terminals and autopsies as `api.calls.services.Shells`.
-
-    `allowed`: whether shells are opened at all.
-    """
-
-    def __init__(self, engine: Terminals, *, allowed: bool) -> None:
-        self.allowed = allowed
-        self._engine = engine
-
-    async def open(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        wish: TerminalRequest,
-    ) -> Terminal:
-        what = (
-            f"{replica} is not reached at {wish.port}"
-            if wish.port
-            else f"There is no shell in {replica}"
-        )
-        with _told(what):
-            return await self._engine.open_terminal(job_uid, attempt, replica, incarnation, wish)
-
-    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        return self._engine.autopsies(job_uid)
-
-    async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
-    ) -> Terminal:
-        with _told(f"There is no shell in what {replica} left"):
-            return await self._engine.open_autopsy(job_uid, attempt, replica, wish)
-
-    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        with _told(f"What {replica} left cannot be deleted"):
-            return await self._engine.delete_autopsy(job_uid, attempt, replica)
-
-
 def link_key(owner_token: str) -> bytes:
     """Return the key that signs the links of jobs: the same after a restart, another one when the owner's
     token has changed."""
     return hashlib.sha256(b"trainshed web access " + owner_token.encode()).digest()
-
-
-@contextlib.contextmanager
-def _told(what: str) -> Generator[None]:
-    try:
-        yield
-    except TerminalRefused as refused:
-        raise FailedPrecondition(f"{what}: {refused}.") from None
-    except EngineUnavailable as failure:
-        raise Unavailable(f"{what} now: {failure}; try again.") from None
-
-
-class EngineLogs:
-    """Writes to the logs of programs through the engine, as `api.calls.services.ProgramLogs`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def write(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
-    ) -> None:
-        if not isinstance(self._engine, LogWriter):
-            raise FailedPrecondition(
-                f"The engine takes no lines for the log of {replica}; print them."
-            )
-        try:
-            await self._engine.write_log(job_uid, attempt, replica, lines)
-        except EngineUnavailable as failure:
-            raise Unavailable(
-                f"The log of {replica} takes no lines now: {failure}; try again, or print them."
-            ) from None
 
 
 _CPU_WEIGHT = 400

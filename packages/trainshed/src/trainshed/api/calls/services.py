@@ -21,7 +21,7 @@ from trainshed.core.progress import Tracker
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
+from trainshed.core.terminals import Terminals
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
 from trainshed.eventloop.lag import Lag
@@ -143,35 +143,6 @@ class CapacityView(Protocol):
         ...
 
 
-class Shells(Protocol):
-    """Opens shells in replicas, and gives access to what failed replicas left. Methods that raise, raise
-    FailedPrecondition (the message says why not) or Unavailable."""
-
-    #: Whether the operator allows shells.
-    allowed: bool
-
-    async def open(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        wish: TerminalRequest,
-    ) -> Terminal: ...
-
-    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """Return what is kept of a job's failed replicas. Never blocks."""
-        ...
-
-    async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
-    ) -> Terminal: ...
-
-    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        """Delete what a failed replica left. Returns whether there was anything."""
-        ...
-
-
 class Viewers(Protocol):
     """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view. Methods that
     raise, raise FailedPrecondition (the message says why not, and what to do) or Unavailable."""
@@ -199,14 +170,9 @@ class Viewers(Protocol):
         ...
 
 
-class ProgramLogs(Protocol):
-    """Writes to the logs of programs."""
-
-    async def write(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
-    ) -> None:
-        """Add lines to the log of a live replica, as if its program had printed them. Raises Unavailable."""
-        ...
+WriteLog = Callable[[JobUid, int, ReplicaId, Sequence[str]], Awaitable[None]]
+"""Adds lines to the log of a live replica of an attempt, as if its program had printed them. Raises
+Unavailable."""
 
 
 class ApiSettings(Struct, frozen=True):
@@ -266,10 +232,13 @@ class Services(Struct, frozen=True):
     capacity: CapacityView
     links: Links
     tickets: Tickets
-    shells: Shells
+    shells: Terminals
     viewers: Viewers
-    program_logs: ProgramLogs
     settings: ApiSettings = ApiSettings()
+    #: Whether the operator allows shells.
+    allows_shells: bool = True
+    #: None = the engine takes no lines.
+    write_log: WriteLog | None = None
     #: Set when the server shuts down, so that streams end and no more jobs are taken.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     #: What the engine can isolate and limit here.

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from msgspec import Struct
 
 from trainshed.access.authorization import authorize
+from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.calls.parents import refuse_numbers
@@ -26,7 +27,13 @@ from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import AnyEntry, AuditEntry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
-from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    Violation,
+)
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
@@ -108,10 +115,20 @@ async def write(call: Call, request: Any) -> Message:
     entries = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
     lines = [_line(entry, dict(request.labels)) for entry in entries]
     if lines and not request.dry_run:
-        await call.services.program_logs.write(
-            JobUid(program.job_uid), program.attempt, ReplicaId.parse(program.replica), lines
-        )
+        await _write(call, program, lines)
     return pool.message("google.logging.v2.WriteLogEntriesResponse")
+
+
+async def _write(call: Call, program: JobClaims, lines: Sequence[str]) -> None:
+    replica, write_log = ReplicaId.parse(program.replica), call.services.write_log
+    if write_log is None:
+        raise FailedPrecondition(f"The engine takes no lines for the log of {replica}; print them.")
+    try:
+        await write_log(JobUid(program.job_uid), program.attempt, replica, lines)
+    except Unavailable as failure:
+        raise Unavailable(
+            f"The log of {replica} takes no lines now: {failure}; try again, or print them."
+        ) from None
 
 
 HANDLERS: Final[Handlers] = {

@@ -193,7 +193,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     for autopsy in services.shells.autopsies(uid):
         try:
             await services.shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
-        except (FailedPrecondition, Unavailable) as refused:
+        except (terminals.TerminalRefused, Unavailable) as refused:
             # Somebody has a shell open in it; it is deleted when its time is over.
             _log.warning("an autopsy of the deleted job %s stays for now: %s", name, refused)
     return record
@@ -305,7 +305,7 @@ def _of_job(services: Services, principal: Principal, job: Job) -> dict[str, str
 
 
 def _links(services: Services, principal: Principal, project: str) -> Links | None:
-    may = services.shells.allowed and principal.may(PERMISSIONS[OPEN], project)
+    may = services.allows_shells and principal.may(PERMISSIONS[OPEN], project)
     return services.links if may else None
 
 

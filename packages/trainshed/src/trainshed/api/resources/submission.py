@@ -211,7 +211,7 @@ def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
             yield not_mounted(name)
     if warning := without_gpus(spec.pools, services.capacity.accelerators()):
         yield warning
-    if not services.shells.allowed and asked_for(spec):
+    if not services.allows_shells and asked_for(spec):
         yield (
             "The job asks for web access (enable_web_access), and there will be none: this service opens "
             "no shells, its operator has turned them off (setting `shell`)."

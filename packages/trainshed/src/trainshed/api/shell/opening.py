@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.links import Ticket
-from trainshed.api.calls.services import Services, Shells
+from trainshed.api.calls.services import Services
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import ReplicaId, log_task_name
-from trainshed.core.terminals import Autopsy, Terminal, TerminalRequest
+from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
 
 _SECOND = 10**9
 
@@ -48,9 +48,9 @@ def where(job: Job, ticket: Ticket) -> str:
     return f"what {task} left" if ticket.autopsy else task
 
 
-def shells_of(services: Services) -> Shells:
+def shells_of(services: Services) -> Terminals:
     """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
-    if not services.shells.allowed:
+    if not services.allows_shells:
         raise FailedPrecondition(
             "This service opens no shells: its operator has turned them off (setting `shell`)."
         )
@@ -80,19 +80,26 @@ def live_replica(
 
 
 async def open_shell(
-    services: Services, shells: Shells, ticket: Ticket, wish: TerminalRequest
+    services: Services, shells: Terminals, ticket: Ticket, wish: TerminalRequest
 ) -> OpenShell:
     """Open the shell of a ticket. It is recorded in the timeline before anything can be typed. Raises
     NotFound, FailedPrecondition, Unavailable."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
-    if ticket.autopsy:
-        terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
-    else:
-        replica = live_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)
-        terminal = await shells.open(
-            job.uid, job.attempt, ticket.replica, replica.incarnation, wish
-        )
+    try:
+        if ticket.autopsy:
+            terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
+        else:
+            replica = live_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)
+            terminal = await shells.open_terminal(
+                job.uid, job.attempt, ticket.replica, replica.incarnation, wish
+            )
+    except TerminalRefused as refused:
+        text = f"There is no shell in {where(job, ticket)}: {refused}."
+        raise FailedPrecondition(text) from None
+    except Unavailable as failure:
+        text = f"There is no shell in {where(job, ticket)} now: {failure}; try again."
+        raise Unavailable(text) from None
     now = services.now()
     text = f"{ticket.who} opened a shell in {where(job, ticket)}."
     try:
@@ -112,9 +119,13 @@ async def open_port(services: Services, ticket: Ticket) -> Terminal:
     replica = live_replica(job, ticket.replica, (), ticket.principal)
     wish = TerminalRequest(is_terminal=False, port=ticket.port)
     try:
-        return await shells.open(job.uid, job.attempt, ticket.replica, replica.incarnation, wish)
-    except FailedPrecondition as refused:
-        raise Unavailable(str(refused)) from None
+        return await shells.open_terminal(
+            job.uid, job.attempt, ticket.replica, replica.incarnation, wish
+        )
+    except (TerminalRefused, Unavailable) as refused:
+        raise Unavailable(
+            f"{where(job, ticket)} is not reached at {ticket.port}: {refused}."
+        ) from None
 
 
 async def tell_of_port(services: Services, ticket: Ticket) -> None:

@@ -8,7 +8,7 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.links import MOST_JOBS, Ticket, view_of
-from trainshed.api.calls.services import Services, Shells
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job, find_work
 from trainshed.api.shell.opening import live_replica, shells_of
@@ -20,7 +20,7 @@ from trainshed.api.viewers.surface import directories_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
-from trainshed.core.terminals import HIGHEST, Autopsy, is_port, pages_of
+from trainshed.core.terminals import HIGHEST, Autopsy, Terminals, is_port, pages_of
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.jobs import ViewLink, ViewRequest
@@ -75,7 +75,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     )
 
 
-def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
+def _kept(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
     """Return the first fitting autopsy of the newest attempt. Raises NotFound, which names those that
     exist."""
     kept = shells.autopsies(job.uid)
