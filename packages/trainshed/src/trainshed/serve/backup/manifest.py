@@ -1,13 +1,9 @@
-"""The manifest at the end of a backup: describes the backup, and lists every file with its size and checksum.
-Also how a backup's files are written.
-
-A backup without a manifest is not complete. Its lines are JSON: the description, an entry for each file and
-directory, and last the checksum of all lines before.
-"""
+"""The manifest of a backup, in JSON: describes the backup, and lists every file with its size and checksum.
+It is written last: a backup without one is not complete. Also how a backup's files are written."""
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import msgspec
@@ -35,6 +31,19 @@ class RunningJob(Struct, frozen=True):
     state: str
 
 
+class Entry(Struct, frozen=True):
+    """A file or a directory of a backup."""
+
+    #: Relative, with `/`.
+    path: str
+    mode: int
+    size: Bytes = 0
+    #: Nanoseconds since the epoch.
+    mtime: int = 0
+    #: "" = a directory.
+    sha256: str = ""
+
+
 class Contents(Struct, frozen=True):
     """The description of a backup."""
 
@@ -52,24 +61,7 @@ class Contents(Struct, frozen=True):
     running: tuple[RunningJob, ...] = ()
     #: Descriptions of what could not be read.
     left_out: tuple[str, ...] = ()
-
-
-class Entry(Struct, frozen=True):
-    """A file or a directory of a backup."""
-
-    #: Relative, with `/`.
-    path: str
-    mode: int
-    size: Bytes = 0
-    #: Nanoseconds since the epoch.
-    mtime: int = 0
-    #: "" = a directory.
-    sha256: str = ""
-
-
-class _Sealed(Struct, frozen=True):
-    lines: int
-    sha256: str
+    entries: tuple[Entry, ...] = ()
 
 
 def fill(file: BinaryIO, blocks: Iterable[bytes]) -> tuple[str, int]:
@@ -85,41 +77,21 @@ def fill(file: BinaryIO, blocks: Iterable[bytes]) -> tuple[str, int]:
     return digest.hexdigest(), file.truncate()
 
 
-def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Yield the lines of a manifest, each with its newline."""
-    digest = hashlib.sha256()
-    count = 0
-    for part in (contents, *entries):
-        line = msgspec.json.encode(part) + b"\n"
-        digest.update(line)
-        count += 1
-        yield line
-    yield msgspec.json.encode(_Sealed(count, digest.hexdigest())) + b"\n"
-
-
-def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
-    *parts, last = lines or [b""]
+def decode(manifest: bytes) -> Contents:
     try:
-        sealed = msgspec.json.decode(last, type=_Sealed)
-        if (sealed.lines, sealed.sha256) != (
-            len(parts),
-            hashlib.sha256(b"".join(parts)).hexdigest(),
-        ):
-            raise BackupUnusable(f"Its {FILE} was changed or cut. Use another backup.")
-        contents = msgspec.json.decode(parts[0], type=Contents)
-        if contents.format > FORMAT:
-            raise BackupUnusable(
-                f"It was made by version {contents.version}, in a form that this one does not know. "
-                "Restore it with that version, or a later one."
-            )
-        entries = [msgspec.json.decode(part, type=Entry) for part in parts[1:]]
-    except (msgspec.MsgspecError, IndexError) as failure:
+        contents = msgspec.json.decode(manifest, type=Contents)
+    except msgspec.MsgspecError as failure:
         raise BackupUnusable(
             f"Its {FILE} cannot be read: {failure}. Use another backup."
         ) from failure
-    for entry in entries:
+    if contents.format > FORMAT:
+        raise BackupUnusable(
+            f"It was made by version {contents.version}, in a form that this one does not know. "
+            "Restore it with that version, or a later one."
+        )
+    for entry in contents.entries:
         _require_inside(entry.path)
-    return contents, entries
+    return contents
 
 
 def _require_inside(path: str) -> None:

@@ -61,30 +61,13 @@ def restore(source: Path, data: Path) -> Contents:
 
 
 def _fill(source: Path, place: Path) -> Contents:
-    contents, entries = _from_directory(source, place)
     try:
-        check_database(place / DATABASE_FILE)
-    except StoreUnreadable as failure:
-        raise BackupUnusable(
-            f"Its database cannot be used by this version ({failure}); the backup was made by "
-            f"{contents.version}."
-        ) from failure
-    for entry in entries:
-        (place / entry.path).chmod(entry.mode)
-        if entry.sha256:
-            os.utime(place / entry.path, ns=(entry.mtime, entry.mtime))
-    return contents
-
-
-def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
-    try:
-        with (source / FILE).open("rb") as file:
-            contents, entries = decode(file.readlines())
+        contents = decode((source / FILE).read_bytes())
     except FileNotFoundError:
         raise BackupUnusable(
             f"{source} has no {FILE}: it is no backup, or one that was not finished. Use another one."
         ) from None
-    for entry in entries:
+    for entry in contents.entries:
         if entry.sha256:
             try:
                 _copy(source, place, entry)
@@ -94,7 +77,18 @@ def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
                 ) from None
         else:
             (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
-    return contents, entries
+    try:
+        check_database(place / DATABASE_FILE)
+    except StoreUnreadable as failure:
+        raise BackupUnusable(
+            f"Its database cannot be used by this version ({failure}); the backup was made by "
+            f"{contents.version}."
+        ) from failure
+    for entry in contents.entries:
+        (place / entry.path).chmod(entry.mode)
+        if entry.sha256:
+            os.utime(place / entry.path, ns=(entry.mtime, entry.mtime))
+    return contents
 
 
 def _copy(source: Path, place: Path, entry: Entry) -> None:

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -37,7 +37,7 @@ from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.serve import clock
-from trainshed.serve.backup.manifest import FILE, FORMAT, Contents, Entry, RunningJob, encode, fill
+from trainshed.serve.backup.manifest import FILE, FORMAT, Contents, Entry, RunningJob, fill
 from trainshed.serve.settings import load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
@@ -52,68 +52,16 @@ _KEYS: Final = (KEY_FILE, "owner.token")
 _TEMPORARY: Final = ".backup-"
 
 
-class Destination:
-    """The directory of a backup, readable only by its owner. It takes files one after the other, and the
-    manifest last, without which the backup is not valid."""
-
-    def __init__(self, directory: Path) -> None:
-        #: The directory, which is empty or does not exist yet.
-        self._directory = directory
-        self._is_new = not directory.exists()
-        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        directory.chmod(_DIRECTORY_MODE)
-
-    def add(self, entry: Entry, blocks: Iterable[bytes]) -> Entry | None:
-        """Write a file, and return the entry with its checksum. None: it had fewer than `entry.size` bytes,
-        and does not count."""
-        path = self._directory / entry.path
-        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        with _private(path, os.O_TRUNC) as file:
-            digest, size = fill(file, metered(entry.path, entry.size, blocks))
-        if size != entry.size:
-            path.unlink()
-            return None
-        os.utime(path, ns=(entry.mtime, entry.mtime))
-        return Entry(entry.path, entry.mode, entry.size, entry.mtime, digest)
-
-    def finish(self, lines: Iterator[bytes]) -> None:
-        # Everything has to be on disk before the file that completes the backup.
-        os.sync()
-        unfinished = self._directory / f"{FILE}.new"
-        with _private(unfinished, os.O_EXCL) as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(self._directory / FILE)
-        durable.sync_directory(str(self._directory))
-
-    def abandon(self) -> None:
-        for path in self._directory.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        if self._is_new:
-            self._directory.rmdir()
-
-
-def _private(path: Path, flags: int) -> BinaryIO:
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+def _private(path: Path) -> BinaryIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, _FILE_MODE), "wb")
 
 
-def take(data: Path, into: Destination, *, now: Nanos, config: Path | None = None) -> Contents:
-    """Write a backup of `data` as of `now` (ns since the epoch), the manifest last. `config`: a file of
-    settings to include.
+class Backup:
+    """A backup that is being taken of the data directory `data` into a directory, which is empty or new, and
+    becomes readable only by its owner. `temporary`: a directory on the disk of the data."""
 
-    Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
-    """
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=data) as name:
-        return _Backup(data, into, Path(name)).take(now, config)
-
-
-class _Backup:
-    def __init__(self, data: Path, into: Destination, temporary: Path) -> None:
+    def __init__(self, data: Path, into: Path, temporary: Path) -> None:
         self._data = data
         self._into = into
         self._temporary = temporary
@@ -122,6 +70,9 @@ class _Backup:
         self._objects = 0
 
     def take(self, now: Nanos, config: Path | None) -> Contents:
+        """Write all of it as of `now` (ns since the epoch), the manifest last. `config`: a file of settings
+        to include. Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged),
+        OSError."""
         # Read before the database as well as after it: values are sealed with a key that one of the two
         # contains.
         sealing_keys = _lines(self._data / sealing.FILE)
@@ -152,8 +103,17 @@ class _Backup:
             objects=self._objects,
             running=tuple(RunningJob(w.uid, w.name, w.state) for w in works if w.is_live),
             left_out=tuple(self._left_out),
+            entries=tuple(self._entries),
         )
-        self._into.finish(encode(contents, self._entries))
+        # Everything has to be on disk before the file that completes the backup.
+        os.sync()
+        unfinished = self._into / f"{FILE}.new"
+        with _private(unfinished) as file:
+            file.write(msgspec.json.encode(contents))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(self._into / FILE)
+        durable.sync_directory(str(self._into))
         return contents
 
     def _secrets(self, before: list[bytes]) -> None:
@@ -180,17 +140,23 @@ class _Backup:
             return  # It never existed, or its job was deleted meanwhile.
         try:
             status = os.fstat(fd)
-            entry = Entry(path, status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
-            if not self._add(entry, _blocks(fd, status.st_size)):
+            if not self._write(path, fd, status.st_mode, status.st_size, status.st_mtime_ns):
                 raise OSError(f"{source} was cut while it was read; take the backup again")
         finally:
             os.close(fd)
 
-    def _add(self, entry: Entry, blocks: Iterator[bytes]) -> bool:
-        taken = self._into.add(entry, blocks)
-        if taken is not None:
-            self._entries.append(taken)
-        return taken is not None
+    def _write(self, path: str, fd: int, mode: int, size: int, mtime: int) -> bool:
+        """Take the first `size` bytes of an open file. Return False if it has fewer, and does not count."""
+        target = self._into / path
+        target.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        with _private(target) as file:
+            digest, written = fill(file, metered(path, size, _blocks(fd, size)))
+        if written != size:
+            target.unlink()
+            return False
+        os.utime(target, ns=(mtime, mtime))
+        self._entries.append(Entry(path, mode & 0o777, size, mtime, digest))
+        return True
 
     # --- buckets ---
 
@@ -256,13 +222,12 @@ class _Backup:
     def _content(self, opened: OpenObject, path: str) -> bool:
         """Take what was opened. Return False if a program rewrote it meanwhile; appending to it does no
         harm."""
-        record, status = opened.record, os.fstat(opened.fd)
-        entry = Entry(path, status.st_mode & 0o777, record.size, record.file.mtime_ns)
-        taken = self._into.add(entry, _blocks(opened.fd, record.size))
-        rewritten = record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file
-        if taken is None or rewritten:
+        record, mode = opened.record, os.fstat(opened.fd).st_mode
+        if not self._write(path, opened.fd, mode, record.size, record.file.mtime_ns):
             return False
-        self._entries.append(taken)
+        if record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file:
+            self._entries.pop()
+            return False
         return True
 
     def _directory(self, path: str, mode: int) -> None:
@@ -329,12 +294,19 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
     os.umask(0o077)
     # So that an unfinished backup is removed when this is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    _require_empty(Path(target).resolve(), place)
-    into = Destination(Path(target))
+    into = Path(target)
+    _require_empty(into.resolve(), place)
+    is_new = not into.exists()
+    into.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+    into.chmod(_DIRECTORY_MODE)
     try:
-        contents = take(place, into, now=clock.now(), config=config)
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=place) as temporary:
+            contents = Backup(place, into, Path(temporary)).take(clock.now(), config)
     except BaseException as failure:
-        into.abandon()
+        for path in into.iterdir():
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        if is_new:
+            into.rmdir()
         if isinstance(failure, StoreUnreadable | OSError):
             raise click.ClickException(f"No backup was made: {failure}.") from None
         raise
