@@ -83,7 +83,9 @@ def vertex(request: Request) -> JobSpec:
 
 def ml(**training: Any) -> JobSpec:
     """The same of an `ml` job; `training` as of `ml_job`."""
-    return parse_job(ml_job(**training), runtimes=ReducingRuntimes()).spec
+    spec = parse_job(ml_job(**training), runtimes=ReducingRuntimes()).spec
+    assert isinstance(spec, JobSpec)
+    return spec
 
 
 def started(spec: JobSpec, label: str = "", value: str = "") -> Job:

@@ -18,7 +18,7 @@ from tests.unit.specs_requests import (
     vertex,
 )
 from trainshed.core.runtime import REDUCERS
-from trainshed.core.specs.reducers import warning_for
+from trainshed.core.specs.reducers import WARNINGS
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
 
@@ -63,9 +63,7 @@ def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, wo
 def test_every_runtime_family_is_decided_on() -> None:
     """spec/reduction: whether a new one can use reducers."""
     for_programs = {sheet.family for sheet in FAMILIES} - {REDUCERS, TENSORBOARD, GSUTIL}
-    assert {family for family in for_programs if not warning_for(frozenset({family}))} == {
-        "pytorch"
-    }
+    assert {family for family in for_programs if not WARNINGS[family]} == {"pytorch"}
 
 
 PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"

@@ -16,22 +16,20 @@ from tests.unit.specs_requests import (
     refused,
 )
 from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
-from trainshed.core.specs.ml import ParsedMlJob, parse_job
+from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.warnings import without_gpus
 
 OLD_TORCH = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-6"
 
 
-def parse(request: Request) -> ParsedMlJob:
-    return parse_job(request, runtimes=FakeRuntimes())
-
-
 def spec_of(request: Request) -> JobSpec:
-    return parse(request).spec
+    spec = parse_job(request, runtimes=FakeRuntimes()).spec
+    assert isinstance(spec, JobSpec)
+    return spec
 
 
 def violations(request: Request) -> dict[str, str]:
-    return refused(lambda: parse(request))
+    return refused(lambda: spec_of(request))
 
 
 def custom(**training: Any) -> Request:

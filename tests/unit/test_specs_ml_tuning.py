@@ -4,7 +4,8 @@
 from typing import Any
 
 from tests.unit.specs_requests import FakeRuntimes, Request, ml_job, refused
-from trainshed.core.specs.ml import ParsedMlJob, parse_job
+from trainshed.core.job import JobDraft, JobSpec
+from trainshed.core.specs.ml import parse_job
 from trainshed.core.study.spec import (
     Algorithm,
     Goal,
@@ -14,6 +15,7 @@ from trainshed.core.study.spec import (
     ParameterType,
     Scale,
 )
+from trainshed.core.tuning.records import TuningSpec
 
 PARAMS = "hyperparameters.params[0]"
 RATE: Request = {
@@ -29,7 +31,7 @@ def tuned(*params: Request, **changes: Any) -> Request:
     return ml_job(hyperparameters={"params": list(params or (RATE,)), **changes})
 
 
-def parse(request: Request, max_trials: int = 0) -> ParsedMlJob:
+def parse(request: Request, max_trials: int = 0) -> JobDraft[JobSpec | TuningSpec]:
     return parse_job(request, runtimes=FakeRuntimes(), max_trials=max_trials)
 
 
@@ -128,8 +130,8 @@ def test_what_hyperparameters_become() -> None:
         enableTrialEarlyStopping=True,
         resumePreviousJobId="earlier",
     )
-    spec = parse(request).tuning
-    assert spec is not None
+    spec = parse(request).spec
+    assert isinstance(spec, TuningSpec)
     assert spec.study.parameters == (
         Parameter("rate", ParameterType.DOUBLE, low=0.1, high=1.0, scale=Scale.LOG),
         Parameter("n", ParameterType.INTEGER, low=1, high=64),

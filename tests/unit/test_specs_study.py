@@ -57,7 +57,7 @@ def child(parameter: Request, **condition: Any) -> Request:
 
 
 def parse(request: Request) -> StudySpec:
-    return parse_study(request).spec
+    return parse_study(request)[1]
 
 
 def violations(request: Request) -> dict[str, str]:

@@ -36,7 +36,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, project_number
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.ml import ParsedMlJob, parse_job
+from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.syntax import read_labels
 from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric
@@ -55,7 +55,9 @@ _LARGEST_PAGE: Final = 100
 _RESUME: Final = "hyperparameters.resume_previous_job_id"
 
 
-def check_create(call: Call, request: Any, further: tuple[Violation, ...] = ()) -> ParsedMlJob:
+def check_create(
+    call: Call, request: Any, further: tuple[Violation, ...] = ()
+) -> JobDraft[JobSpec | TuningSpec]:
     """Return the job to create. Raises InvalidRequest with all faults, including those in `further`."""
     services = call.services
     public = sent(call, request, "job")
@@ -74,8 +76,9 @@ async def asked_for(call: Call, request: Any) -> JobDraft[JobSpec]:
     """Return the job to create, after all checks; for a job with hyperparameters, the job of one trial.
     Raises InvalidRequest with all faults."""
     _, further = await _resumed(call, request)
-    parsed = check_create(call, request, further)
-    return JobDraft(parsed.spec, parsed.job_id, parsed.labels)
+    draft = check_create(call, request, further)
+    spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
+    return JobDraft(spec, draft.display_name, draft.labels)
 
 
 async def create(call: Call, request: Any) -> Message:
@@ -83,10 +86,10 @@ async def create(call: Call, request: Any) -> Message:
     resumed, further = await _resumed(call, request)
     # `public` was made of the request as it came.
     call = call if resumed is None else replace(call, public=None)
-    parsed = check_create(call, request, further)
-    spec = parsed.spec if parsed.tuning is None else _resuming(parsed.tuning, resumed)
-    name = JobName(Api.ML, ProjectName.parse(request.parent).project_id, "", parsed.job_id)
-    draft = JobDraft(spec, parsed.job_id, parsed.labels)
+    draft = check_create(call, request, further)
+    if isinstance(draft.spec, TuningSpec):
+        draft = replace(draft, spec=_resuming(draft.spec, resumed))
+    name = JobName(Api.ML, ProjectName.parse(request.parent).project_id, "", draft.display_name)
     made = new_job(services, services.new_uid(), name, draft, sent(call, request, "job"))
     await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.

@@ -5,7 +5,7 @@ wrong types, so a value is read as the type that the public message gives it.
 """
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
@@ -76,6 +76,11 @@ class Section(Struct, eq=False):
         """Report what is wrong with the field `name`; "" reports the section itself."""
         self.faults.add(self.at(name) if name else self.path, description)
 
+    def check(self, name: str, fault: str | None) -> None:
+        """Report `fault` of the field `name`, if there is one."""
+        if fault:
+            self.fault(name, fault)
+
     def has(self, name: str) -> bool:
         """Whether the field was given, even with its default value."""
         return name in self.values
@@ -115,6 +120,14 @@ class Section(Struct, eq=False):
     def texts(self, name: str) -> tuple[str, ...]:
         items = cast("Sequence[Any]", self.values.get(name) or ())
         return tuple(str(item) for item in items)
+
+    def checked_texts(self, name: str, fault: Callable[[str], str | None]) -> tuple[str, ...]:
+        """Return the texts of the field `name`, and report what is wrong with any of them."""
+        texts = self.texts(name)
+        for index, text in enumerate(texts):
+            if wrong := fault(text):
+                self.faults.add(f"{self.at(name)}[{index}]", wrong)
+        return texts
 
     def duration(self, name: str) -> int | None:
         """Return nanoseconds, or None when unset."""

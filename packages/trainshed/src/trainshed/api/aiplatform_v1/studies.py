@@ -27,11 +27,12 @@ from trainshed.core.errors import Aborted, FailedPrecondition, InvalidRequest, N
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.study import ParsedStudy, parse_study
+from trainshed.core.specs.study import parse_study
 from trainshed.core.study import changes
 from trainshed.core.study.progress import final_measurement, optimal_trials
 from trainshed.core.study.reading import parse_trial, read_measurement
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial, TrialState
+from trainshed.core.study.spec import StudySpec
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind, StoredTrial
 from trainshed.wire import json as wire_json
@@ -51,14 +52,14 @@ _TRIES: Final = 5
 async def create_study(call: Call, request: Any) -> Message:
     """Create a study. An existing display name is a conflict, because clients find a study again by it
     (spec/clients#conflicts)."""
-    parsed = _parse(call, request)
+    display_name, spec = _parse(call, request)
     parent = known_location(request.parent)
     uid = StudyUid(call.services.new_uid())
     record = Study(
         uid=uid,
         name=StudyName(parent.project_id, parent.location, str(uid)),
-        display_name=parsed.display_name,
-        spec=parsed.spec,
+        display_name=display_name,
+        spec=spec,
         public_json=wire_json.compact_text(wire_json.to_public(request.study)),
         created=call.services.now(),
     )
@@ -199,7 +200,7 @@ async def list_optimal_trials(call: Call, request: Any) -> Message:
     return message("ListOptimalTrialsResponse", optimal_trials=await _views(call, study, best))
 
 
-def _parse(call: Call, request: Any) -> ParsedStudy:
+def _parse(call: Call, request: Any) -> tuple[str, StudySpec]:
     known_location(request.parent)
     return parse_study(wire_json.to_public(request.study))
 

@@ -1,14 +1,36 @@
-"""What a container runs by itself, without a command (spec/program#arguments, facts/packaging#images)."""
+"""The runtime of an image, and what a container runs by itself, without a command (spec/program#arguments,
+facts/packaging#images)."""
 
 from msgspec.structs import replace
 
-from trainshed.core.catalog.images import parse_prebuilt
+from trainshed.core.catalog import images
 from trainshed.core.job import Program
 from trainshed.core.requests import Section
-from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice
+from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeCatalog, RuntimeChoice
 from trainshed.core.specs import syntax
 
 _MODULE, _PACKAGES = "--module_name", "--package_uris"
+
+
+UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
+"""The runtime of a program whose image or version was refused."""
+
+
+def read_runtime(
+    section: Section, field: str, image_uri: str, runtimes: RuntimeCatalog, elsewhere: str = ""
+) -> RuntimeChoice:
+    """Return the runtime that stands in for the image in `field`. `elsewhere`: why that may not be the
+    reduction server's; "" = it may. What is wrong is reported to the section's faults."""
+    if not images.is_reference(image_uri):
+        section.fault(field, f"{image_uri!r} {images.NO_REFERENCE}")
+    elif elsewhere and images.is_reduction_server(image_uri):
+        section.fault(field, elsewhere)
+    else:
+        answer = runtimes.for_image(image_uri)
+        if isinstance(answer, RuntimeChoice):
+            return answer
+        section.fault(field, answer.reason)
+    return UNKNOWN_RUNTIME
 
 
 def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
@@ -16,7 +38,7 @@ def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
     and has no entry point (a reducer's has one). Where the runtime is not known, because it was refused, the
     image's name decides."""
     if not runtime.family:
-        return parse_prebuilt(image_uri) is not None
+        return images.parse_prebuilt(image_uri) is not None
     return runtime.family not in (CONTAINER, REDUCERS)
 
 

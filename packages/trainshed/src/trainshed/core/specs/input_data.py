@@ -14,7 +14,6 @@ from trainshed.core.datasets.plans import (
 )
 from trainshed.core.datasets.records import (
     FORMATS,
-    DataFiles,
     Dataset,
     annotation_of,
     annotation_uri,
@@ -30,23 +29,37 @@ _IN_A_COLUMN: Final = (
     "It is not served here. Write training, validation or test into a column of each row, and name the "
     "column in a predefined_split; or leave it out."
 )
-_UNSERVED: Final = {
+_UNSERVED_SPLITS: Final = {
     "timestampSplit": _IN_A_COLUMN,
     "stratifiedSplit": _IN_A_COLUMN,
     "filterSplit": "It is not served here. Write the split of each item into its import file as its ML use, "
     "which goes before fractions, and leave it out.",
 }
 """What to do instead of splits that are not served."""
+_NOT_APPLIED: Final = (
+    "It is not applied here; leave it out, and choose by an annotation_schema_uri."
+)
+_UNSERVED: Final = {
+    "annotationsFilter": _NOT_APPLIED,
+    "savedQueryId": _NOT_APPLIED,
+    "persistMlUseAssignment": "A split is not written back to the dataset here; leave it out, and find the "
+    "split in the files below the destination.",
+}
 
 
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
-    """Read `inputDataConfig`; None if it is left out. `dataset`: the dataset that it names, None where that
-    is not known; `at`: when the pipeline is made (ns). What is wrong is reported to the section's faults."""
+    """Read `inputDataConfig`; None if it is left out, the dataset is not known or has no such files, or the
+    destination is wrong. `dataset`: the dataset that it names, None where that is not known; `at`: when the
+    pipeline is made (ns). What is wrong is reported to the section's faults; the plan of a faulty request is
+    of no use."""
     if not pipeline.has("inputDataConfig"):
         return None
     config = pipeline.section("inputDataConfig")
-    if fault := dataset_id_fault(config.text("datasetId")):
-        config.fault("datasetId", fault)
+    config.check("datasetId", dataset_id_fault(config.text("datasetId")))
+    for name, instead in _UNSERVED_SPLITS.items():
+        if config.has(name):
+            config.fault(name, instead)
+    syntax.refuse(config, _UNSERVED)
     if config.has("bigqueryDestination"):
         config.fault(
             "bigqueryDestination",
@@ -54,47 +67,19 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
         )
     elif not config.has("gcsDestination"):
         config.fault("gcsDestination", "The destination must be set; the files are written there.")
-    return _read_plan(config, dataset, at)
-
-
-def dataset_id_fault(dataset: str) -> str | None:
-    """Return what is wrong with a dataset's id; None = nothing."""
-    if _DATASET_ID.fullmatch(dataset):
-        return None
-    return (
-        f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores."
-    )
-
-
-def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
-    """Read the split, the annotations and the destination of a config; None where the dataset is not known or
-    has no such files, or the destination is wrong. What is wrong is reported to the section's faults; the
-    plan of a faulty request is of no use."""
-    for name, instead in _UNSERVED.items():
-        if config.has(name):
-            config.fault(name, instead)
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)
     destination = config.section("gcsDestination")
     uri = destination.text("outputUriPrefix")
     fault = syntax.bucket_path_fault(uri) if config.has("gcsDestination") else ""
-    if fault:
-        destination.fault("outputUriPrefix", fault)
-    for name in ("annotationsFilter", "savedQueryId"):
-        if config.is_set(name):
-            config.fault(
-                name,
-                "It is not applied here; leave it out, and choose by an annotation_schema_uri.",
-            )
-    if config.is_set("persistMlUseAssignment"):
-        config.fault(
-            "persistMlUseAssignment",
-            "A split is not written back to the dataset here; leave it out, and find the split in the "
-            "files below the destination.",
-        )
+    destination.check("outputUriPrefix", fault)
     if dataset is None:
         return None
-    files = _fitting(dataset, annotation)
+    files = tuple(
+        files
+        for files in dataset.files
+        if not annotation or FORMATS[files.schema_uri].annotation == annotation
+    )
     if not files:
         wanted = f" with annotations of {annotation}" if annotation and dataset.files else ""
         field = "datasetId" if config.has("datasetId") else ""
@@ -108,12 +93,12 @@ def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan
     return SplitPlan(dataset.name, dataset.kind, files, rule, f"{uri.rstrip('/')}/{name}")
 
 
-def _fitting(dataset: Dataset, annotation: str) -> tuple[DataFiles, ...]:
-    """Return the dataset's files whose items have such annotations; all of them for ""."""
-    if not annotation:
-        return dataset.files
-    return tuple(
-        files for files in dataset.files if FORMATS[files.schema_uri].annotation == annotation
+def dataset_id_fault(dataset: str) -> str | None:
+    """Return what is wrong with a dataset's id; None = nothing."""
+    if _DATASET_ID.fullmatch(dataset):
+        return None
+    return (
+        f"{dataset!r} is not a dataset id; it has 1 to 128 letters, digits, dashes and underscores."
     )
 
 

@@ -56,18 +56,20 @@ def accelerator_faults(
     machine: MachineType, accelerator: str, count: int, api: Api
 ) -> tuple[str, str]:
     """Return what is wrong with the accelerator's type and with its count on `machine`; "" = nothing."""
-    if not accelerator:
-        return _missing(machine, count, api)
     allowed = machines.allowed(machine, api)
+    choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
+    if not accelerator and count:
+        return "An accelerator count is given without an accelerator type; give both.", ""
+    if not accelerator and machine.needs_accelerators:
+        return f"Machine type {machine.name} needs its accelerators named: {choices}.", ""
+    if not accelerator or count in allowed.get(accelerator, ()):
+        return "", ""
     if accelerator not in allowed:
-        others = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
-        hint = f" It goes with {others}." if others else " It takes no accelerators."
+        hint = f"It goes with {choices}." if choices else "It takes no accelerators."
         return (
-            f'Accelerator "{accelerator}" is not supported for machine type "{machine.name}".{hint}',
+            f'Accelerator "{accelerator}" is not supported for machine type "{machine.name}". {hint}',
             "",
         )
-    if count in allowed[accelerator]:
-        return "", ""
     wanted = f"use {_either(allowed[accelerator])}"
     if count <= 0:
         return "", f"The number of {accelerator} accelerators must be given; {wanted}."
@@ -75,18 +77,6 @@ def accelerator_faults(
         f'Accelerator count {count} of "{accelerator}" is not supported for machine type '
         f'"{machine.name}"; {wanted}.'
     )
-
-
-def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
-    """Do the same as `accelerator_faults` for a request that names no accelerator type."""
-    if count != 0:
-        return "An accelerator count is given without an accelerator type; give both.", ""
-    if machine.needs_accelerators:
-        choices = "; ".join(
-            f"{name} x {_either(counts)}" for name, counts in machines.allowed(machine, api).items()
-        )
-        return f"Machine type {machine.name} needs its accelerators named: {choices}.", ""
-    return "", ""
 
 
 def default_disk(machine_type: str) -> Disk:

@@ -9,21 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import closest
-from trainshed.core.job import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
+from trainshed.core.job import DEFAULT_TIMEOUT, JobDraft, JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
 from trainshed.core.specs.ml_pools import ROLES, Hardware, Programs, read_hardware, read_programs
-from trainshed.core.specs.study import read_algorithm, tag_fault
+from trainshed.core.specs.study import read_algorithm, read_goal, tag_fault
 from trainshed.core.specs.study_parameters import ML_JOB, read_parameters
-from trainshed.core.specs.tuning import Counts, check_counts
-from trainshed.core.study.spec import Goal, MedianStopping, Metric, StudySpec
+from trainshed.core.specs.tuning import read_counts
+from trainshed.core.study.spec import MedianStopping, Metric, StudySpec
 from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9
@@ -37,21 +36,11 @@ WITHOUT_EFFECT = {
 """Fields of the training input that are not served, and what happens instead."""
 
 
-class ParsedMlJob(Struct, frozen=True):
-    """A valid training job."""
-
-    spec: JobSpec
-    job_id: str
-    #: In the order given.
-    labels: tuple[tuple[str, str], ...]
-    #: The tuning of a job with hyperparameters, whose time limits are the whole job's; None = it has none.
-    tuning: TuningSpec | None = None
-
-
 def parse_job(
     public: Mapping[str, Any], *, runtimes: RuntimeCatalog, max_trials: int = 0
-) -> ParsedMlJob:
-    """Read a Job.
+) -> JobDraft[JobSpec | TuningSpec]:
+    """Read a Job, whose id is the display name; with hyperparameters it is a tuning job, and the time limits
+    of its trials' job are the whole job's.
 
     `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the package
     `wire` hands it on. `max_trials` is the limit of one tuning job, 0 = none. Raise InvalidRequest, which
@@ -59,8 +48,8 @@ def parse_job(
     """
     faults = Faults()
     job = Section(public, "", faults)
-    if fault := syntax.job_id_fault(job.text("jobId")):
-        job.fault("jobId", fault)
+    job_id = job.text("jobId")
+    job.check("jobId", syntax.job_id_fault(job_id))
     labels = syntax.read_labels(job)
     if job.has("predictionInput"):
         job.fault("predictionInput", "Batch prediction is not served; give training_input.")
@@ -74,18 +63,16 @@ def parse_job(
     scheduling = _read_scheduling(training.section("scheduling"))
     _check_rest(training)
     job_json = msgspec.json.encode(training.values).decode()
-    if fault := syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware)):
-        training.fault("scaleTier", fault)
-    tunes = training.has("hyperparameters")
-    study = read_study(training) if tunes else None
-    counts = read_counts(training, max_trials=max_trials)
-    check_resumed(training, job.text("jobId"))
+    size_fault = syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware))
+    training.check("scaleTier", size_fault)
+    tuning = _read_tuning(training, job_id, max_trials) if training.has("hyperparameters") else None
     faults.refuse()
     spec = _job_spec(training, hardware, programs, scheduling, job_json)
-    if study is None:
-        return ParsedMlJob(spec, job.text("jobId"), labels)
+    if tuning is None:
+        return JobDraft(spec, job_id, labels)
+    study, counts = tuning
     trial = replace(spec, metric_tag=study.metrics[0].id)
-    return ParsedMlJob(spec, job.text("jobId"), labels, tuning_spec(study, counts, trial))
+    return JobDraft(TuningSpec(study, trial, *counts), job_id, labels)
 
 
 def _job_spec(
@@ -147,22 +134,16 @@ def _check_rest(training: Section) -> None:
             f"{region!r} is not a region of AI Platform Training.{closest(region, known)} "
             f"Choose one of {', '.join(known)}.",
         )
-    job_dir = training.text("jobDir")
-    if job_dir and (fault := syntax.bucket_path_fault(job_dir)):
-        training.fault("jobDir", fault)
-    if fault := syntax.service_account_fault(training.text("serviceAccount")):
-        training.fault("serviceAccount", fault)
+    if job_dir := training.text("jobDir"):
+        training.check("jobDir", syntax.bucket_path_fault(job_dir))
+    training.check("serviceAccount", syntax.service_account_fault(training.text("serviceAccount")))
 
 
 def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
     """Return warnings about fields that have no effect."""
-    hyperparameters = [
-        f"{training.at(name)} is not served here: {instead}."
-        for name, instead in WITHOUT_EFFECT.items()
-        if training.is_set(name)
-    ]
+    texts = [*syntax.ignored(training, WITHOUT_EFFECT)]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
-        hyperparameters.append(
+        texts.append(
             "use_chief_in_tf_config has no effect with a runtime version, which says what TF_CONFIG calls "
             "the primary: chief from 2.1 on, master before."
         )
@@ -170,73 +151,43 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     for role in ROLES:
         config = training.section(role.config_field)
         if config.is_set("tpuTfVersion"):
-            hyperparameters.append(
+            texts.append(
                 f"{config.at('tpuTfVersion')} is not served here: there are no TPUs, and programs have the "
                 "TensorFlow of their runtime or image."
             )
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running:
             names = " and ".join(map(training.at, unused))
-            hyperparameters.append(
+            texts.append(
                 f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."
             )
-    return tuple(hyperparameters)
+    return tuple(texts)
 
 
 DEFAULT_TAG = "training/hptuning/metric"
 
 
-def read_study(training: Section) -> StudySpec:
-    """Read what is searched and measured. What is wrong is reported to the section's faults; the study of a
-    faulty request is of no use."""
+def _read_tuning(
+    training: Section, job_id: str, max_trials: int
+) -> tuple[StudySpec, tuple[int, int, int]]:
+    """Read what is searched and measured, and how many trials there are, by default 1 in all and 1 at a time.
+    What is wrong is reported to the section's faults. Whether the job exists whose trials this one continues
+    from is for the API to say."""
     search = training.section("hyperparameters")
-    goal = search.enum("goal") or Goal.MAXIMIZE
-    if goal not in tuple(Goal):
-        search.fault("goal", f"{goal!r} is not one of {', '.join(Goal)}.")
-        goal = Goal.MAXIMIZE
     tag = search.text("hyperparameterMetricTag") or DEFAULT_TAG
-    if fault := tag_fault(tag) or syntax.string_fault(tag):
-        search.fault("hyperparameterMetricTag", fault)
+    search.check("hyperparameterMetricTag", tag_fault(tag) or syntax.string_fault(tag))
     parameters = read_parameters(search, "params", ML_JOB)
-    return StudySpec(
+    study = StudySpec(
         parameters=parameters,
-        metrics=(Metric(tag, Goal(goal)),),
+        metrics=(Metric(tag, read_goal(search)),),
         algorithm=read_algorithm(search, parameters),
         median_stopping=MedianStopping() if search.flag("enableTrialEarlyStopping") else None,
     )
-
-
-def read_counts(training: Section, *, max_trials: int) -> Counts:
-    """Read how many trials there are. Left out, there is 1 in all and 1 at a time, and the service decides
-    how many may fail."""
-    section = training.section("hyperparameters")
-    counts = Counts(
-        most=section.integer("maxTrials") or 1,
-        parallel=section.integer("maxParallelTrials") or 1,
-        failed=section.integer("maxFailedTrials"),
-    )
-    check_counts(
-        section,
-        counts,
-        ("maxTrials", "maxParallelTrials", "maxFailedTrials"),
-        max_trials=max_trials,
-    )
-    return counts
-
-
-def check_resumed(training: Section, job_id: str) -> None:
-    """Report what is wrong with the id of the job whose trials this one continues from. Whether that job
-    exists is for the API to say."""
-    section = training.section("hyperparameters")
-    resumed = section.text("resumePreviousJobId")
-    if not resumed:
-        return
-    if fault := syntax.job_id_fault(resumed):
-        section.fault("resumePreviousJobId", fault)
-    elif resumed == job_id:
-        section.fault("resumePreviousJobId", "A job cannot go on from itself; name an earlier one.")
-
-
-def tuning_spec(study: StudySpec, counts: Counts, trial: JobSpec) -> TuningSpec:
-    """Make the spec of a tuning job. `trial`: the job that each trial runs."""
-    return TuningSpec(study, trial, counts.most, counts.parallel, counts.failed)
+    if resumed := search.text("resumePreviousJobId"):
+        search.check("resumePreviousJobId", syntax.job_id_fault(resumed))
+        if resumed == job_id:
+            search.fault(
+                "resumePreviousJobId", "A job cannot go on from itself; name an earlier one."
+            )
+    fields = ("maxTrials", "maxParallelTrials", "maxFailedTrials")
+    return study, read_counts(search, fields, 1, max_trials=max_trials)

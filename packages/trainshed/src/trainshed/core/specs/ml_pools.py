@@ -2,7 +2,7 @@
 (spec/submit#ml-jobs).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -18,9 +18,15 @@ from trainshed.core.cluster import PS_POOL
 from trainshed.core.job import Accelerators, Disk, Machine, Program
 from trainshed.core.names import Api
 from trainshed.core.requests import Section
-from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import RuntimeCatalog, RuntimeRefusal
 from trainshed.core.specs import machines, reducers, syntax
-from trainshed.core.specs.entry_points import names_package, needs_command, read_package
+from trainshed.core.specs.entry_points import (
+    UNKNOWN_RUNTIME,
+    names_package,
+    needs_command,
+    read_package,
+    read_runtime,
+)
 
 
 class Role(Struct, frozen=True):
@@ -62,37 +68,25 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
         training.fault("scaleTier", f"{tier!r} is not a scale tier here; choose {known}.{hint}")
         return ()
     _refuse_explicit(training, tier)
-    return tuple(
-        Hardware(
-            role=ROLES[pool.position],
-            count=pool.count,
-            machine=machines.resolve(
-                machine_types()[pool.machine_type],
-                Accelerators(pool.accelerator_type, pool.accelerator_count)
-                if pool.accelerator_type
-                else None,
-            ),
-            disk=_disk(training.section(ROLES[pool.position].config_field)),
-        )
-        for pool in pools
-    )
+    hardware: list[Hardware] = []
+    for pool in pools:
+        role, kind = ROLES[pool.position], pool.accelerator_type
+        devices = Accelerators(kind, pool.accelerator_count) if kind else None
+        machine = machines.resolve(machine_types()[pool.machine_type], devices)
+        disk = _disk(training.section(role.config_field))
+        hardware.append(Hardware(role, pool.count, machine, disk))
+    return tuple(hardware)
 
 
 def _refuse_explicit(training: Section, tier: str) -> None:
     """Refuse machine types, counts and accelerators beside a predefined tier, which sets them all."""
+    text = f"Scale tier {tier} sets the %s itself; leave this out or use scale tier CUSTOM."
     for role in ROLES:
-        for name in (role.type_field, role.count_field):
-            if name and training.is_set(name):
-                training.fault(
-                    name,
-                    f"Scale tier {tier} sets the machines itself; leave this out or use scale tier CUSTOM.",
-                )
+        syntax.refuse(
+            training, dict.fromkeys((role.type_field, role.count_field), text % "machines")
+        )
         config = training.section(role.config_field)
-        if config.is_set("acceleratorConfig"):
-            config.fault(
-                "acceleratorConfig",
-                f"Scale tier {tier} sets the accelerators itself; leave this out or use scale tier CUSTOM.",
-            )
+        syntax.refuse(config, {"acceleratorConfig": text % "accelerators"})
 
 
 def _custom(training: Section) -> tuple[Hardware, ...]:
@@ -146,10 +140,8 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
         )
         return None
     type_fault, count_fault = machines.accelerator_faults(machine, kind, count, Api.ML)
-    if type_fault:
-        section.fault("type", type_fault)
-    if count_fault:
-        section.fault("count", count_fault)
+    section.check("type", type_fault)
+    section.check("count", count_fault)
     return Accelerators(kind, count) if kind else None
 
 
@@ -157,8 +149,10 @@ def _disk(config: Section) -> Disk:
     return machines.read_disk(config.section("diskConfig"), Api.ML)
 
 
-_UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
-_CONTAINER_FIELDS = ("imageUri", "containerCommand", "containerArgs")
+_OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
+    ("imageUri", "containerCommand", "containerArgs"),
+    "Containers need master_config.image_uri, which takes the place of a runtime.",
+)
 
 
 class Programs(Struct, frozen=True):
@@ -187,7 +181,7 @@ def read_programs(training: Section, roles: Sequence[Role], runtimes: RuntimeCat
 def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
     """Read the package job that every role runs, on the runtime version or on the default runtime."""
     version, python = training.text("runtimeVersion"), training.text("pythonVersion")
-    runtime = _UNKNOWN_RUNTIME
+    runtime = UNKNOWN_RUNTIME
     if fault := images.pair_fault(version, python):
         known = version in images.runtime_versions() or not version
         training.fault("pythonVersion" if known else "runtimeVersion", fault)
@@ -200,19 +194,11 @@ def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
         else:
             runtime = answer
     for role in ROLES:
-        config = training.section(role.config_field)
-        for field in _CONTAINER_FIELDS:
-            if config.is_set(field):
-                config.fault(
-                    field,
-                    "Containers need master_config.image_uri, which takes the place of a runtime.",
-                )
-    packages = syntax.read_packages(training)
-    module = _module(training)
+        syntax.refuse(training.section(role.config_field), _OF_CONTAINERS)
     return Program(
         runtime=runtime,
-        package_uris=packages,
-        module=module,
+        package_uris=syntax.read_packages(training),
+        module=syntax.read_module(training),
         args=syntax.read_arguments(training, "args"),
     )
 
@@ -220,33 +206,26 @@ def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
 def _containers(
     training: Section, master_image: str, roles: Sequence[Role], runtimes: RuntimeCatalog
 ) -> dict[int, Program]:
-    if training.text("pythonVersion"):
-        training.fault(
-            "pythonVersion", "A Python version goes with a runtime version, not with an image."
-        )
+    syntax.refuse(
+        training,
+        {"pythonVersion": "A Python version goes with a runtime version, not with an image."},
+    )
     programs: dict[int, Program] = {}
     for role in roles:
         config = training.section(role.config_field)
         # Roles without an image of their own run the master's (facts/program#arguments).
         image = config.text("imageUri") or master_image
-        if images.is_reduction_server(image) and role.position != PS_POOL:
-            config.fault("imageUri", reducers.ELSEWHERE)
-            programs[role.position] = Program(_UNKNOWN_RUNTIME, image)
-        else:
-            programs[role.position] = _container(training, config, image, runtimes)
+        programs[role.position] = _container(training, config, image, role, runtimes)
     return programs
 
 
-def _container(training: Section, config: Section, image: str, runtimes: RuntimeCatalog) -> Program:
-    runtime = _UNKNOWN_RUNTIME
-    if not images.is_reference(image):
-        config.fault("imageUri", f"{image!r} {images.NO_REFERENCE}")
-    else:
-        answer = runtimes.for_image(image)
-        if isinstance(answer, RuntimeRefusal):
-            config.fault("imageUri", answer.reason)
-        else:
-            runtime = answer
+def _container(
+    training: Section, config: Section, image: str, role: Role, runtimes: RuntimeCatalog
+) -> Program:
+    elsewhere = reducers.ELSEWHERE if role.position != PS_POOL else ""
+    runtime = read_runtime(config, "imageUri", image, runtimes, elsewhere)
+    if elsewhere and images.is_reduction_server(image):
+        return Program(runtime, image)
     command = syntax.read_arguments(config, "containerCommand")
     container_args = syntax.read_arguments(config, "containerArgs")
     args = syntax.read_arguments(training, "args")
@@ -273,7 +252,7 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
             runtime=runtime,
             image_uri=image,
             package_uris=syntax.read_packages(training),
-            module=_module(training),
+            module=syntax.read_module(training),
             args=args,
         )
     if needs_command(runtime, image) and not command:
@@ -283,10 +262,3 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
             "container_command, or for a prebuilt image package_uris and python_module.",
         )
     return program
-
-
-def _module(training: Section) -> str:
-    module = training.text("pythonModule")
-    if fault := syntax.module_fault(module):
-        training.fault("pythonModule", fault)
-    return module

@@ -87,7 +87,8 @@ def parse_pipeline(
         *unserved(pipeline),
         *_idle(pipeline),
     )
-    name = _child_name(display_name, task)
+    ending = _CHILD[task]
+    name = display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
     return ParsedPipeline(
         spec=PipelineSpec(task, output, model),
         display_name=display_name,
@@ -107,11 +108,6 @@ def _read_task(pipeline: Section) -> Task | None:
             "tasks of the public service are not there.",
         )
     return task
-
-
-def _child_name(display_name: str, task: Task) -> str:
-    ending = _CHILD[task]
-    return display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
 
 
 def _with_env(job: JobSpec, env: tuple[tuple[str, str], ...]) -> JobSpec:
@@ -161,7 +157,7 @@ def _read_model(
         public_json=json.dumps(model.values, ensure_ascii=False, separators=(",", ":")),
         artifact_uri=artifacts,
         is_new_version=is_new_version,
-        aliases=_read_aliases(model),
+        aliases=syntax.read_distinct(model, "versionAliases", "alias", syntax.alias_fault),
         labels=syntax.read_labels(model),
     )
 
@@ -169,8 +165,7 @@ def _read_model(
 def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bool]:
     """Read the id of the model, and whether a new version of an existing model is asked for."""
     own_id, parent = pipeline.text("modelId"), pipeline.text("parentModel")
-    if own_id and (fault := syntax.model_id_fault(own_id)):
-        pipeline.fault("modelId", fault)
+    pipeline.check("modelId", syntax.model_id_fault(own_id) if own_id else None)
     if not parent:
         return own_id or new_id, False
     if own_id:
@@ -191,16 +186,3 @@ def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bo
             "parentModel", f"{parent!r} names a version; name the model alone, {str(name)!r}."
         )
     return name.model_id, True
-
-
-def _read_aliases(model: Section) -> tuple[str, ...]:
-    aliases = model.texts("versionAliases")
-    seen: set[str] = set()
-    for index, alias in enumerate(aliases):
-        fault = syntax.alias_fault(alias)
-        if not fault and alias in seen:
-            fault = f"The alias {alias!r} is given more than once."
-        if fault:
-            model.faults.add(f"{model.at('versionAliases')}[{index}]", fault)
-        seen.add(alias)
-    return aliases

@@ -23,19 +23,6 @@ _PAIR = (
 )
 
 
-def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
-    """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
-    reducers = reducers_of(pools)
-    if reducers is None:
-        return ()
-    workers = [pool for pool in pools if pool.position < PS_POOL]
-    count = sum(pool.replica_count for pool in workers)
-    if count == 1:
-        return (_SINGLE,)
-    families = frozenset(pool.program.runtime.family for pool in workers)
-    return tuple(filter(None, (warning_for(families) or (_PAIR if count == 2 else ""),)))
-
-
 ELSEWHERE = "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
 _IGNORED = (
     "Reducers run the service's own program: the command and the arguments that worker pool 2 was given "
@@ -78,7 +65,7 @@ _TAKE_IT_OUT = (
     "Worker pool 2 will stay idle; take it out, or train with PyTorch's DistributedDataParallel."
 )
 _NO_TORCH = f"This runtime has no PyTorch, whose programs alone use reducers. {_TAKE_IT_OUT}"
-_WARNINGS = {
+WARNINGS = {
     "pytorch": None,
     "python": _NO_TORCH,
     "scikit-learn": _NO_TORCH,
@@ -89,9 +76,15 @@ _WARNINGS = {
 that is not named (a container image of the user's) may be anything."""
 
 
-def warning_for(families: frozenset[str]) -> str | None:
-    """Return the warning for a job whose workers run in these runtime families; None if one of them may use
-    reducers."""
-    warnings = [_WARNINGS.get(family) for family in sorted(families)]
-    texts = [text for text in warnings if text]
-    return " ".join(dict.fromkeys(texts)) if len(texts) == len(warnings) else None
+def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
+    """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
+    workers = [pool for pool in pools if pool.position < PS_POOL]
+    count = sum(pool.replica_count for pool in workers)
+    if reducers_of(pools) is None:
+        return ()
+    if count == 1:
+        return (_SINGLE,)
+    warnings = [WARNINGS.get(pool.program.runtime.family) for pool in workers]
+    # If one of them may use reducers, they are of use.
+    unused = tuple(dict.fromkeys(filter(None, warnings))) if all(warnings) else ()
+    return unused or ((_PAIR,) if count == 2 else ())

@@ -5,9 +5,7 @@ Used by the study API and by tuning jobs, whose rules are stricter: they have on
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
-
-from msgspec import Struct
+from typing import Any
 
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs import syntax
@@ -24,8 +22,6 @@ from trainshed.core.study.spec import (
     StudySpec,
 )
 
-T = TypeVar("T")
-
 _ALGORITHMS = {
     "": Algorithm.DEFAULT,
     "GAUSSIAN_PROCESS_BANDIT": Algorithm.DEFAULT,
@@ -38,77 +34,81 @@ _SELECTIONS = {
     "BEST_MEASUREMENT": Selection.BEST,
 }
 _NOISES = {"": Noise.UNKNOWN, "LOW": Noise.LOW, "HIGH": Noise.HIGH}
+_GOALS = {"": Goal.MAXIMIZE, "MAXIMIZE": Goal.MAXIMIZE, "MINIMIZE": Goal.MINIMIZE}
+_UNSERVED = {
+    "studyStoppingConfig": "A study has no end of its own here. Leave it out: a tuning job ends with "
+    "max_trial_count, and a study when its client asks for no further trial."
+}
 _RESERVED_TAGS = frozenset({"checkpoint_path", "global_step", "timestamp", "trial"})
 """Members that every line of a trial's metrics file has besides the metric (facts/tuning#metrics)."""
 
 
-class ParsedStudy(Struct, frozen=True):
-    """A valid study."""
-
-    display_name: str
-    spec: StudySpec
-
-
-def parse_study(public: Mapping[str, Any]) -> ParsedStudy:
-    """Read a Study of the Vertex study API, given as public JSON. Raise InvalidRequest, which lists every
-    violation, if there is one."""
+def parse_study(public: Mapping[str, Any]) -> tuple[str, StudySpec]:
+    """Read the display name and the specification of a Study of the Vertex study API, given as public JSON.
+    Raise InvalidRequest, which lists every violation, if there is one."""
     study = Section(public, "", Faults())
     display_name = syntax.read_display_name(study)
     spec = read_study_spec(study.section("studySpec"), for_tuning_job=False)
     study.faults.refuse()
-    return ParsedStudy(display_name, spec)
+    return display_name, spec
 
 
 def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
     """Read a StudySpec of any message that has one. What is wrong is reported to the section's faults; the
     spec of a faulty request is of no use."""
-    metrics = _read_metrics(section)
-    if for_tuning_job:
-        _check_objective(section, metrics)
-    if section.is_set("studyStoppingConfig"):
-        section.fault(
-            "studyStoppingConfig",
-            "A study has no end of its own here. Leave it out: a tuning job ends with max_trial_count, and a "
-            "study when its client asks for no further trial.",
-        )
+    metrics = _read_metrics(section, for_tuning_job=for_tuning_job)
+    syntax.refuse(section, _UNSERVED)
     parameters = read_parameters(section, "parameters", VERTEX)
     return StudySpec(
         parameters=parameters,
         metrics=metrics,
         algorithm=read_algorithm(section, parameters),
-        selection=_choose(section, "measurementSelectionType", _SELECTIONS, Selection.LAST),
-        noise=_choose(section, "observationNoise", _NOISES, Noise.UNKNOWN),
+        selection=syntax.read_choice(section, "measurementSelectionType", _SELECTIONS),
+        noise=syntax.read_choice(section, "observationNoise", _NOISES),
         median_stopping=_read_stopping(section),
     )
 
 
-def _read_metrics(study: Section) -> tuple[Metric, ...]:
-    """Read the repeated field `metrics`: ids without white space, each once; at least one."""
+def _read_metrics(study: Section, *, for_tuning_job: bool) -> tuple[Metric, ...]:
+    """Read the repeated field `metrics`: ids without white space, each once; at least one. A tuning job has
+    exactly one, because it has one best trial (docs/tuning.md)."""
     aims: list[Metric] = []
     for section in study.sections("metrics"):
         name = section.text("metricId")
-        if fault := _metric_fault(name, aims):
-            section.fault("metricId", fault)
-        goal = section.enum("goal") or Goal.MAXIMIZE  # the public default
-        if goal not in tuple(Goal):
-            section.fault("goal", f"The goal must be set: {', '.join(Goal)}.")
-            goal = Goal.MAXIMIZE
+        if not name:
+            section.fault("metricId", "The metric needs an id, for example accuracy.")
+        elif any(letter.isspace() for letter in name):
+            section.fault("metricId", f"The metric id {name!r} must not contain white space.")
+        elif any(metric.id == name for metric in aims):
+            section.fault("metricId", f"The metric {name!r} is given more than once.")
+        elif for_tuning_job:
+            section.check("metricId", tag_fault(name))
         if section.has("safetyConfig"):
             section.fault(
                 "safetyConfig",
                 "A metric with a threshold is not served here. Leave it out, and complete a trial that is "
                 "beyond it as infeasible.",
             )
-        aims.append(Metric(name, Goal(goal)))
+        aims.append(Metric(name, read_goal(section)))
     if not aims:
         study.fault("metrics", "At least one metric must be given.")
+    if for_tuning_job and len(aims) > 1:
+        study.fault(
+            "metrics",
+            "A tuning job has exactly one metric, its objective; for several, use a study.",
+        )
     return tuple(aims)
+
+
+def read_goal(section: Section) -> Goal:
+    """Read `goal`; left out it is to maximize, as in the public services."""
+    return syntax.read_choice(section, "goal", _GOALS)
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
     """Read `algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of Vertex says the
     same)."""
-    algorithm = _choose(section, "algorithm", _ALGORITHMS, Algorithm.DEFAULT)
+    algorithm = syntax.read_choice(section, "algorithm", _ALGORITHMS)
     endless = [p.id for p in parameters if p.type is ParameterType.DOUBLE]
     if algorithm is Algorithm.GRID_SEARCH and endless:
         section.fault(
@@ -127,36 +127,6 @@ def tag_fault(tag: str) -> str:
         f"{tag!r} is a member of every line of the metrics file, so no metric can be reported under "
         "that name; choose another."
     )
-
-
-def _check_objective(section: Section, metrics: tuple[Metric, ...]) -> None:
-    """Check that a tuning job has one objective, because it has one best trial (docs/tuning.md)."""
-    if len(metrics) > 1:
-        section.fault(
-            "metrics",
-            "A tuning job has exactly one metric, its objective; for several, use a study.",
-        )
-    for metric, section_of_metric in zip(metrics, section.sections("metrics"), strict=True):
-        if fault := tag_fault(metric.id):
-            section_of_metric.fault("metricId", fault)
-
-
-def _metric_fault(name: str, before: list[Metric]) -> str:
-    if not name:
-        return "The metric needs an id, for example accuracy."
-    if any(letter.isspace() for letter in name):
-        return f"The metric id {name!r} must not contain white space."
-    if any(metric.id == name for metric in before):
-        return f"The metric {name!r} is given more than once."
-    return ""
-
-
-def _choose(section: Section, name: str, choices: Mapping[str, T], default: T) -> T:
-    value = section.enum(name)
-    if value not in choices:
-        known = ", ".join(filter(None, choices))
-        section.fault(name, f"{value!r} is not one of {known}.")
-    return choices.get(value, default)
 
 
 _RULES = (

@@ -7,9 +7,10 @@ everything flat and no children. The rules are the same for both.
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
@@ -34,38 +35,18 @@ _SCALES = {
 }
 
 
-class Space(Struct, frozen=True):
-    """The legal values of one parameter, and the section that names them."""
-
-    type: ParameterType
-    section: Section
-    low: float = 0.0
-    high: float = 0.0
-    values: tuple[float, ...] = ()
-    categories: tuple[str, ...] = ()
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The least and the largest value of a numeric parameter."""
-        if self.type is ParameterType.DISCRETE:
-            return min(self.values, default=0.0), max(self.values, default=0.0)
-        return self.low, self.high
-
-
-def read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
+def _read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
     """Read `minValue` and `maxValue`, both inclusive; one that is left out is 0."""
     low, high = space.number("minValue"), space.number("maxValue")
     if not space.has("minValue") and not space.has("maxValue"):
         space.fault("maxValue", "The least and the largest value must be set.")
         return low, high
-    sound = True
-    for name, value in (("minValue", low), ("maxValue", high)):
-        if fault := _bound_fault(value, kind):
-            space.fault(name, fault)
-            sound = False
-    if sound and low > high:
+    faults = _bound_fault(low, kind), _bound_fault(high, kind)
+    space.check("minValue", faults[0])
+    space.check("maxValue", faults[1])
+    if not any(faults) and low > high:
         space.fault("maxValue", f"The largest value {high:g} is less than the least one {low:g}.")
-    elif sound and not math.isfinite(high - low):
+    elif not any(faults) and not math.isfinite(high - low):
         space.fault("maxValue", "The range is too wide to calculate with; use narrower bounds.")
     return low, high
 
@@ -82,99 +63,66 @@ def _bound_fault(value: float, kind: ParameterType) -> str:
     return ""
 
 
-def read_discrete(space: Section, name: str) -> tuple[float, ...]:
-    """Read the list of numbers in the field `name`."""
-    values = space.numbers(name)
+def _discrete_fault(values: tuple[float, ...]) -> str:
     if not values:
-        space.fault(name, "At least one value must be given.")
+        return "At least one value must be given."
     if len(values) > MAX_DISCRETE_VALUES:
-        space.fault(
-            name, f"{len(values)} values are given; at most {MAX_DISCRETE_VALUES} are allowed."
-        )
+        return f"{len(values)} values are given; at most {MAX_DISCRETE_VALUES} are allowed."
     if not all(map(math.isfinite, values)):
-        space.fault(name, "Every value must be a finite number.")
-    elif any(after - before < SAME for before, after in itertools.pairwise(values)):
-        space.fault(name, f"The values must be strictly increasing and at least {SAME:g} apart.")
-    elif values and not math.isfinite(values[-1] - values[0]):
-        space.fault(name, "The range is too wide to calculate with; use values nearer together.")
-    return values
+        return "Every value must be a finite number."
+    if any(after - before < SAME for before, after in itertools.pairwise(values)):
+        return f"The values must be strictly increasing and at least {SAME:g} apart."
+    if not math.isfinite(values[-1] - values[0]):
+        return "The range is too wide to calculate with; use values nearer together."
+    return ""
 
 
-def read_categories(space: Section, name: str) -> tuple[str, ...]:
-    """Read the list of texts in the field `name`."""
-    categories = space.texts(name)
-    if not categories:
-        space.fault(name, "At least one category must be given.")
-    seen: set[str] = set()
-    for index, category in enumerate(categories):
-        fault = syntax.string_fault(category)
-        if category in seen:
-            fault = f"The category {category!r} is given more than once."
-        if fault:
-            space.faults.add(f"{space.at(name)}[{index}]", fault)
-        seen.add(category)
-    return categories
-
-
-def read_scale(section: Section, space: Space) -> Scale:
+def _read_scale(section: Section, parameter: Parameter) -> Scale:
     """Read `scaleType`; left out it is linear."""
-    name = section.enum("scaleType")
-    scale = _SCALES.get(name)
-    if scale is None:
-        section.fault(
-            "scaleType", f"{name!r} is not a scale; choose {', '.join(list(_SCALES)[2:])}."
-        )
-        return Scale.LINEAR
-    if space.type is ParameterType.CATEGORICAL:
-        if name not in ("", "NONE"):
+    scale = syntax.read_choice(section, "scaleType", _SCALES)
+    if parameter.type is ParameterType.CATEGORICAL:
+        if section.enum("scaleType") not in ("", "NONE"):
             section.fault("scaleType", "A CATEGORICAL parameter has no scale; leave it out.")
         return Scale.LINEAR
     if scale is Scale.LINEAR:
         return scale
-    least, most = space.ends
+    values = parameter.values or (parameter.low, parameter.high)
+    least, most = min(values), max(values)
     if not least > 0:
         section.fault(
             "scaleType",
-            f"The scale {name} needs positive values only, and the least one is {least:g}; raise it or "
-            "use UNIT_LINEAR_SCALE.",
+            f"The scale {section.enum('scaleType')} needs positive values only, and the least one is "
+            f"{least:g}; raise it or use UNIT_LINEAR_SCALE.",
         )
     elif not math.isfinite(most / least):
         section.fault("scaleType", "The range is too wide for a logarithmic scale.")
     return scale
 
 
-def read_default(space: Space) -> Value | None:
+def _read_default(section: Section, parameter: Parameter) -> Value | None:
     """Read `defaultValue`, which only the messages of Vertex have. For a DISCRETE parameter the nearest value
     is taken."""
-    section = space.section
     if not section.has("defaultValue"):
         return None
-    match space.type:
-        case ParameterType.CATEGORICAL:
-            text = section.text("defaultValue")
-            if text not in space.categories:
-                section.fault("defaultValue", f"{text!r} is not one of the categories.")
-            return text
-        case ParameterType.DISCRETE:
-            number = section.number("defaultValue")
-            if not math.isfinite(number):
-                section.fault("defaultValue", "The default must be a finite number.")
-            return min(space.values, key=lambda value: abs(value - number), default=number)
-        case ParameterType.DOUBLE | ParameterType.INTEGER:
-            number = section.number("defaultValue")
-            if not space.low <= number <= space.high:
-                section.fault(
-                    "defaultValue",
-                    f"The default {number:g} is not within {space.low:g} and {space.high:g}.",
-                )
-                return None
-            return int(number) if space.type is ParameterType.INTEGER else number
+    if parameter.type is ParameterType.CATEGORICAL:
+        text = section.text("defaultValue")
+        if text not in parameter.categories:
+            section.fault("defaultValue", f"{text!r} is not one of the categories.")
+        return text
+    number = section.number("defaultValue")
+    if parameter.type is ParameterType.DISCRETE:
+        if not math.isfinite(number):
+            section.fault("defaultValue", "The default must be a finite number.")
+        return min(parameter.values, key=lambda value: abs(value - number), default=number)
+    low, high = parameter.low, parameter.high
+    if not low <= number <= high:
+        section.fault("defaultValue", f"The default {number:g} is not within {low:g} and {high:g}.")
+        return None
+    return int(number) if parameter.type is ParameterType.INTEGER else number
 
 
-def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
+def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
     """Read the parent's values for which a child is active."""
-    if parent is None:
-        return ()
     wanted = CONDITIONS[parent.type]
     conditions = [name for name in CONDITIONS.values() if item.has(name)]
     if conditions != [wanted]:
@@ -184,30 +132,24 @@ def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
         )
         return ()
     condition = item.section(wanted)
-    texts = condition.texts("values")
+    texts = condition.checked_texts(
+        "values",
+        lambda text: (
+            "" if _parents_values(parent, text) else f"{text} is not a value of the parent."
+        ),
+    )
     if not texts:
         condition.fault("values", "At least one value of the parent must be given.")
-    distinct: dict[Value, None] = {}
-    for index, text in enumerate(texts):
-        value = _parent_value(parent, text)
-        if value is None:
-            condition.faults.add(
-                f"{condition.at('values')}[{index}]", f"{text} is not a value of the parent."
-            )
-        else:
-            distinct[value] = None
-    return tuple(distinct)
+    return tuple(dict.fromkeys(value for text in texts for value in _parents_values(parent, text)))
 
 
-def _parent_value(parent: Space, text: str) -> Value | None:
-    match parent.type:
-        case ParameterType.CATEGORICAL:
-            return text if text in parent.categories else None
-        case ParameterType.INTEGER:
-            return int(text) if parent.low <= int(text) <= parent.high else None
-        case ParameterType.DISCRETE | ParameterType.DOUBLE:
-            near = (value for value in parent.values if is_same(value, float(text)))
-            return next(near, None)
+def _parents_values(parent: Parameter, text: str) -> Sequence[Value]:
+    """Return the parent's value that a text means; () if there is none."""
+    if parent.type is ParameterType.CATEGORICAL:
+        return [text] if text in parent.categories else ()
+    if parent.type is ParameterType.INTEGER:
+        return [int(text)] if parent.low <= int(text) <= parent.high else ()
+    return [value for value in parent.values if is_same(value, float(text))][:1]
 
 
 MAX_PARAMETERS = 1_000
@@ -270,13 +212,14 @@ class _TreeReader:
             self._node(section)
 
     def _node(self, section: Section, *, parent: int = -1, when: tuple[Value, ...] = ()) -> None:
-        space = _read_space(section, self._words)
+        kind = _read_type(section, self._words)
+        parameter = _read_parameter(section, self._words, kind)
         position = len(self.parameters)
         self._sections.append(section)
-        self.parameters.append(_parameter(section, self._words, space, parent=parent, when=when))
+        self.parameters.append(replace(parameter, parent=parent, when=when))
         if not self._words.nested:
             return
-        if space is not None and space.type is ParameterType.DOUBLE:
+        if kind is ParameterType.DOUBLE:
             if section.is_set(_CHILDREN):
                 section.fault(
                     _CHILDREN,
@@ -285,8 +228,8 @@ class _TreeReader:
                 )
             return
         for item in section.sections(_CHILDREN):
-            child = item.section("parameterSpec")
-            self._node(child, parent=position, when=read_condition(item, space))
+            condition = _read_condition(item, parameter) if kind is not None else ()
+            self._node(item.section("parameterSpec"), parent=position, when=condition)
 
     def check_ids(self) -> None:
         """Report ids that stand at two nodes, unless the nodes' conditions exclude each other
@@ -317,52 +260,47 @@ class _TreeReader:
         return path[::-1]
 
 
-def _parameter(
-    section: Section, words: Words, space: Space | None, *, parent: int, when: tuple[Value, ...]
-) -> Parameter:
-    name = _read_id(section, words)
-    if space is None:
-        return Parameter(name, ParameterType.CATEGORICAL, parent=parent, when=when)
-    return Parameter(
-        id=name,
-        type=space.type,
-        low=space.low,
-        high=space.high,
-        values=space.values,
-        categories=space.categories,
-        scale=read_scale(section, space),
-        default=read_default(space),
-        parent=parent,
-        when=when,
-    )
-
-
 def _read_id(section: Section, words: Words) -> str:
     name = section.text(words.id)
     if not name:
         section.fault(words.id, "The parameter needs an id, for example learning_rate.")
     elif any(letter.isspace() for letter in name):
         section.fault(words.id, f"The parameter id {name!r} must not contain white space.")
-    elif fault := syntax.string_fault(name):
-        section.fault(words.id, fault)
+    section.check(words.id, syntax.string_fault(name))
     return name
 
 
-def _read_space(section: Section, words: Words) -> Space | None:
-    kind = _read_type(section, words)
+def _read_parameter(section: Section, words: Words, kind: ParameterType | None) -> Parameter:
+    """Read one node without its place in the tree. `kind` None: its type is not known."""
+    name = _read_id(section, words)
     if kind is None:
-        return None
+        return Parameter(name, ParameterType.CATEGORICAL)
     space = section.section(_NESTED[kind]) if words.nested else section
+    low = high = 0.0
+    values: tuple[float, ...] = ()
+    categories: tuple[str, ...] = ()
     match kind:
         case ParameterType.DOUBLE | ParameterType.INTEGER:
-            low, high = read_bounds(space, kind)
-            return Space(kind, space, low=low, high=high)
+            low, high = _read_bounds(space, kind)
         case ParameterType.DISCRETE:
-            return Space(kind, space, values=read_discrete(space, words.discrete_values))
+            values = space.numbers(words.discrete_values)
+            space.check(words.discrete_values, _discrete_fault(values))
         case ParameterType.CATEGORICAL:
-            if not words.nested:
-                _refuse_bounds(space)
-            return Space(kind, space, categories=read_categories(space, words.categories))
+            for bound in ("minValue", "maxValue"):
+                if not words.nested and space.is_set(bound):
+                    space.fault(
+                        bound,
+                        "A CATEGORICAL parameter has no bounds; give categorical_values only.",
+                    )
+            categories = syntax.read_distinct(
+                space, words.categories, "category", syntax.string_fault
+            )
+            if not categories:
+                space.fault(words.categories, "At least one category must be given.")
+    parameter = Parameter(name, kind, low, high, values, categories)
+    return replace(
+        parameter, scale=_read_scale(section, parameter), default=_read_default(space, parameter)
+    )
 
 
 def _read_type(section: Section, words: Words) -> ParameterType | None:
@@ -380,9 +318,3 @@ def _read_type(section: Section, words: Words) -> ParameterType | None:
         )
         return None
     return present[0]
-
-
-def _refuse_bounds(flat: Section) -> None:
-    for name in ("minValue", "maxValue"):
-        if flat.is_set(name):
-            flat.fault(name, "A CATEGORICAL parameter has no bounds; give categorical_values only.")

@@ -5,11 +5,13 @@ function reports that to the section's faults.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from trainshed.core import secrets
 from trainshed.core.requests import Section
+
+T = TypeVar("T")
 
 MAX_LABELS = 64
 MAX_LABEL_CHARS = 63
@@ -153,6 +155,46 @@ def _is_label_letter(letter: str) -> bool:
     return letter.isdecimal() or (letter.isalpha() and letter == letter.lower())
 
 
+def read_choice(section: Section, name: str, choices: Mapping[str, T]) -> T:
+    """Read an enum, whose values `choices` has by their public names; the first one is for none or a wrong
+    one."""
+    value = section.enum(name)
+    if value not in choices:
+        section.fault(name, f"{value!r} is not one of {', '.join(filter(None, choices))}.")
+    return choices.get(value, next(iter(choices.values())))
+
+
+def read_distinct(
+    section: Section, name: str, noun: str, fault: Callable[[str], str | None]
+) -> tuple[str, ...]:
+    """Read a list of texts, each of which is to stand in it once."""
+    seen: set[str] = set()
+
+    def wrong(text: str) -> str | None:
+        if text in seen:
+            return f"The {noun} {text!r} is given more than once."
+        seen.add(text)
+        return fault(text)
+
+    return section.checked_texts(name, wrong)
+
+
+def ignored(section: Section, instead: Mapping[str, str]) -> tuple[str, ...]:
+    """Return warnings about fields that are set and not served. `instead`: by field, what happens."""
+    return tuple(
+        f"{section.at(name)} is not served here: {what}."
+        for name, what in instead.items()
+        if section.is_set(name)
+    )
+
+
+def refuse(section: Section, reasons: Mapping[str, str]) -> None:
+    """Report the fields that are set and cannot be served. `reasons`: by field, why, and what to do."""
+    for name, reason in reasons.items():
+        if section.is_set(name):
+            section.fault(name, reason)
+
+
 def read_env(section: Section) -> tuple[tuple[str, str], ...]:
     """Read the `env` of a program, in its order; a later variable of the same name wins
     (facts/program#variables)."""
@@ -169,8 +211,7 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
                 "not begin with a digit.",
             )
         value = variable.text("value")
-        if fault := string_fault(value) or secrets.text_fault(value):
-            variable.fault("value", fault)
+        variable.check("value", string_fault(value) or secrets.text_fault(value))
         variables.append((name, value))
     return tuple(variables)
 
@@ -179,37 +220,39 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
     """Read a list of program arguments: no zero byte, at most 100,000 characters in all (facts/limits#sizes).
     `expanded`: `$(VAR)` is replaced in them, so `$(secret:NAME)`, which somebody may expect to be replaced as
     well, is refused."""
-    texts = section.texts(name)
-    if sum(map(len, texts)) > MAX_ARGS_CHARS:
+    if (length := sum(map(len, section.texts(name)))) > MAX_ARGS_CHARS:
         section.fault(
             name,
-            f"The arguments have {sum(map(len, texts))} characters in all; at most {MAX_ARGS_CHARS} "
-            "are allowed. Put long values into a file of the bucket.",
+            f"The arguments have {length} characters in all; at most {MAX_ARGS_CHARS} are allowed. Put "
+            "long values into a file of the bucket.",
         )
         return ()
-    for index, item in enumerate(texts):
-        fault = string_fault(item) or (secrets.argument_fault(item) if expanded else None)
-        if fault:
-            section.faults.add(f"{section.at(name)}[{index}]", fault)
-    return texts
+    return section.checked_texts(
+        name,
+        lambda text: string_fault(text) or (secrets.argument_fault(text) if expanded else None),
+    )
 
 
 def read_packages(section: Section) -> tuple[str, ...]:
     """Read `packageUris`: at least one, at most 100, each a gs:// object (facts/packaging#packages)."""
-    uris = section.texts("packageUris")
-    if not uris:
+    count = section.count("packageUris")
+    if not count:
         section.fault(
             "packageUris", "At least one Python package must be given as gs://BUCKET/PATH."
         )
-    if len(uris) > MAX_PACKAGES:
+    if count > MAX_PACKAGES:
         section.fault(
-            "packageUris", f"{len(uris)} packages are given; at most {MAX_PACKAGES} are allowed."
+            "packageUris", f"{count} packages are given; at most {MAX_PACKAGES} are allowed."
         )
         return ()
-    for index, uri in enumerate(uris):
-        if fault := package_fault(uri):
-            section.faults.add(f"{section.at('packageUris')}[{index}]", fault)
-    return uris
+    return section.checked_texts("packageUris", package_fault)
+
+
+def read_module(section: Section) -> str:
+    """Read `pythonModule`."""
+    module = section.text("pythonModule")
+    section.check("pythonModule", module_fault(module))
+    return module
 
 
 def package_fault(uri: str) -> str:

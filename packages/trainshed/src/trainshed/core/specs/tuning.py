@@ -7,7 +7,6 @@ Rules: spec/tuning, facts/resources#tuning-jobs, facts/tuning#vertex, facts/tuni
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.job import JobDraft
@@ -17,15 +16,6 @@ from trainshed.core.specs import syntax
 from trainshed.core.specs.study import read_study_spec
 from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
 from trainshed.core.tuning.records import TuningSpec
-
-
-class Counts(Struct, frozen=True):
-    """How many trials a tuning job has in all and at once, and how many may fail (0 = the service
-    decides)."""
-
-    most: int
-    parallel: int
-    failed: int
 
 
 def parse_tuning_job(
@@ -53,44 +43,35 @@ def read_tuning_spec(
     to the section's faults; the spec of a faulty request is of no use."""
     study = read_study_spec(section.section("studySpec"), for_tuning_job=True)
     trial = read_job_spec(section.section("trialJobSpec"), region, runtimes)
-    counts = Counts(
-        most=section.integer("maxTrialCount"),
-        parallel=section.integer("parallelTrialCount"),
-        failed=section.integer("maxFailedTrialCount"),
-    )
-    check_counts(
-        section,
-        counts,
-        ("maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"),
-        max_trials=max_trials,
-    )
-    return TuningSpec(study, trial, counts.most, counts.parallel, counts.failed)
+    fields = ("maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
+    return TuningSpec(study, trial, *read_counts(section, fields, 0, max_trials=max_trials))
 
 
-def check_counts(
-    section: Section, counts: Counts, fields: tuple[str, str, str], *, max_trials: int
-) -> None:
-    """Report what is wrong with the counts, which are in the fields `fields`, in the order of `Counts`."""
-    most, parallel, failed = fields
-    if counts.most < 1:
-        section.fault(most, f"A tuning job needs at least 1 trial, not {counts.most}.")
-    elif max_trials and counts.most > max_trials:
+def read_counts(
+    section: Section, fields: tuple[str, str, str], default: int, *, max_trials: int
+) -> tuple[int, int, int]:
+    """Read from three fields how many trials there are in all and at once (`default` for none), and how many
+    may fail (0 = the service decides)."""
+    most, parallel = (section.integer(field) or default for field in fields[:2])
+    failed = section.integer(fields[2])
+    if most < 1:
+        section.fault(fields[0], f"A tuning job needs at least 1 trial, not {most}.")
+    elif max_trials and most > max_trials:
         section.fault(
-            most,
-            f"{counts.most} trials are asked for; at most {max_trials} are allowed, by a setting of "
-            "this service.",
+            fields[0],
+            f"{most} trials are asked for; at most {max_trials} are allowed, by a setting of this service.",
         )
-    if counts.parallel < 1:
-        section.fault(parallel, f"At least 1 trial must run at a time, not {counts.parallel}.")
-    elif counts.parallel > counts.most >= 1:
+    if parallel < 1:
+        section.fault(fields[1], f"At least 1 trial must run at a time, not {parallel}.")
+    elif parallel > most >= 1:
         section.fault(
-            parallel,
-            f"{counts.parallel} trials at a time are more than the job has: {section.at(most)} is "
-            f"{counts.most}.",
+            fields[1],
+            f"{parallel} trials at a time are more than the job has: {section.at(fields[0])} is {most}.",
         )
-    if counts.failed < 0 or counts.failed > counts.most >= 1:
+    if failed < 0 or failed > most >= 1:
         section.fault(
-            failed,
-            f"The number must be 0 to {section.at(most)} ({counts.most}), not {counts.failed}; 0 lets "
-            "the service decide.",
+            fields[2],
+            f"The number must be 0 to {section.at(fields[0])} ({most}), not {failed}; 0 lets the service "
+            "decide.",
         )
+    return most, parallel, failed

@@ -27,9 +27,15 @@ from trainshed.core.job import (
 )
 from trainshed.core.names import Api
 from trainshed.core.requests import Faults, Section, is_blank
-from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
+from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import machines, reducers, syntax, warnings
-from trainshed.core.specs.entry_points import names_package, needs_command, read_package
+from trainshed.core.specs.entry_points import (
+    UNKNOWN_RUNTIME,
+    names_package,
+    needs_command,
+    read_package,
+    read_runtime,
+)
 from trainshed.core.tensorboards import log_directory
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
@@ -55,6 +61,10 @@ WITHOUT_EFFECT = {
 }
 """Fields of the job's spec that are not served, and what happens instead."""
 
+_WITHOUT_EFFECT_ON_MACHINES: Mapping[str, str] = dict.fromkeys(
+    ("reservationAffinity", "gpuPartitionSize"), "the job runs on what the host has"
+)
+
 
 def parse_custom_job(
     public: Mapping[str, Any], *, region: str, runtimes: RuntimeCatalog
@@ -79,13 +89,12 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     the spec of a faulty request is of no use."""
     pools = read_pools(spec, runtimes)
     scheduling = _read_scheduling(spec.section("scheduling"))
-    if fault := syntax.service_account_fault(spec.text("serviceAccount")):
-        spec.fault("serviceAccount", fault)
+    spec.check("serviceAccount", syntax.service_account_fault(spec.text("serviceAccount")))
     _check_tensorboard(spec)
     output = _read_output_directory(spec)
     job_json = msgspec.json.encode(spec.values).decode()
-    if fault := syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools)):
-        spec.fault("workerPoolSpecs", fault)
+    size_fault = syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools))
+    spec.check("workerPoolSpecs", size_fault)
     read = JobSpec(
         api=Api.VERTEX,
         region=region,
@@ -101,9 +110,8 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
 
 def unserved(resource: Section) -> tuple[str, ...]:
     """Return warnings about fields of a job or pipeline itself that are not served."""
-    if not resource.is_set("encryptionSpec"):
-        return ()
-    return ("encryption_spec is not served here: the job's files are stored without that key.",)
+    instead = {"encryptionSpec": "the job's files are stored without that key"}
+    return syntax.ignored(resource, instead)
 
 
 def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
@@ -111,10 +119,7 @@ def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
 
 
 def _read_scheduling(section: Section) -> Scheduling:
-    strategy = _STRATEGIES.get(section.enum("strategy"))
-    if strategy is None:
-        section.fault("strategy", f"Choose {', '.join(s.value for s in Strategy)}.")
-        strategy = Strategy.STANDARD
+    strategy = syntax.read_choice(section, "strategy", _STRATEGIES)
     timeout = section.duration("timeout") or DEFAULT_TIMEOUT
     if not 0 < timeout <= syntax.MAX_DURATION:
         section.fault("timeout", "The timeout must be positive and at most 100 years.")
@@ -169,30 +174,19 @@ def _without_logs(spec: Section, read: JobSpec) -> tuple[str, ...]:
 
 def _ignored(spec: Section) -> tuple[str, ...]:
     """Return warnings about fields that have no effect."""
-    scopes = [
-        f"{spec.at(name)} is not served here: {instead}."
-        for name, instead in WITHOUT_EFFECT.items()
-        if spec.is_set(name)
-    ]
+    texts = [*syntax.ignored(spec, WITHOUT_EFFECT)]
     for pool in islice(spec.sections("workerPoolSpecs"), MAX_POOLS):
-        machine = pool.section("machineSpec")
-        scopes.extend(
-            f"{machine.at(name)} is not served here: the job runs on what the host has."
-            for name in ("reservationAffinity", "gpuPartitionSize")
-            if machine.is_set(name)
-        )
-    return tuple(scopes)
+        texts += syntax.ignored(pool.section("machineSpec"), _WITHOUT_EFFECT_ON_MACHINES)
+    return tuple(texts)
 
 
 MAX_POOLS = 4
 
-_UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
 _NO_MACHINE = Machine("", 0, 0, 0)
-_UNSERVED = {
-    "nfsMounts": "NFS mounts are not served; put the files into a bucket and read them at /gcs/BUCKET.",
-    "lustreMounts": "Lustre mounts are not served; put the files into a bucket and read them at "
-    "/gcs/BUCKET.",
-}
+_UNSERVED: Mapping[str, str] = dict.fromkeys(
+    ("nfsMounts", "lustreMounts"),
+    "It is not served; put the files into a bucket and read them at /gcs/BUCKET.",
+)
 
 
 def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool, ...]:
@@ -216,124 +210,98 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
                     "", "The first worker pool is the primary replica; it cannot be skipped."
                 )
             continue
-        pools.append(_PoolReader(pool, position, runtimes).read())
+        pools.append(_read_pool(pool, position, runtimes))
     if reducers_of(pools) is not None:
         reducers.check_variables(sections[: PS_POOL + 1])
     return tuple(pools)
 
 
-class _PoolReader:
-    """Reads one pool; it holds the three values that all steps need."""
-
-    def __init__(self, pool: Section, position: int, runtimes: RuntimeCatalog) -> None:
-        self._pool = pool
-        self._position = position
-        self._runtimes = runtimes
-
-    def read(self) -> WorkerPool:
-        for name, reason in _UNSERVED.items():
-            if self._pool.is_set(name):
-                self._pool.fault(name, reason)
-        program = self._program()
-        is_reducer = images.is_reduction_server(program.image_uri)
-        machine = read_machine(self._pool.section("machineSpec"), is_reducer=is_reducer)
-        disk = machines.read_disk(self._pool.section("diskSpec"), Api.VERTEX, machine.type)
-        return WorkerPool(self._position, self._replica_count(), machine, program, disk)
-
-    def _replica_count(self) -> int:
-        count = self._pool.integer("replicaCount")
-        if self._position == 0 and count != 1:
-            self._pool.fault(
-                "replicaCount",
-                f"The first worker pool is the primary replica and must have exactly 1, not {count}; "
-                "put further replicas into the second pool.",
-            )
-        elif not 1 <= count <= machines.MAX_REPLICAS:
-            self._pool.fault(
-                "replicaCount",
-                f"A worker pool needs 1 to {machines.MAX_REPLICAS} replicas, not {count}"
-                f"{'; skip a position with an empty pool {}' if count == 0 else ''}.",
-            )
-            return 1
-        return count
-
-    def _program(self) -> Program:
-        has_container = self._pool.has("containerSpec")
-        has_package = self._pool.has("pythonPackageSpec")
-        if has_container == has_package:
-            how_many = "both are" if has_container else "neither is"
-            self._pool.fault(
-                "containerSpec",
-                f"Exactly one of container_spec and python_package_spec must be set; {how_many}.",
-            )
-        if has_package:
-            return self._package(self._pool.section("pythonPackageSpec"))
-        if has_container:
-            return self._container(self._pool.section("containerSpec"))
-        return Program(_UNKNOWN_RUNTIME)
-
-    def _package(self, spec: Section) -> Program:
-        uri = spec.text("executorImageUri")
-        runtime = _UNKNOWN_RUNTIME
-        if not uri:
-            spec.fault(
-                "executorImageUri", "The executor image must be set to a prebuilt training image."
-            )
-        elif not images.is_reference(uri):
-            spec.fault("executorImageUri", f"{uri!r} {images.NO_REFERENCE}")
-        elif images.is_reduction_server(uri):
-            spec.fault(
-                "executorImageUri",
-                "The reduction server runs no Python package; name it in container_spec.image_uri of the "
-                "third worker pool.",
-            )
-        else:
-            runtime = self._runtime(spec, "executorImageUri", uri)
-        module = spec.text("pythonModule")
-        if fault := syntax.module_fault(module):
-            spec.fault("pythonModule", fault)
-        return Program(
-            runtime=runtime,
-            image_uri=uri,
-            package_uris=syntax.read_packages(spec),
-            module=module,
-            args=syntax.read_arguments(spec, "args", expanded=True),
-            env=syntax.read_env(spec),
+def _read_pool(pool: Section, position: int, runtimes: RuntimeCatalog) -> WorkerPool:
+    syntax.refuse(pool, _UNSERVED)
+    program = _read_program(pool, position, runtimes)
+    is_reducer = images.is_reduction_server(program.image_uri)
+    machine = read_machine(pool.section("machineSpec"), is_reducer=is_reducer)
+    disk = machines.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
+    count = pool.integer("replicaCount")
+    if position == 0 and count != 1:
+        pool.fault(
+            "replicaCount",
+            f"The first worker pool is the primary replica and must have exactly 1, not {count}; "
+            "put further replicas into the second pool.",
         )
+    elif not 1 <= count <= machines.MAX_REPLICAS:
+        pool.fault(
+            "replicaCount",
+            f"A worker pool needs 1 to {machines.MAX_REPLICAS} replicas, not {count}"
+            f"{'; skip a position with an empty pool {}' if count == 0 else ''}.",
+        )
+        count = 1
+    return WorkerPool(position, count, machine, program, disk)
 
-    def _container(self, spec: Section) -> Program:
-        uri = spec.text("imageUri")
-        command = syntax.read_arguments(spec, "command", expanded=True)
-        runtime = _UNKNOWN_RUNTIME
-        if not uri:
-            spec.fault("imageUri", "The container image must be set.")
-        elif not images.is_reference(uri):
-            spec.fault("imageUri", f"{uri!r} {images.NO_REFERENCE}")
-        elif images.is_reduction_server(uri) and self._position != PS_POOL:
-            spec.fault("imageUri", reducers.ELSEWHERE)
-        else:
-            runtime = self._runtime(spec, "imageUri", uri)
-        args = syntax.read_arguments(spec, "args", expanded=True)
-        env = syntax.read_env(spec)
-        program = Program(runtime=runtime, image_uri=uri, command=command, args=args, env=env)
-        if needs_command(runtime, uri) and names_package(program):
-            return read_package(program, spec, "args")
-        if needs_command(runtime, uri) and not command:
-            spec.fault(
-                "command",
-                "An environment of the service stands for this image, and an entry point of its own is not "
-                "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
-            )
-        if reducers.are_ours(runtime):
-            return reducers.program(runtime, uri, env, is_chosen=bool(command or args))
-        return program
 
-    def _runtime(self, spec: Section, field: str, uri: str) -> RuntimeChoice:
-        answer = self._runtimes.for_image(uri)
-        if isinstance(answer, RuntimeRefusal):
-            spec.fault(field, answer.reason)
-            return _UNKNOWN_RUNTIME
-        return answer
+def _read_program(pool: Section, position: int, runtimes: RuntimeCatalog) -> Program:
+    has_container, has_package = pool.has("containerSpec"), pool.has("pythonPackageSpec")
+    if has_container == has_package:
+        how_many = "both are" if has_container else "neither is"
+        pool.fault(
+            "containerSpec",
+            f"Exactly one of container_spec and python_package_spec must be set; {how_many}.",
+        )
+    if has_package:
+        return _read_package(pool.section("pythonPackageSpec"), runtimes)
+    if has_container:
+        return _read_container(pool.section("containerSpec"), position, runtimes)
+    return Program(UNKNOWN_RUNTIME)
+
+
+def _read_package(spec: Section, runtimes: RuntimeCatalog) -> Program:
+    uri = spec.text("executorImageUri")
+    runtime = UNKNOWN_RUNTIME
+    if not uri:
+        spec.fault(
+            "executorImageUri", "The executor image must be set to a prebuilt training image."
+        )
+    else:
+        runtime = read_runtime(spec, "executorImageUri", uri, runtimes, _NO_PACKAGE)
+    return Program(
+        runtime=runtime,
+        image_uri=uri,
+        package_uris=syntax.read_packages(spec),
+        module=syntax.read_module(spec),
+        args=syntax.read_arguments(spec, "args", expanded=True),
+        env=syntax.read_env(spec),
+    )
+
+
+def _read_container(spec: Section, position: int, runtimes: RuntimeCatalog) -> Program:
+    uri = spec.text("imageUri")
+    command = syntax.read_arguments(spec, "command", expanded=True)
+    runtime = UNKNOWN_RUNTIME
+    if not uri:
+        spec.fault("imageUri", "The container image must be set.")
+    else:
+        elsewhere = reducers.ELSEWHERE if position != PS_POOL else ""
+        runtime = read_runtime(spec, "imageUri", uri, runtimes, elsewhere)
+    args = syntax.read_arguments(spec, "args", expanded=True)
+    env = syntax.read_env(spec)
+    program = Program(runtime=runtime, image_uri=uri, command=command, args=args, env=env)
+    if needs_command(runtime, uri) and names_package(program):
+        return read_package(program, spec, "args")
+    if needs_command(runtime, uri) and not command:
+        spec.fault(
+            "command",
+            "An environment of the service stands for this image, and an entry point of its own is not "
+            "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
+        )
+    if reducers.are_ours(runtime):
+        return reducers.program(runtime, uri, env, is_chosen=bool(command or args))
+    return program
+
+
+_NO_PACKAGE = (
+    "The reduction server runs no Python package; name it in container_spec.image_uri of the third worker "
+    "pool."
+)
 
 
 def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
@@ -346,8 +314,7 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     if machine_kind is None:
         spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
         return _NO_MACHINE
-    if spec.text("tpuTopology"):
-        spec.fault("tpuTopology", machines.NO_TPU)
+    syntax.refuse(spec, {"tpuTopology": machines.NO_TPU})
     kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
     if is_reducer and (kind or count or machine_kind.needs_accelerators):
         spec.fault(
@@ -360,6 +327,5 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     if type_fault:
         # A count without a type is the count's fault.
         spec.fault("acceleratorCount" if count and not kind else "acceleratorType", type_fault)
-    if count_fault:
-        spec.fault("acceleratorCount", count_fault)
+    spec.check("acceleratorCount", count_fault)
     return machines.resolve(machine_kind, Accelerators(kind, count) if kind else None)
