@@ -73,7 +73,7 @@ def _job(
     )
     spec = JobSpec(Api.VERTEX, REGION, tuple(pools), scheduling, "{}")
     name = JobName(Api.VERTEX, dice.choice(projects), REGION, str(number))
-    return Job(JobUid(number), name, f"job {number}", spec, "{}", at, at)
+    return Job(JobUid(number), name, f"job {number}", "{}", at, at, spec=spec)
 
 
 def starved(

@@ -125,7 +125,7 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
             pools.append(WorkerPool(2, dice.choice((1, 2)), _MACHINES[0], served))
     spec = JobSpec(Api.VERTEX, REGION, tuple(pools), scheduling, "{}")
     name = JobName(Api.VERTEX, dice.choice(PROJECTS), REGION, str(number))
-    job = Job(uid, name, f"job {number}", spec, "{}", at, at)
+    job = Job(uid, name, f"job {number}", "{}", at, at, spec=spec)
     trouble = dice.choice((0, 0, 0.02, 0.2, 0.9))
     if has_reducers(spec):  # Below its limit of rate, a reducer is restarted for ever.
         trouble = min(trouble, 0.2)

@@ -61,10 +61,10 @@ def with_custom_job(number: int = 8000, *, model: str = "m") -> tuple[Pipeline, 
         uid,
         JobName(Api.VERTEX, made.name.project_id, REGION, str(uid)),
         f"{made.display_name}-custom-job",
-        trial_spec(),
         "{}",
         CREATED,
         CREATED,
+        spec=trial_spec(),
         parent=Parent(made.uid, made.name),
     )
     return pipelines.created(made, backing), backing

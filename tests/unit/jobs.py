@@ -65,7 +65,7 @@ def job(
         api, "us-central1", pools, scheduling or Scheduling(), "{}", base_output_directory=output
     )
     name = JobName(api, "demo", "us-central1" if api is Api.VERTEX else "", "7")
-    return Job(JobUid(7), name, "a job", spec, "{}", CREATED, CREATED)
+    return Job(JobUid(7), name, "a job", "{}", CREATED, CREATED, spec=spec)
 
 
 def exited(

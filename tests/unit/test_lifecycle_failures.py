@@ -40,7 +40,7 @@ def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
     life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
     assert life.job.state is JobState.SUCCEEDED
     (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
-    assert "workerpool0-0 2 processes beside its main one" in entry.message
+    assert "workerpool0-0 lost 2 processes beside its main one" in entry.message
 
 
 @pytest.mark.parametrize("crash", [{"code": 139}, {"signal": 11}, {"code": 6}])

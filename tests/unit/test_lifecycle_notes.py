@@ -3,15 +3,8 @@ environments on the job's timeline (spec/operations#why-it-waits: it says at eve
 
 import pytest
 
-from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.events import (
-    JobAdmitted,
-    PauseOver,
-    PreparationAdvanced,
-    RuntimePrepared,
-)
-from trainshed.core.lifecycle.machine import deadlines
-from trainshed.core.lifecycle.notes import GATHER
+from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, Life, job
+from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import ReplicaId
 
@@ -47,35 +40,10 @@ def test_a_restarted_replica_says_its_own(life: Life) -> None:
     assert told(life) == ["workerpool2-0: a", "workerpool2-0: b"]
 
 
-def test_what_several_say_alike_at_one_time_is_one_entry() -> None:
-    """spec/reduction#losses: reducers come together and say the same; who else speaks has an entry of its
-    own, and nothing is lost when the job ends in between."""
-    life = Life(job(1, 1, 3, reducers=True)).up()
-    reducers = [ReplicaId(2, index) for index in range(3)]
-    life.see(*(noted(1, "serving", replica=reducer) for reducer in reducers))
-    first = life.now - 2 * SECOND
-    life.see(noted(1, "pure", replica=PRIMARY), noted(2, "late", severity="WARNING"))
-    assert told(life) == []
-    (due,) = [reducer for reducer in deadlines(life.job) if isinstance(reducer.event, PauseOver)]
-    assert due.at == first + GATHER
-    life.see(due.event)
-    assert told(life) == ["3 reducers: serving", "workerpool0-0: pure", "workerpool2-0: late"]
-    entry = next(reducer for reducer in life.told if reducer.kind == "reduction")
-    assert entry.details["replicas"] == {str(reducer): 1 for reducer in reducers}
-    life.see(noted(3, "last"), noted(1, "last", replica=WORKER)).exits(PRIMARY)
-    assert told(life)[3:] == ["workerpool2-0 and 1 other: last"]
-
-
-def test_files_that_went_to_no_bucket_are_told_together(life: Life) -> None:
-    """Replicas of a gang have the same to say."""
-    refused = [
-        ReplicaNoted(1, replica, 1, 1, CREATED, "storage_written_here", "WARNING", "it is refused")
-        for replica in (PRIMARY, WORKER)
-    ]
-    life.see(*refused).see(PauseOver(life.now + GATHER))
-    entry = life.told[-1]
-    assert entry.kind == "storage_warning"
-    assert entry.message == "workerpool0-0 and 1 other: it is refused"
+def test_files_that_went_to_no_bucket_are_a_warning(life: Life) -> None:
+    text = "it is refused"
+    life.see(ReplicaNoted(1, PRIMARY, 1, 1, CREATED, "storage_written_here", "WARNING", text))
+    assert _said(life)[-1] == ("storage_warning", "workerpool0-0: it is refused")
 
 
 PLACES = JobAdmitted(((PRIMARY, "a"),))

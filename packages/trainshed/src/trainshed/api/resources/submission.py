@@ -117,12 +117,12 @@ def new_job(
     kept, labels, title, spec = kept_json(public), draft.labels, draft.display_name, draft.spec
     if isinstance(spec, JobSpec):
         spec = _here(services, title, spec)
-        return Job(uid, name, title, spec, kept, now, now, labels, parent=parent)
+        return Job(uid, name, title, kept, now, now, labels, parent=parent, spec=spec)
     metrics = tuple(metric.id for metric in spec.study.metrics)
     spec = replace(spec, trial=_here(services, title, spec.trial, metrics))
     first = spec.first_trial
     return TuningJob(
-        uid, name, title, spec, kept, now, now, labels, parent=parent, next_trial=first
+        uid, name, title, kept, now, now, labels, parent=parent, spec=spec, next_trial=first
     )
 
 

@@ -30,11 +30,6 @@ from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.units import Nanos
 
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
-_JOB_TRIGGERS = {
-    JobState.SUCCEEDED: JobTrigger.SUCCEEDED,
-    JobState.FAILED: JobTrigger.FAILED,
-    JobState.CANCELLED: JobTrigger.CANCELLED,
-}
 
 
 def evidence(
@@ -146,7 +141,7 @@ def settle(transition: Transition) -> None:
     end = _last_end(transition)
     if job.outcome is not None:
         transition.fire_attempt(AttemptTrigger.ENDED)
-        transition.fire_job(_JOB_TRIGGERS[job.outcome.state])
+        transition.fire_job(JobTrigger[job.outcome.state.name])
         transition.change(error=job.outcome.error, ended=end)
         transition.record(timeline.over(job.outcome, transition.now))
     elif job.retry is not None:

@@ -105,7 +105,7 @@ class NodeLeft(Struct, frozen=True):
 
 
 class PauseOver(Struct, frozen=True):
-    """One of the job's own pauses ends: before a restart, or while notes are gathered."""
+    """A pause before a restart ends."""
 
     #: Nanoseconds since the epoch, as are all `at` below.
     at: Nanos

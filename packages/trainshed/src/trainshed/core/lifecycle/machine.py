@@ -4,7 +4,7 @@ What must be done next is not stored: `transition.instructions(job)` and `deadli
 stored job alone, so a crash loses none of it (docs/adr/0003).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec import Struct
@@ -41,7 +41,6 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
     RuntimePrepared,
     StartDelayed,
-    TimelineEntry,
 )
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import (
@@ -83,8 +82,6 @@ def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) ->
     if job.state.is_final:
         return Step(job)
     transition = Transition(job, now, policy)
-    if not isinstance(event, ReplicaNoted):
-        notes.record_notes(transition)
     _take(transition, event)
     _fire_due_drills(transition)
     return transition.step()
@@ -135,10 +132,7 @@ def _take_of_replica(
                 transition.record(timeline.started(transition.job, up))
                 mark_running_if_all_up(transition)
         case ReplicaNoted():
-            if event.name in notes.DISK_NOTES:
-                notes.take_disk_note(transition, replica, event)
-            else:
-                notes.gather_note(transition, replica, event)
+            notes.take_note(transition, replica, event)
         case ReplicaExited():
             _replica_exited(transition, replica, event)
         case ReplicaLost():
@@ -154,7 +148,8 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
-    due = [*notes.note_deadlines(job), *_pause_deadlines(job)]
+    pauses = {r.not_before for r in job.replicas if r.state is ReplicaState.WAITING} - {0}
+    due: list[tuple[Nanos, Event]] = [(at, PauseOver(at)) for at in pauses]
     if end := job.running_until:
         due.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
     elif scheduling.max_wait is not None and not job.started:
@@ -321,11 +316,6 @@ def _pause_over(transition: Transition, event: PauseOver) -> None:
             transition.change_replica(replica.id, not_before=0)
 
 
-def _pause_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
-    for at in {r.not_before for r in job.replicas if r.state is ReplicaState.WAITING} - {0}:
-        yield at, PauseOver(at)
-
-
 def _current(
     job: Job, event: ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost | ReplicaPlaced
 ) -> Replica | None:
@@ -355,10 +345,12 @@ def _take_preparation(
     match event:
         case RuntimePrepared():
             if transition.fire_attempt(AttemptTrigger.PREPARED):
-                transition.record(_launching_entry(event, transition.now))
+                transition.record(timeline.launching(event.took, transition.now))
         case PreparationAdvanced():
             if transition.job.phase is AttemptState.PREPARING:
-                transition.record(_building_entry(event, transition.now))
+                transition.record(
+                    timeline.building(event.attempt, event.message, event.took, transition.now)
+                )
         case StartDelayed():
             _tell_delay(transition, event.delay)
         case NodesGiven():
@@ -393,25 +385,6 @@ def _tell_delay(transition: Transition, delay: Delay) -> None:
     if waits and delay.is_news(job.delay, transition.now):
         transition.change(delay=replace(delay, recorded=transition.now))
         transition.record(timeline.start_delayed(job, delay, transition.now))
-
-
-def _building_entry(event: PreparationAdvanced, now: Nanos) -> TimelineEntry:
-    message = f"After {_rounded(event.took)}: {event.message}"
-    return TimelineEntry(now, "building", message, {"attempt": event.attempt, "took": event.took})
-
-
-def _launching_entry(event: RuntimePrepared, now: Nanos) -> TimelineEntry:
-    after = f" after {_rounded(event.took)}" if event.took else ""
-    details = {"took": event.took} if event.took else {}
-    return TimelineEntry(
-        now, "launching", f"The runtime is ready{after}; starting all replicas.", details
-    )
-
-
-def _rounded(nanoseconds: int) -> str:
-    """Format a measured time: below 10 s to the tenth of a second, otherwise to the second."""
-    seconds = nanoseconds / 10**9
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 # --- drills (spec/operations#drills) ---

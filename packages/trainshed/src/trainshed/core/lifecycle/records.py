@@ -135,18 +135,6 @@ class Replica(Struct, frozen=True):
     began: str = ""
 
 
-class Note(Struct, frozen=True):
-    """A gathered note of a replica's program or shim, from a `ReplicaNoted`: on a reduction, on storage calls
-    or on a warm start."""
-
-    replica: ReplicaId
-    incarnation: int
-    at: Nanos
-    name: str
-    severity: str
-    text: str
-
-
 class Outcome(Struct, frozen=True):
     """How the job will end, decided before its last replicas are down."""
 
@@ -180,24 +168,37 @@ class Parent(Struct, frozen=True):
     trial: int = 0
 
 
-class Job(Struct, frozen=True):
-    """A job that runs replicas (a custom job, an `ml` training job), and its current attempt."""
+class WorkRecord(Struct, frozen=True):
+    """What the records of a job and of a tuning job have in common."""
 
     uid: JobUid
     name: JobName
     display_name: str
-    spec: JobSpec
     #: The created resource in public JSON (input fields only), from which views are made.
     public_json: str
     created: Nanos
     updated: Nanos
     labels: tuple[tuple[str, str], ...] = ()
     state: JobState = JobState.QUEUED
-    #: When all replicas were up for the first time (ns).
+    #: When it was running for the first time: all replicas of a job, or a first trial.
     started: Nanos = 0
-    #: How long retries have waited for places after that (ns).
-    waited: Nanos = 0
     ended: Nanos = 0
+    #: Its decided end; None = it is not decided. The state follows when nothing of it lives.
+    outcome: Outcome | None = None
+    #: Its public error once it is over.
+    error: JobError | None = None
+    #: What made it; None = a client did.
+    parent: Parent | None = None
+    #: The client that made it, or its parent; None = it is not known.
+    creator: Actor | None = None
+
+
+class Job(WorkRecord, frozen=True, kw_only=True):
+    """A job that runs replicas (a custom job, an `ml` training job), and its current attempt."""
+
+    spec: JobSpec
+    #: How long retries have waited for places after it was running (ns).
+    waited: Nanos = 0
     #: Counts from 1; 0 before the first admission.
     attempt: int = 0
     #: Since when that attempt holds its places on nodes (ns); 0 = it holds none.
@@ -207,10 +208,6 @@ class Job(Struct, frozen=True):
     #: State of that attempt; WAITING while no attempt has places.
     phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()
-    #: The decided end of the job; the state follows when nothing of the job lives.
-    outcome: Outcome | None = None
-    #: The public error of a job that is over.
-    error: JobError | None = None
     #: Set while the attempt is ended for the next one.
     retry: Retry | None = None
     #: Job retries so far, by rule.
@@ -222,13 +219,6 @@ class Job(Struct, frozen=True):
     drills: tuple[Drill, ...] = ()
     #: Nodes of this attempt that were reported to have little disk space left.
     short_disks: tuple[str, ...] = ()
-    #: Gathered notes that are not recorded yet, since more like them may come until `notes_until` (ns).
-    notes: tuple[Note, ...] = ()
-    notes_until: Nanos = 0
-    #: The job that made this one; None = a client did.
-    parent: Parent | None = None
-    #: The client that made it, or its parent; None = it is not known.
-    creator: Actor | None = None
     #: The last recorded reason why the attempt does not start; None = there was none, or something has
     #: started since.
     delay: Delay | None = None

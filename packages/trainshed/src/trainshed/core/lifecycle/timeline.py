@@ -18,59 +18,56 @@ from trainshed.core.units import Nanos
 
 _NAMED = 5
 """How many replicas a message names where there are many."""
-REDUCTION_KINDS = ("reduction", "reduction_warning")
-STORAGE_KINDS = ("storage", "storage_warning")
-START_KINDS = ("warm_start", "warm_start")
-
 _BECAUSE: Final = {
     JobState.SUCCEEDED: ": the job is done",
     JobState.CANCELLED: ": the job was cancelled",
     JobState.FAILED: ": the job has failed",
 }
 """Why the service has stopped a replica, by the outcome of its job."""
+_SHOWN_OF_EXIT: Final = (
+    *("exit_code", "signal", "oom", "stopped", "stalled", "out_of_disk", "log_lines"),
+)
+"""The fields of an attempt record that the details of its entry have."""
+
+
+def _of_replica(
+    at: Nanos, kind: str, job: Job, replica: Replica, text: str, **details: object
+) -> TimelineEntry:
+    """Return an entry on a replica, which the text goes on with."""
+    which = {"attempt": job.attempt, "replica": str(replica.id), "incarnation": replica.incarnation}
+    message = f"{public_replica_name(job.name.api, replica.id)} {text}"
+    return TimelineEntry(at, kind, message, which | details)
 
 
 def admitted(job: Job, now: Nanos) -> TimelineEntry:
     noun = "replica" if len(job.replicas) == 1 else "replicas"
+    text = f"Attempt {job.attempt}: {len(job.replicas)} {noun} placed."
     nodes = {str(replica.id): replica.node for replica in job.replicas}
-    return TimelineEntry(
-        now,
-        "admitted",
-        f"Attempt {job.attempt}: {len(job.replicas)} {noun} placed.",
-        {"attempt": job.attempt, "nodes": nodes},
-    )
+    return TimelineEntry(now, "admitted", text, {"attempt": job.attempt, "nodes": nodes})
 
 
 def again(job: Job, now: Nanos) -> TimelineEntry:
     unplaced = sum(not replica.node for replica in job.replicas)
     missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another one" * bool(unplaced)
-    return TimelineEntry(
-        now,
-        "attempt",
-        f"Attempt {job.attempt} begins in the same places{missing}.",
-        {"attempt": job.attempt},
-    )
+    text = f"Attempt {job.attempt} begins in the same places{missing}."
+    return TimelineEntry(now, "attempt", text, {"attempt": job.attempt})
 
 
 def waits_again(job: Job, now: Nanos) -> TimelineEntry:
     # Rounded up to tenths of a second, because the pause was decided a moment ago.
     pause = -(-max(0, job.not_before - now) // 10**8) * 10**8
     when = f" in {_duration(pause)}" if pause else ""
-    return TimelineEntry(
-        now, "waiting", f"The job asks for room again{when}.", {"not_before": job.not_before}
-    )
+    details = {"not_before": job.not_before}
+    return TimelineEntry(now, "waiting", f"The job asks for room again{when}.", details)
 
 
 def start_delayed(job: Job, delay: Delay, now: Nanos) -> TimelineEntry:
-    details: dict[str, object] = {"attempt": job.attempt, "cause": delay.cause.value}
-    if delay.word:
-        details["word"] = delay.word
-    if delay.position:
-        details["position"] = delay.position
-    if delay.expected:
-        details["expected"] = delay.expected
-    message = f"{delay.message}{_in_its_queue(delay)}."
-    return TimelineEntry(now, "delayed", message, details)
+    more = {"word": delay.word, "position": delay.position, "expected": delay.expected}
+    details = {"attempt": job.attempt, "cause": delay.cause.value}
+    details |= {name: fact for name, fact in more.items() if fact}
+    place = f"; number {delay.position} in its queue" if delay.position else ""
+    start = f"; {expected_start(delay.expected)}" if delay.expected else ""
+    return TimelineEntry(now, "delayed", f"{delay.message}{place}{start}.", details)
 
 
 def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEntry:
@@ -79,12 +76,9 @@ def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEn
         for replica in replicas[:_NAMED]
     )
     more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
-    return TimelineEntry(
-        now,
-        "nodes_given",
-        f"The cluster has put {where}{more}.",
-        {"attempt": job.attempt, "nodes": {str(replica.id): replica.node for replica in replicas}},
-    )
+    nodes = {str(replica.id): replica.node for replica in replicas}
+    text = f"The cluster has put {where}{more}."
+    return TimelineEntry(now, "nodes_given", text, {"attempt": job.attempt, "nodes": nodes})
 
 
 def expected_start(expected: int) -> str:
@@ -94,39 +88,34 @@ def expected_start(expected: int) -> str:
     return f"start expected at {moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _in_its_queue(delay: Delay) -> str:
-    place = f"; number {delay.position} in its queue" if delay.position else ""
-    return place + (f"; {expected_start(delay.expected)}" if delay.expected else "")
+def building(attempt: int, message: str, took: Nanos, now: Nanos) -> TimelineEntry:
+    text = f"After {_rounded(took)}: {message}"
+    return TimelineEntry(now, "building", text, {"attempt": attempt, "took": took})
+
+
+def launching(took: Nanos, now: Nanos) -> TimelineEntry:
+    after = f" after {_rounded(took)}" if took else ""
+    text = f"The runtime is ready{after}; starting all replicas."
+    return TimelineEntry(now, "launching", text, {"took": took} if took else {})
 
 
 def placed(job: Job, replica: Replica, now: Nanos) -> TimelineEntry:
-    name = public_replica_name(job.name.api, replica.id)
-    return TimelineEntry(
-        now,
-        "replica_placed",
-        f"{name} continues on {replica.node}, with an empty working directory.",
-        {**_which(job, replica), "node": replica.node},
-    )
+    text = f"continues on {replica.node}, with an empty working directory."
+    return _of_replica(now, "replica_placed", job, replica, text, node=replica.node)
 
 
 def asked_to_leave(job: Job, replica: Replica, reason: str, now: Nanos) -> TimelineEntry:
-    name = public_replica_name(job.name.api, replica.id)
-    return TimelineEntry(
-        now,
-        "replica_asked_to_leave",
-        f"{name} is asked to leave {replica.node or 'its place'}: {reason}.",
-        {**_which(job, replica), "node": replica.node, "reason": reason},
-    )
+    text = f"is asked to leave {replica.node or 'its place'}: {reason}."
+    kind = "replica_asked_to_leave"
+    return _of_replica(now, kind, job, replica, text, node=replica.node, reason=reason)
 
 
 def started(job: Job, replica: Replica) -> TimelineEntry:
     place = f" on {replica.node}" if replica.node else ""
-    return TimelineEntry(
-        replica.started,
-        "replica_started",
-        f"{public_replica_name(job.name.api, replica.id)} started{place}{_which_time(replica)}.",
-        {**_which(job, replica), "node": replica.node},
-    )
+    number = replica.incarnation
+    again = f" again, for the {_ordinal(number)} time" if number > 1 else ""
+    text = f"started{place}{again}."
+    return _of_replica(replica.started, "replica_started", job, replica, text, node=replica.node)
 
 
 def running(job: Job, at: Nanos) -> TimelineEntry:
@@ -136,40 +125,23 @@ def running(job: Job, at: Nanos) -> TimelineEntry:
 def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
     """Yield the entry of a replica's exit. Child processes killed for want of memory come first, in an entry
     of their own; the main process's end decides (spec/failures#out-of-memory)."""
-    name = public_replica_name(job.name.api, replica.id)
-    if exit_record.child_oom:
-        many = exit_record.child_oom
-        yield TimelineEntry(
-            exit_record.ended,
-            "child_out_of_memory",
-            f"The memory limit cost {name} {many} process{'es' if many > 1 else ''} beside its main one.",
-            {**_which(job, replica), "count": many},
-        )
-    yield TimelineEntry(
-        exit_record.ended,
-        "replica_exited",
-        f"{name} {_how(exit_record)}{_why_stopped(job, exit_record)}.",
-        {
-            **_which(job, replica),
-            "exit_code": exit_record.exit_code,
-            "signal": exit_record.signal,
-            "oom": exit_record.oom,
-            "stopped": exit_record.stopped,
-            "stalled": exit_record.stalled,
-            "out_of_disk": exit_record.out_of_disk,
-            "log_lines": exit_record.log_lines,
-        },
+    ended = exit_record.ended
+    if many := exit_record.child_oom:
+        text = f"lost {many} process{'es' * (many > 1)} beside its main one to the memory limit."
+        yield _of_replica(ended, "child_out_of_memory", job, replica, text, count=many)
+    details = {name: getattr(exit_record, name) for name in _SHOWN_OF_EXIT}
+    # Why the service has stopped it, as far as the outcome of its job is known by then.
+    why = _BECAUSE.get(job.outcome.state, "") if exit_record.stopped and job.outcome else ""
+    yield _of_replica(
+        ended, "replica_exited", job, replica, f"{_how(exit_record)}{why}.", **details
     )
 
 
 def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> TimelineEntry:
-    name = public_replica_name(job.name.api, replica.id)
-    if event.by_service:
-        message = f"The service could not run {name}: {event.cause}."
-        return TimelineEntry(now, "service_failed", message, _which(job, replica))
-    return TimelineEntry(
-        now, "replica_lost", f"{name} was lost: {event.cause}.", _which(job, replica)
-    )
+    if not event.by_service:
+        return _of_replica(now, "replica_lost", job, replica, f"was lost: {event.cause}.")
+    text = f"could not be run by the service: {event.cause}."
+    return _of_replica(now, "service_failed", job, replica, text)
 
 
 def verdict(
@@ -209,28 +181,19 @@ def verdict(
 def drill_ordered(job: Job, drill: Drill) -> TimelineEntry:
     name = public_replica_name(job.name.api, drill.replica)
     when = f"at a line that matches {drill.at_line!r}" if drill.at_line else "as soon as it runs"
-    return TimelineEntry(
-        drill.ordered,
-        "drill_ordered",
-        f"Drill {drill.number}: {drill.kind} for {name}, {when}.",
-        {"drill": drill.number, "drill_kind": drill.kind.value, "replica": str(drill.replica)},
-    )
+    text = f"Drill {drill.number}: {drill.kind} for {name}, {when}."
+    return TimelineEntry(drill.ordered, "drill_ordered", text, _which_drill(drill))
 
 
 def drill_fired(job: Job, drill: Drill) -> TimelineEntry:
     name = public_replica_name(job.name.api, drill.replica)
-    return TimelineEntry(
-        drill.fired,
-        "drill_fired",
-        f"Drill {drill.number}: {drill.kind} is done to {name}.",
-        {
-            "drill": drill.number,
-            "drill_kind": drill.kind.value,
-            "replica": str(drill.replica),
-            "attempt": drill.attempt,
-            "incarnation": drill.incarnation,
-        },
-    )
+    text = f"Drill {drill.number}: {drill.kind} is done to {name}."
+    details = {"attempt": drill.attempt, "incarnation": drill.incarnation}
+    return TimelineEntry(drill.fired, "drill_fired", text, _which_drill(drill) | details)
+
+
+def _which_drill(drill: Drill) -> dict[str, object]:
+    return {"drill": drill.number, "drill_kind": drill.kind.value, "replica": str(drill.replica)}
 
 
 def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
@@ -293,16 +256,6 @@ def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
             assert_never(event.cause)
 
 
-def _which(job: Job, replica: Replica) -> dict[str, object]:
-    return {"attempt": job.attempt, "replica": str(replica.id), "incarnation": replica.incarnation}
-
-
-def _which_time(replica: Replica) -> str:
-    return (
-        f" again, for the {_ordinal(replica.incarnation)} time" if replica.incarnation > 1 else ""
-    )
-
-
 def _ordinal(number: int) -> str:
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
@@ -351,11 +304,10 @@ def _how(exit_record: ExitRecord) -> str:
     return f"exited with status {exit_record.exit_code}"
 
 
-def _why_stopped(job: Job, exit_record: ExitRecord) -> str:
-    """Return why the service has stopped a replica, as far as the outcome of its job is known by then."""
-    if not exit_record.stopped or job.outcome is None:
-        return ""
-    return _BECAUSE.get(job.outcome.state, "")
+def _rounded(nanoseconds: int) -> str:
+    """Format a measured time: below 10 s to the tenth of a second, otherwise to the second."""
+    seconds = nanoseconds / 10**9
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _duration(nanoseconds: int) -> str:

@@ -5,8 +5,8 @@ Every change of a state goes through a transition table here. A `Transition` liv
 result is frozen.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.records import Job, Replica, WorkRecord
 from trainshed.core.lifecycle.states import (
     AttemptState,
     AttemptTrigger,
@@ -50,33 +50,28 @@ class Step(Struct, frozen=True):
     timeline: tuple[TimelineEntry, ...] = ()
 
 
-class Transition:
-    """A job while one event is applied to it."""
+W = TypeVar("W", bound=WorkRecord)
 
-    __slots__ = ("_before", "_entries", "job", "now", "policy")
 
-    def __init__(self, job: Job, now: Nanos, policy: FailurePolicy) -> None:
+class WorkTransition(Generic[W]):
+    """A record while one commit of it is prepared."""
+
+    __slots__ = ("_before", "_entries", "job", "now")
+
+    def __init__(self, job: W, now: Nanos) -> None:
         #: Always a valid record: between two calls nothing is half done.
         self.job = job
         #: Nanoseconds since the epoch.
         self.now = now
-        self.policy = policy
         self._before = job
         self._entries: list[TimelineEntry] = []
 
-    def step(self) -> Step:
-        """Return the result of the transition."""
-        if self.job is not self._before:
-            placed = self.job.placed if self.job.is_placed else 0
-            self.job = replace(self.job, placed=placed, updated=max(self.now, self.job.updated))
-        return Step(self.job, tuple(self._entries))
-
     def record(self, *entries: TimelineEntry) -> None:
-        """Add entries to the job's timeline."""
+        """Add entries to the timeline."""
         self._entries.extend(entries)
 
     def change(self, **changes: Any) -> None:
-        """Set fields of the job that no table governs."""
+        """Set fields of the record that no table governs."""
         self.job = replace(self.job, **changes)
 
     def fire_job(self, trigger: JobTrigger) -> bool:
@@ -86,6 +81,30 @@ class Transition:
         if state is not None:
             self.change(state=state)
         return state is not None
+
+    def _so_far(self) -> Iterator[str]:
+        """Yield what an illegal transition reports: the record before it, and the entries until then."""
+        before = self._before
+        yield f"{type(before).__name__} {before.uid} ({before.name}): {before.state}"
+        for entry in self._entries:
+            yield f"{entry.kind}: {entry.message}"
+
+
+class Transition(WorkTransition[Job]):
+    """A job while one event is applied to it."""
+
+    __slots__ = ("policy",)
+
+    def __init__(self, job: Job, now: Nanos, policy: FailurePolicy) -> None:
+        super().__init__(job, now)
+        self.policy = policy
+
+    def step(self) -> Step:
+        """Return the result of the transition."""
+        if self.job is not self._before:
+            placed = self.job.placed if self.job.is_placed else 0
+            self.job = replace(self.job, placed=placed, updated=max(self.now, self.job.updated))
+        return Step(self.job, tuple(self._entries))
 
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
         """Fire the attempt's table; return False if the trigger is ignored. Raise IllegalTransition if it can
@@ -116,17 +135,15 @@ class Transition:
         """Return a replica of the current attempt, as it is by now."""
         return next(r for r in self.job.replicas if r.id == replica)
 
-    def _so_far(self) -> Iterable[str]:
-        """Yield what an illegal transition reports: the job before it, and the entries until then."""
+    def _so_far(self) -> Iterator[str]:
         job = self._before
-        yield f"job {job.uid} ({job.name}): {job.state}, attempt {job.attempt} {job.phase}"
+        yield f"attempt {job.attempt} {job.phase}"
         for replica in job.replicas:
             yield (
                 f"{replica.id}: {replica.state}, incarnation {replica.incarnation} on "
                 f"{replica.node or 'no node'}"
             )
-        for entry in self._entries:
-            yield f"{entry.kind}: {entry.message}"
+        yield from super()._so_far()
 
 
 def instructions(job: Job) -> tuple[Instruction, ...]:

@@ -144,7 +144,8 @@ def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
         transition.measure(running.number, measurement)
     job = sight.job
     if job is None:
-        _infeasible(transition, sight.trial, "its job is gone or unreadable.", None, counts=False)
+        trial = transition.current(sight.trial)
+        _infeasible(transition, trial, "its job is gone or unreadable.", None, counts=False)
         return
     _show_progress(transition, job)
     trial = transition.current(sight.trial)
@@ -177,38 +178,32 @@ def _ended(
         done = replace(trial, state=TrialState.SUCCEEDED, final=final, ended=job.ended)
         transition.over(done)
         is_best = _is_best(transition.job, final)
-        best = (
-            {"best": trial.number, "best_value": final.value(spec.metrics[0].id)} if is_best else {}
-        )
-        transition.change(succeeded=transition.job.succeeded + 1, **best)
+        if is_best:
+            transition.change(best=trial.number, best_value=final.value(spec.metrics[0].id))
+        transition.change(succeeded=transition.job.succeeded + 1)
         transition.record(timeline.succeeded(spec, done, is_best=is_best, now=transition.now))
         return
+    failed = job.state is JobState.FAILED
     if job.state is JobState.SUCCEEDED:
-        wanted = spec.metrics[0].id
-        reason = timeline.no_metric(transition.job.name.api, wanted, sight.tags, sight.summaries)
-        _infeasible(transition, trial, reason, None, counts=True, at=job.ended)
-    elif job.state is JobState.FAILED:
-        reason = job.error.message if job.error else "its job failed."
-        _infeasible(transition, trial, reason, job.error, counts=True, at=job.ended)
+        api, wanted = transition.job.name.api, spec.metrics[0].id
+        reason = timeline.no_metric(api, wanted, sight.tags, sight.summaries)
+    elif job.error:
+        reason = job.error.message
     else:
-        reason = job.error.message if job.error else "its job was cancelled."
-        _infeasible(transition, trial, reason, None, counts=False, at=job.ended)
+        reason = "its job failed." if failed else "its job was cancelled."
+    counts = job.state is not JobState.CANCELLED
+    error = job.error if failed else None
+    _infeasible(transition, replace(trial, ended=job.ended), reason, error, counts=counts)
 
 
 def _infeasible(
-    transition: Transition,
-    trial: Trial,
-    reason: str,
-    error: JobError | None,
-    *,
-    counts: bool,
-    at: Nanos = 0,
+    transition: Transition, trial: Trial, reason: str, error: JobError | None, *, counts: bool
 ) -> None:
     over = replace(
-        transition.current(trial),
+        trial,
         state=TrialState.INFEASIBLE,
         infeasible_reason=reason,
-        ended=at or transition.now,
+        ended=trial.ended or transition.now,
     )
     transition.over(over)
     job = transition.job
@@ -253,13 +248,7 @@ def settle(transition: Transition) -> None:
         transition.change(outcome=outcome)
     if outcome.state is JobState.SUCCEEDED and job.state is JobState.QUEUED:
         transition.fire_job(JobTrigger.ADMITTED)
-    transition.fire_job(
-        {
-            JobState.SUCCEEDED: JobTrigger.SUCCEEDED,
-            JobState.FAILED: JobTrigger.FAILED,
-            JobState.CANCELLED: JobTrigger.CANCELLED,
-        }[outcome.state]
-    )
+    transition.fire_job(JobTrigger[outcome.state.name])
     transition.change(error=outcome.error, ended=max(transition.now, job.updated))
     transition.record(timeline.over(transition.job, transition.now))
 

@@ -5,13 +5,11 @@ Times are nanoseconds since the epoch; 0 = the moment has not come.
 
 from msgspec import Struct
 
-from trainshed.core.job import JobError, JobSpec
-from trainshed.core.lifecycle.records import Actor, Outcome, Parent
-from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobName, JobUid
+from trainshed.core.job import JobSpec
+from trainshed.core.lifecycle.records import WorkRecord
+from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.units import Nanos
 
 
 class TuningSpec(Struct, frozen=True):
@@ -48,28 +46,10 @@ class SeenSummaries(Struct, frozen=True):
     tags: tuple[str, ...]
 
 
-class TuningJob(Struct, frozen=True):
-    """A tuning job. Moments in nanoseconds since the epoch, 0 = not yet."""
+class TuningJob(WorkRecord, frozen=True, kw_only=True):
+    """A tuning job."""
 
-    uid: JobUid
-    name: JobName
-    display_name: str
     spec: TuningSpec
-    #: The resource in public JSON, as given.
-    public_json: str
-    created: Nanos
-    updated: Nanos
-    labels: tuple[tuple[str, str], ...] = ()
-    state: JobState = JobState.QUEUED
-    started: Nanos = 0
-    ended: Nanos = 0
-    #: How it will end, as soon as that is decided; None = it is not.
-    outcome: Outcome | None = None
-    error: JobError | None = None
-    #: The pipeline that made it; None = a client did.
-    parent: Parent | None = None
-    #: The client that made it, or its parent; None = it is not known.
-    creator: Actor | None = None
     running: tuple[RunningTrial, ...] = ()
     #: The number of the next trial.
     next_trial: int = 1

@@ -16,48 +16,31 @@ _SHOWN = 20
 
 def began(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEntry:
     end = job.spec.first_trial + job.spec.max_trials - 1
-    return TimelineEntry(
-        now,
-        "trial_began",
-        f"Trial {trial.number} of {end}: {assignment(trial.parameters)}.",
-        {"trial": trial.number, "parameters": dict(trial.parameters), "job": job_name},
-    )
+    text = f"Trial {trial.number} of {end}: {assignment(trial.parameters)}."
+    details = {"trial": trial.number, "parameters": dict(trial.parameters), "job": job_name}
+    return TimelineEntry(now, "trial_began", text, details)
 
 
 def succeeded(spec: StudySpec, trial: Trial, *, is_best: bool, now: Nanos) -> TimelineEntry:
     assert trial.final is not None
-    values = ", ".join(f"{name} {value:g}" for name, value in trial.final.metrics)
+    metrics, step = dict(trial.final.metrics), trial.final.step
+    values = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
     early = " was stopped early and" if trial.stopped_early else ""
     best = ", the best so far" if is_best and len(spec.metrics) == 1 else ""
-    return TimelineEntry(
-        now,
-        "trial_succeeded",
-        f"Trial {trial.number}{early} reached {values} at step {trial.final.step}{best}.",
-        {
-            "trial": trial.number,
-            "metrics": dict(trial.final.metrics),
-            "step": trial.final.step,
-            "best": is_best,
-        },
-    )
+    text = f"Trial {trial.number}{early} reached {values} at step {step}{best}."
+    details = {"trial": trial.number, "metrics": metrics, "step": step, "best": is_best}
+    return TimelineEntry(now, "trial_succeeded", text, details)
 
 
 def infeasible(trial: Trial, now: Nanos) -> TimelineEntry:
-    return TimelineEntry(
-        now,
-        "trial_infeasible",
-        f"Trial {trial.number} has no result: {trial.infeasible_reason}",
-        {"trial": trial.number, "reason": trial.infeasible_reason},
-    )
+    number, reason = trial.number, trial.infeasible_reason
+    text = f"Trial {number} has no result: {reason}"
+    return TimelineEntry(now, "trial_infeasible", text, {"trial": number, "reason": reason})
 
 
 def stopping(number: int, why: str, now: Nanos) -> TimelineEntry:
-    return TimelineEntry(
-        now,
-        "trial_stopping",
-        f"Trial {number} is stopped early: {why}",
-        {"trial": number, "why": why},
-    )
+    text = f"Trial {number} is stopped early: {why}"
+    return TimelineEntry(now, "trial_stopping", text, {"trial": number, "why": why})
 
 
 def drawn(count: int, why: str, now: Nanos) -> TimelineEntry:
@@ -66,11 +49,8 @@ def drawn(count: int, why: str, now: Nanos) -> TimelineEntry:
 
 
 def exhausted(job: TuningJob, now: Nanos) -> TimelineEntry:
-    return TimelineEntry(
-        now,
-        "exhausted",
-        f"Every point of the search space was tried; no more than {job.begun} trials are run.",
-    )
+    text = f"Every point of the search space was tried; no more than {job.begun} trials are run."
+    return TimelineEntry(now, "exhausted", text)
 
 
 def running(now: Nanos) -> TimelineEntry:

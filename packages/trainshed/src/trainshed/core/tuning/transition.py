@@ -2,14 +2,11 @@
 its timeline. Lives as long as one commit is prepared; its result is frozen.
 """
 
-from typing import Any
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.states import JobTrigger
+from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.records import RunningTrial, TuningJob
 from trainshed.core.units import Nanos
@@ -24,49 +21,25 @@ class Result(Struct, frozen=True):
     measurements: tuple[tuple[int, Measurement], ...]
 
 
-class Transition:
+class Transition(WorkTransition[TuningJob]):
     """A tuning job while one commit of it is prepared."""
 
-    __slots__ = ("_before", "_entries", "_measured", "_trials", "job", "now")
+    __slots__ = ("_measured", "_trials")
 
     def __init__(self, job: TuningJob, now: Nanos) -> None:
-        #: Always a valid record: between two calls nothing is half done.
-        self.job = job
-        #: Nanoseconds since the epoch.
-        self.now = now
-        self._before = job
-        self._entries: list[TimelineEntry] = []
+        super().__init__(job, now)
         self._trials: dict[int, Trial] = {}
         self._measured: list[tuple[int, Measurement]] = []
 
     def result(self) -> Result:
         if self.job is not self._before:
             self.job = replace(self.job, updated=max(self.now, self.job.updated))
-        trials = tuple(self._trials.values())
-        return Result(self.job, tuple(self._entries), trials, tuple(self._measured))
+        return Result(self.job, tuple(self._entries), self.trials, tuple(self._measured))
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials that are new or changed so far."""
         return tuple(self._trials.values())
-
-    def record(self, entry: TimelineEntry) -> None:
-        self._entries.append(entry)
-
-    def change(self, **changes: Any) -> None:
-        """Set fields of the job that no table governs."""
-        self.job = replace(self.job, **changes)
-
-    def fire_job(self, trigger: JobTrigger) -> bool:
-        """Fire the job's table; return False if the trigger is ignored. Raise IllegalTransition if it can
-        never come."""
-        job = self._before
-        begun = f"tuning job {job.uid} ({job.name}): {job.state}, {len(job.running)} trials run"
-        so_far = (f"{entry.kind}: {entry.message}" for entry in self._entries)
-        state = tables.JOB.fire(self.job.state, trigger, (begun, *so_far))
-        if state is not None:
-            self.change(state=state)
-        return state is not None
 
     def running(self, number: int) -> RunningTrial | None:
         """Return the running trial of that number; None if it is over."""
