@@ -1,5 +1,4 @@
-"""Curves of running jobs, over a real directory, a real store and the kernel's own word of what changes
-(facts/experiments#curves)."""
+"""Curves of running jobs, over a real directory and a real store (facts/experiments#curves)."""
 
 import asyncio
 import contextlib
@@ -9,7 +8,6 @@ import math
 import struct
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -39,8 +37,8 @@ BOARD = BoardName("demo", "us-central1", ("5",))
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves_module, "_SPAN", 0.0)
-    monkeypatch.setattr(curves_module, "_SHARE", 0)
+    monkeypatch.setattr(curves_module, "_PAUSE", 0.01)
+    monkeypatch.setattr(curves_module, "_LONGEST_PAUSE", 0.05)
 
 
 def clock() -> float:
@@ -160,7 +158,6 @@ async def test_who_waits_for_a_trials_measurements_hears_of_each_write(house: Ho
 
 
 async def test_the_end_waits_for_what_was_written_last(house: House) -> None:
-    """And not at all for a job that has written nothing."""
     await house.created(RUNNING)
     async with house.service() as curves:
         curves.follow(RUNNING)
@@ -172,26 +169,13 @@ async def test_the_end_waits_for_what_was_written_last(house: House) -> None:
         assert await house.store.curves.unfinished() == ()
 
 
-async def test_a_job_without_event_files_stores_nothing_and_ends_at_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_without_event_files_stores_nothing(house: House) -> None:
     await house.created(RUNNING)
     written: list[str] = []
-    looked = asyncio.Event()
-    rest = JobCurves._rest  # pyright: ignore[reportPrivateUsage]
-
-    async def resting(self: JobCurves, *arguments: Any) -> None:
-        looked.set()
-        await rest(self, *arguments)
-
-    monkeypatch.setattr(JobCurves, "_rest", resting)
     house.store.after_commit = written.append
     async with house.service() as curves:
         curves.follow(RUNNING)
-        await asyncio.wait_for(looked.wait(), 30)
-        finishing = curves.finish(OVER)
-        with pytest.raises(StopIteration):  # It waits for nothing.
-            finishing.send(None)
+        await asyncio.wait_for(curves.finish(OVER), 30)
     assert written == []
     assert not (house.root / "points").exists()
 

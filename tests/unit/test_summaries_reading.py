@@ -17,7 +17,7 @@ from tests.e2e.programs.event_writer import EventWriter, field, framed
 from tests.summary_writers import GOLDEN, WRITERS
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.reading import Directory, EventFile, FileProgress, Met, read_on, run_of
+from trainshed.summaries.reading import Directory, EventFile, FileProgress, read_on, run_of
 
 BEGUN = 1000.0
 
@@ -43,10 +43,6 @@ class Counted(LocalDirectory):
         return super().open(file)
 
 
-def ignore(handle: int, awaited: str) -> None:
-    """Nobody watches."""
-
-
 class Reader:
     """What a service has of a directory."""
 
@@ -59,7 +55,7 @@ class Reader:
     def read(self, since: float = BEGUN) -> list[tuple[str, int, float]]:
         """Of the new points tag, step and value."""
         before = len(self.points)
-        for piece in read_on(self.directory, self.known, since, ignore):
+        for piece in read_on(self.directory, self.known, since):
             run = run_of(piece.progress.path)
             self.points += [
                 (run, scalar.tag, scalar.step, scalar.value) for scalar in piece.scalars
@@ -248,8 +244,7 @@ def test_a_file_that_cannot_be_read_now_hides_no_other(
 class Vanishing:
     """Files that are gone before they can be read."""
 
-    def files(self, met: Met) -> Iterator[EventFile]:
-        del met
+    def files(self) -> Iterator[EventFile]:
         yield EventFile("a.tfevents", "1")
         yield EventFile("b.tfevents", "2")
 

@@ -1,8 +1,8 @@
 """Reads the TensorFlow summaries that programs log into the curves of their jobs (docs/adr/0034).
 
-A job's log directory is watched while its programs run; new data is read in a thread. Points are stored
-before the position up to which their file was read, so that after a kill some are read and stored again, and
-count once. A job without event files costs one walk to its directory.
+A job's log directory is read again and again while its programs run, in a thread: the longer nothing new
+comes, the less often. Points are stored before the position up to which their file was read, so that after a
+kill some are read and stored again, and count once.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from typing import Final, Protocol
 from msgspec import Struct, field
 
 from trainshed.controller.board_curves import BoardCurves, BoardStores
-from trainshed.controller.directory_watches import DirectoryWatches
 from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -36,18 +35,16 @@ from trainshed.eventloop.background import begin, keep
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves
-from trainshed.summaries.reading import MARK, Directory, FileProgress, Piece, read_on, run_of
+from trainshed.summaries.reading import Directory, FileProgress, Piece, read_on, run_of
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
-_SPAN: Final = 0.5
-"""Seconds for which changes of one job's files are gathered."""
+_PAUSE: Final = 0.5
+"""Seconds after which a directory that had something new is read again; doubled as long as it has nothing."""
+_LONGEST_PAUSE: Final = 30.0
 _SHARE: Final = 10
-"""Reading is followed by a pause that is this many times as long as it took."""
-_LONGEST_REST: Final = 30.0
-_UNWATCHED: Final = 30.0
-"""Seconds between two reads of a directory that cannot be watched."""
+"""Reading is followed by a pause that is at least this many times as long as it took."""
 _AT_ONCE: Final = 2
 """Jobs whose files are read at the same time: others need threads as well."""
 _END: Final = 5.0
@@ -89,16 +86,8 @@ class _Followed(Struct):
     )
     #: The Tensorboard that its curves are written to as well; None = none.
     board: BoardCurves | None = None
-    #: Set when there may be something new.
-    due: asyncio.Event = field(default_factory=asyncio.Event)
     #: Set when the job is over, so that its files are read for the last time.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Whether everything was read, and the watches report any change.
-    is_idle: bool = False
-    #: Numbers of the watches on its directories.
-    watches: set[int] = field(default_factory=set[int])
-    #: Whether these report all changes.
-    is_watched: bool = False
     #: Whether its timeline says that it logs under more tags than are kept.
     was_told: bool = False
     task: "asyncio.Task[None] | None" = None
@@ -110,7 +99,6 @@ class JobCurves:
     def __init__(self, stores: CurveStores) -> None:
         self._stores = stores
         self._followed: dict[JobUid, _Followed] = {}
-        self._watches: DirectoryWatches[JobUid] = DirectoryWatches(MARK, self._changed)
         self._resuming: asyncio.Task[None] | None = None
         self._written: Callable[[JobUid], None] = _ignored
         self._reading = asyncio.Semaphore(_AT_ONCE)
@@ -130,22 +118,15 @@ class JobCurves:
 
     async def finish(self, job: Job) -> None:
         """Read what was logged last by a job whose programs have ended, before that end is stored; waits
-        `_END` seconds at most. Returns immediately if they have logged nothing more."""
+        `_END` seconds at most."""
         followed = self._followed.get(job.uid)
         if followed is None or followed.task is None:
             return
-        self._watches.hear()
-        is_read = followed.is_idle and not followed.due.is_set()
         followed.job = job
         followed.ended.set()
-        followed.due.set()
-        if is_read and not followed.files:
-            followed.task.cancel()
-            self._forget(job.uid)
-        elif not is_read:
-            done, _ = await asyncio.wait([followed.task], timeout=_END)
-            if not done:
-                about(log, job.uid).info("curves not read to their ends yet; the job ends before")
+        done, _ = await asyncio.wait([followed.task], timeout=_END)
+        if not done:
+            about(log, job.uid).info("curves not read to their ends yet; the job ends before")
 
     async def logged(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
         """Return what was read of a job until now, all of it if the job is over: its tags, and the points
@@ -173,7 +154,6 @@ class JobCurves:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._watches.close()
 
     async def _resume(self) -> None:
         for uid in await self._stores.curves.unfinished():
@@ -186,26 +166,14 @@ class JobCurves:
                     await asyncio.wait([task])
 
     def _begin(self, job: Job) -> _Followed:
-        self._watches.begin()
         followed = self._followed[job.uid] = _Followed(job)
         followed.task = keep(partial(self._follow, followed), f"job {job.uid}: reading its curves")
         return followed
-
-    def _forget(self, uid: JobUid) -> None:
-        followed = self._followed.pop(uid, None)
-        if followed is not None:
-            self._watches.release(uid, followed.watches)
-
-    def _changed(self, uid: JobUid) -> None:
-        followed = self._followed.get(uid)
-        if followed is not None:
-            followed.due.set()
 
     # --- one job's task
 
     async def _follow(self, followed: _Followed) -> None:
         job, curves = followed.job, self._stores.curves
-        followed.is_idle = False
         if (experiment := board_experiment(job)) is not None:
             followed.board = BoardCurves(self._stores.boards, job, experiment)
             await followed.board.begin()
@@ -218,58 +186,41 @@ class JobCurves:
         directory = (
             await asyncio.to_thread(self._stores.places.directory, uri, project) if uri else None
         )
-        while directory is not None:
-            is_last = followed.ended.is_set()
-            begun = asyncio.get_running_loop().time()
-            followed.due.clear()
-            await self._read(followed, directory)
-            if is_last:
-                break
-            await self._rest(followed, asyncio.get_running_loop().time() - begun)
         if directory is None:
-            followed.is_idle = True
             await followed.ended.wait()
+        else:
+            await self._read_until_ended(followed, directory)
         if followed.files:
             await curves.finish(job.uid)
-        self._forget(job.uid)
+        del self._followed[job.uid]
 
-    async def _rest(self, followed: _Followed, took: float) -> None:
-        """Wait until there is something to read."""
-        followed.is_idle = followed.is_watched
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if followed.is_watched else _UNWATCHED):
-                await followed.due.wait()
-        followed.is_idle = False
-        pause = min(max(_SPAN, took * _SHARE), _LONGEST_REST)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await followed.ended.wait()
+    async def _read_until_ended(self, followed: _Followed, directory: Directory) -> None:
+        loop, pause = asyncio.get_running_loop(), _PAUSE
+        while True:
+            is_last, begun = followed.ended.is_set(), loop.time()
+            has_news = await self._read(followed, directory)
+            if is_last:
+                return
+            pause = _PAUSE if has_news else 2 * pause
+            rest = min(max(pause, (loop.time() - begun) * _SHARE), _LONGEST_PAUSE)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await followed.ended.wait()
 
-    async def _read(self, followed: _Followed, directory: Directory) -> None:
-        uid = followed.job.uid
-        watches: set[int] = set()
-        is_watched = True
-
-        def met(handle: int, awaited: str) -> None:
-            nonlocal is_watched
-            number = self._watches.watch(handle, uid, awaited)
-            if number is None:
-                is_watched = False
-            else:
-                watches.add(number)
-
+    async def _read(self, followed: _Followed, directory: Directory) -> bool:
+        """Return whether there was something new."""
+        has_news = False
         # Files of earlier jobs in that directory are older than this job.
-        pieces = read_on(directory, followed.files, followed.job.created / 1e9, met)
+        pieces = read_on(directory, followed.files, followed.job.created / 1e9)
         try:
             while (piece := await self._next(pieces)) is not None:
                 if not await self._take(followed, *piece):
                     break
+                has_news = True
         except OSError as failure:
             where = log_directory(followed.job.spec)
-            about(log, uid).warning("event files in %s not read: %s", where, failure)
-            is_watched = False  # They are tried again in a while.
-        self._watches.release(uid, followed.watches - watches)
-        followed.watches, followed.is_watched = watches, is_watched and bool(watches)
+            about(log, followed.job.uid).warning("event files in %s not read: %s", where, failure)
+        return has_news
 
     async def _next(
         self, pieces: Iterator[Piece]

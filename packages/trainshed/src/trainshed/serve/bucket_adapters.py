@@ -2,7 +2,6 @@
 accesses, summaries, copies, pages of the console."""
 
 import hashlib
-import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.httpd.messages import Message, Receive, Response, Send
 from trainshed.summaries.directories import LocalDirectory, LogDirectory
-from trainshed.summaries.reading import MARK, Directory, EventFile, Met
+from trainshed.summaries.reading import MARK, Directory, EventFile
 from trainshed.viewers.process import ShownDirectory
 from trainshed.wire.status import Refused, StatusCode
 
@@ -200,20 +199,13 @@ def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | Non
             f"disk alone. Run one where that bucket can be read: tensorboard --logdir {wanted.uri}"
         )
     base, below = store.catalog.directory(bucket), path_below(name)
-    met: list[tuple[int, int]] = []
-
-    def note(handle: int, awaited: str) -> None:
-        # The first one without an awaited name is the directory itself.
-        if not met and not awaited:
-            status = os.fstat(handle)
-            met.append((status.st_dev, status.st_ino))
-
+    directory = LocalDirectory(base, below)
     try:
-        if next(LocalDirectory(base, below).files(note), None) is None:
+        if next(directory.files(), None) is None:
             return None
+        return ShownDirectory(wanted.label, base, below, directory.identity())
     except OSError:
         return None
-    return ShownDirectory(wanted.label, base, below, met[0])
 
 
 def path_below(name: str) -> tuple[str, ...]:
@@ -223,15 +215,14 @@ def path_below(name: str) -> tuple[str, ...]:
 
 
 class _RemoteDirectory:
-    """A directory in a bucket of a remote store, as `summaries.reading.Directory`. Changes there are not
-    reported."""
+    """A directory in a bucket of a remote store, as `summaries.reading.Directory`."""
 
     def __init__(self, store: ObjectStore, bucket: str, prefix: str) -> None:
         self._store = store
         self._bucket = bucket
         self._prefix = prefix
 
-    def files(self, met: Met) -> Iterator[EventFile]:
+    def files(self) -> Iterator[EventFile]:
         try:
             for name, record in self._store.all_of(self._bucket, self._prefix):
                 if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:

@@ -6,14 +6,14 @@ are read, and the number of entries looked at is bounded. Blocks.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from msgspec import Struct
 
-from trainshed.summaries.reading import MARK, EventFile, Met
+from trainshed.summaries.reading import MARK, EventFile
 
 
 class LogDirectory(Struct, frozen=True):
@@ -44,33 +44,29 @@ class LocalDirectory:
         self._base = base
         self._below = below
 
-    def files(self, met: Met) -> Iterator[EventFile]:
+    def files(self) -> Iterator[EventFile]:
         """Do as the port says, in the order of the directories' names."""
-        handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in self._below:
-            try:
-                met(handle, name)
-                below = _opened(handle, name)
-            finally:
-                os.close(handle)
-            if below is None:
-                return  # It is not there yet.
-            handle = below
-        walk = _Walk(met)
         try:
-            yield from walk.directory(handle, "", 0)
+            handle = self._opened(self._below)
+        except OSError:
+            return  # It is not there yet.
+        try:
+            yield from _Walk().directory(handle, "", 0)
+        finally:
+            os.close(handle)
+
+    def identity(self) -> tuple[int, int]:
+        """Return the directory's device and inode. Raises OSError."""
+        handle = self._opened(self._below)
+        try:
+            status = os.fstat(handle)
+            return status.st_dev, status.st_ino
         finally:
             os.close(handle)
 
     def open(self, file: EventFile) -> BinaryIO:
         *directories, leaf = file.path.split("/")
-        handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in (*self._below, *directories):
-            try:
-                below = os.open(name, _DIRECTORY, dir_fd=handle)
-            finally:
-                os.close(handle)
-            handle = below
+        handle = self._opened((*self._below, *directories))
         try:
             opened = os.open(leaf, _FILE, dir_fd=handle)
         finally:
@@ -82,16 +78,25 @@ class LocalDirectory:
             raise FileNotFoundError(f"{file.path} is no plain file")
         return os.fdopen(opened, "rb", buffering=1 << 18)
 
+    def _opened(self, names: Sequence[str]) -> int:
+        """Open the directory to which these names lead. Raises OSError."""
+        handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in names:
+            try:
+                below = os.open(name, _DIRECTORY, dir_fd=handle)
+            finally:
+                os.close(handle)
+            handle = below
+        return handle
+
 
 class _Walk:
-    def __init__(self, met: Met) -> None:
-        self._met = met
+    def __init__(self) -> None:
         self._directories = 0
         self._entries = 0
 
     def directory(self, handle: int, path: str, depth: int) -> Iterator[EventFile]:
         self._directories += 1
-        self._met(handle, "")
         below: list[str] = []
         names: list[str] = []
         with os.scandir(handle) as entries:
@@ -112,18 +117,11 @@ class _Walk:
         for name in sorted(below):
             if depth == _DEEPEST or self._directories >= _MOST_DIRECTORIES:
                 return
-            inner = _opened(handle, name)
-            if inner is None:
-                continue
+            try:
+                inner = os.open(name, _DIRECTORY, dir_fd=handle)
+            except OSError:
+                continue  # It is gone, or a link.
             try:
                 yield from self.directory(inner, f"{path}{name}/", depth + 1)
             finally:
                 os.close(inner)
-
-
-def _opened(handle: int, name: str) -> int | None:
-    """Open a directory that is in another one; None if it cannot be, or is a link."""
-    try:
-        return os.open(name, _DIRECTORY, dir_fd=handle)
-    except OSError:
-        return None

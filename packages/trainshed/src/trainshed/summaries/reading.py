@@ -97,15 +97,11 @@ class EventFile(Struct, frozen=True):
     written: float = 0.0
 
 
-Met = Callable[[int, str], None]
-
-
 class Directory(Protocol):
     """A place with event files in it. Blocks."""
 
-    def files(self, met: Met) -> Iterator[EventFile]:
-        """Yield all event files below it. `met`: where there are directories, called with a handle of each
-        and "" before it is read; also for those above, with the name that leads on. Raises OSError."""
+    def files(self) -> Iterator[EventFile]:
+        """Yield all event files below it. Raises OSError."""
         ...
 
     def open(self, file: EventFile) -> BinaryIO:
@@ -143,19 +139,18 @@ def run_of(path: str) -> str:
 
 
 def read_on(
-    directory: Directory, known: Mapping[str, FileProgress], since: float, met: Met
+    directory: Directory, known: Mapping[str, FileProgress], since: float
 ) -> Iterator[Piece]:
     """Yield what is new since the readings that led to `known` (by path). Blocks; raises OSError, at the end
     if it is that of some files.
 
     Files of a run come in the order of their names, which contain the time at which they were opened: what
     a restarted program has written comes last. `since` (seconds since the epoch): files that were not written
-    to since then are another program's, and so are older values in files that were begun before. `met` as in
-    `Directory.files`.
+    to since then are another program's, and so are older values in files that were begun before.
     """
     wanted = (
         file
-        for file in directory.files(met)
+        for file in directory.files()
         if _is_text(file.path) and (file.path in known or not 0 < file.written < since)
     )
     rewritten: set[str] = set()

@@ -312,40 +312,19 @@ def process_handle(process: int) -> int:
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
 
 
-IN_MODIFY = 0x2
-IN_CLOSE_WRITE = 0x8
 IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
 IN_DELETE = 0x200
-IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
-IN_UNMOUNT = 0x2000
-IN_Q_OVERFLOW = 0x4000
-IN_IGNORED = 0x8000
 IN_ONLYDIR = 0x1000000
-IN_ISDIR = 0x40000000
 
 
 def inotify_handle() -> int:
-    """Return a handle for inotify(7) events, to which watches can be added. Raises OSError (a user may have
-    only so many)."""
+    """Return a handle for inotify(7) events. Raises OSError (a user may have only so many)."""
     handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
     _check(min(handle, 0), "inotify_init1")
     return handle
-
-
-def add_watch(handle: int, directory: str, mask: int) -> int:
-    """Have an inotify handle report events of a directory and of the files in it; return the watch's number
-    in these events, the same for each call. Raises OSError."""
-    watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
-    _check(min(watch, 0), "watch %s" % directory)
-    return watch
-
-
-def remove_watch(handle: int, watch: int) -> None:
-    """Stop reporting the events of a watch. Raises OSError."""
-    _check(_libc.inotify_rm_watch(handle, watch), "inotify_rm_watch")
 
 
 def watch_handle(directory: str, mask: int) -> int:
@@ -353,7 +332,8 @@ def watch_handle(directory: str, mask: int) -> int:
     OSError."""
     handle = inotify_handle()
     try:
-        add_watch(handle, directory, mask)
+        watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
+        _check(min(watch, 0), "watch %s" % directory)
     except OSError:
         os.close(handle)
         raise
