@@ -12,7 +12,6 @@ from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.records import SeenSummaries
-from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.sqlite.database import Store
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.port import Curve, Proposals, Seen, StoppingVerdict
@@ -45,7 +44,7 @@ class CountingAdvisor(ProcessAdvisor):
         return (StoppingVerdict(should_stop=False, why="nothing is stopped here"),) * len(numbers)
 
 
-class MadeUpMetrics(MetricsReader):
+class MadeUpMetrics:
     """Measurements by job, as a test puts them in."""
 
     def __init__(self) -> None:
@@ -55,13 +54,6 @@ class MadeUpMetrics(MetricsReader):
     def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
         del started
         return self.of.get(job_uid) or self.usual(job_uid)
-
-    def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        names = (name for point in self.measurements(job_uid) for name, _ in point.metrics)
-        return tuple(dict.fromkeys(names))
-
-    def forget(self, job_uid: JobUid) -> None:
-        pass
 
 
 class LearningAdvisor(CountingAdvisor):
@@ -135,7 +127,7 @@ def parent_stores(
     now: Callable[[], int],
     *,
     advisor: ProcessAdvisor | None = None,
-    metrics: MetricsReader | None = None,
+    reported: Callable[[JobUid, int], tuple[Measurement, ...]] | None = None,
     buckets: ModelBuckets | None = None,
     printed: Callable[[object], Awaitable[Sequence[tuple[int, str]]]] | None = None,
     logged: Logged | None = None,
@@ -149,7 +141,7 @@ def parent_stores(
         studies=store.studies,
         models=store.models,
         advisor=advisor or CountingAdvisor(),
-        metrics=metrics or MadeUpMetrics(),
+        reported=reported or MadeUpMetrics().measurements,
         buckets=buckets or Buckets(),
         printed=printed or _nothing,
         logged=logged or _no_logs,

@@ -254,7 +254,7 @@ class Universe:
             self.store,
             lambda: self.clock.wall,
             advisor=self._learned,
-            metrics=self.world.notebooks,
+            reported=self.world.notebooks.measurements,
             buckets=Buckets(*self.scenario.no_models),
             uids=self._uids,
         )

@@ -51,7 +51,7 @@ class House:
             self.store,
             lambda: self.now,
             advisor=self.advisor,
-            metrics=self.metrics,
+            reported=self.metrics.measurements,
             printed=self._print,
             logged=self._logged,
         )

@@ -12,7 +12,7 @@ from tests.unit.jobs import job
 from trainshed.api.calls.progress import LogBook
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.printed_measures import Measures, measured, values_of
-from trainshed.store.logs.progress import Place, Sample
+from trainshed.store.logs.progress import Sample
 
 RECORDINGS = Path(__file__).parents[1] / "progress_corpus"
 
@@ -149,7 +149,7 @@ class Threads:
 async def test_few_long_lines_are_much(count: int, is_aside: bool) -> None:
     class Logs:
         async def sampled(self, *_: Any) -> Sample:
-            return Sample(((0, "x" * 2000),) * count, Place())
+            return Sample(((0, "x" * 2000),) * count, 0)
 
     def made(_: Job, __: Replica) -> Threads:
         return Threads()

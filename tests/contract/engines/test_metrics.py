@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.port import MetricsWritten
 from trainshed.engines.streams import FileStreams
-from trainshed.store.logs.metrics import MetricsReader
+from trainshed.store.logs.metrics import read_metrics
 
 ENVIRON = ((METRIC_FILE, "/var/hypertune/output.metrics"),)
 REPORT = """
@@ -30,10 +30,8 @@ async def trial(house: House, program: str) -> JobUid:
 
 
 def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
-    reader = MetricsReader(FileStreams(house.data / "logs"))
-    return [
-        (measurement.step, measurement.value("acc")) for measurement in reader.measurements(uid)
-    ]
+    measurements = read_metrics(FileStreams(house.data / "logs"), uid)
+    return [(measurement.step, measurement.value("acc")) for measurement in measurements]
 
 
 def heard(house: House, uid: JobUid) -> bool:

@@ -11,7 +11,6 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.study.records import Measurement
 from trainshed.core.units import Nanos
-from trainshed.store.logs.metrics import MetricsReader
 
 
 class Line(Struct, frozen=True):
@@ -94,7 +93,7 @@ class JournalStreams:
         self._journals.remove(job_uid)
 
 
-class Notebooks(MetricsReader):
+class Notebooks:
     """By job: when its program was first started, and the newest value of each metric at each step."""
 
     def __init__(self) -> None:
@@ -109,8 +108,7 @@ class Notebooks(MetricsReader):
         self._last[uid, report.step] = at
 
     def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-        """Do as `MetricsReader.measurements`: ascending by step, the metrics of each in the order of their
-        names."""
+        """Do as `read_metrics`: ascending by step, the metrics of each in the order of their names."""
         begin = started or self._started.get(job_uid, 0)
         steps = sorted(self._values.get(job_uid, {}).items())
         return tuple(
@@ -119,11 +117,3 @@ class Notebooks(MetricsReader):
             )
             for step, values in steps
         )
-
-    def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        """Return the names of all metrics that were reported, in order."""
-        values = self._values.get(job_uid, {}).values()
-        return tuple(sorted({tag for step in values for tag in step}))
-
-    def forget(self, job_uid: JobUid) -> None:
-        """Do nothing: nothing is cached beside what was written."""

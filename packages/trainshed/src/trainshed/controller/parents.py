@@ -23,13 +23,12 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines import ModelVersion, Pipeline
-from trainshed.core.study.records import Trial
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.models import Models
@@ -61,7 +60,8 @@ class ParentStores(Struct, frozen=True):
     studies: Studies
     models: Models
     advisor: ProcessAdvisor
-    metrics: MetricsReader
+    #: Returns what a trial has reported, since a time from which it counts (`store.logs.metrics`). Blocks.
+    reported: Callable[[JobUid, Nanos], tuple[Measurement, ...]]
     buckets: ModelBuckets
     #: Returns when a job's primary printed what: (ns since the epoch, line), a bounded number of them.
     printed: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]

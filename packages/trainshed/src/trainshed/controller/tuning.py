@@ -91,8 +91,8 @@ class TuningReconciler:
         if work is None or not work.attempt:
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final
-        measured = await asyncio.to_thread(stores.metrics.measurements, trial.job, work.started)
-        metric, seen = study.metrics[0].id, None
+        reported = await asyncio.to_thread(stores.reported, trial.job, work.started)
+        measured, metric, seen = reported, study.metrics[0].id, None
         # What a program reports itself takes precedence over what its libraries write.
         if all(measurement.value(metric) is None for measurement in measured):
             logged = await stores.logged(work, metric)
@@ -105,12 +105,8 @@ class TuningReconciler:
         stored = (await stores.studies.measurements(job.study, (number,))).get(number, ())
         known = known_metrics(study, measured, stored)
         wanted = tuple(thinned(study, known, is_over=is_over)) or stored
-        tags: tuple[str, ...] = ()
-        if is_over and not wanted:
-            tags = await asyncio.to_thread(stores.metrics.tags, trial.job)
-        if is_over:
-            await asyncio.to_thread(stores.metrics.forget, trial.job)
-        return Sight(trial, work, wanted, stored, tags, seen)
+        tags = {tag for measurement in reported for tag, _ in measurement.metrics}
+        return Sight(trial, work, wanted, stored, tuple(sorted(tags)), seen)
 
     async def _stop_early(self, transition: Transition, sights: Sequence[Sight]) -> None:
         """Ask the study's stopping rule about the trials that have measured something new. As soon as one

@@ -55,8 +55,7 @@ from trainshed.serve.bucket_adapters import BucketAdapter, BucketSummaries, find
 from trainshed.serve.engine_adapters import Vault, build_terms, link_key, viewer_terms
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import SettingsError, engine_settings
-from trainshed.store.logs.metrics import MetricsReader
-from trainshed.store.logs.progress import Place
+from trainshed.store.logs.metrics import read_metrics
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
@@ -203,7 +202,7 @@ class App:
             studies=store.studies,
             models=store.models,
             advisor=self.advisor,
-            metrics=MetricsReader(self._engine.streams),
+            reported=partial(read_metrics, self._engine.streams),
             buckets=self._adapter,
             printed=partial(_printed, self._logs),
             logged=curves.logged,
@@ -363,4 +362,4 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
 
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
     source = StreamSource(job.uid, job.attempt, job.spec.primary)
-    return (await logs.sampled(source, Place(), 1 << 20)).lines
+    return (await logs.sampled(source, 0, 1 << 20)).lines

@@ -17,7 +17,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.printed_measures import Measures
 from trainshed.core.progress import Tracker, totals_of
 from trainshed.core.streams import StreamSource
-from trainshed.store.logs.progress import FEW, Place, Sample
+from trainshed.store.logs.progress import FEW, Sample
 from trainshed.store.logs.reader import LogReader
 
 _MOST_TRACKED: Final = 4096
@@ -53,8 +53,8 @@ class Followed(Struct, Generic[T]):
     attempt: int
     incarnation: int
     taker: T
-    #: The place up to which its log was read.
-    place: Place = field(default_factory=Place)
+    #: How many bytes of its log were read.
+    place: int = 0
     #: The last line that was read; "" = none yet.
     last_line: str = ""
     #: The job was over before its log was read: nothing more comes.
@@ -106,7 +106,7 @@ class LogBook(Generic[T]):
                 self._followed.popitem(last=False)
         elif (followed.attempt, followed.incarnation) != (job.attempt, replica.incarnation):
             if followed.attempt != job.attempt:
-                followed.place = Place()
+                followed.place = 0
             followed.attempt, followed.incarnation = job.attempt, replica.incarnation
             followed.taker.restarted()
         self._followed.move_to_end(key)

@@ -29,7 +29,7 @@ from trainshed.store.logs.lines import (
     read_line,
 )
 from trainshed.store.logs.onward import JobLog
-from trainshed.store.logs.progress import FEW, Place, Sample, is_small, sample
+from trainshed.store.logs.progress import FEW, Sample, is_small, sample
 from trainshed.store.logs.segments import Entry, ReplicaLog, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
@@ -138,9 +138,9 @@ class LogReader:
         page = await self.page(uid, replicas=replicas, limit=n, descending=True)
         return page.lines[::-1]
 
-    async def sampled(self, source: StreamSource, place: Place, whole: int = FEW) -> Sample:
-        """Return lines of a replica after a place: all if they have at most `whole` bytes, otherwise some
-        from everywhere and the last ones."""
+    async def sampled(self, source: StreamSource, place: int, whole: int = FEW) -> Sample:
+        """Return lines of a replica after the first `place` bytes: all if they have at most `whole` bytes,
+        otherwise some from everywhere and the last ones."""
         segments = self._open(source, StreamKind.LOG)
         if is_small(segments, place):
             return sample(segments, place)
