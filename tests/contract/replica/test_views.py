@@ -1,6 +1,8 @@
 """What a program sees of the machine: disks below what is shown to it, on every kernel, and its devices."""
 
+import ctypes
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,7 +105,7 @@ def test_a_program_takes_no_inotify_of_others(seen: Place) -> None:
         pytest.skip(
             "they are those of the service's user, or there are more than files can be open"
         )
-    taken = [kernel.inotify_handle() for _ in range(9)]
+    taken = [ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC) for _ in range(9)]
     program = "import ctypes; print(sum(ctypes.CDLL(None).inotify_init() > 0 for _ in range(9999)))"
     assert said(seen, program) == most
     kernel.close_all(taken)

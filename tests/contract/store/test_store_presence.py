@@ -203,10 +203,12 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_a_removal_is_noticed_without_a_write(tmp_path: Path) -> None:
+async def test_a_removal_is_noticed_without_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainshed.store.sqlite.database._WATCH_EVERY", 0.01)
     store = await with_jobs(tmp_path, 1)
     watching = asyncio.create_task(store.watch())
-    await asyncio.sleep(0)
     (tmp_path / DATABASE_FILE).unlink()
     await until((tmp_path / RESCUED).exists)
     watching.cancel()

@@ -312,34 +312,6 @@ def process_handle(process: int) -> int:
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
 
 
-IN_MOVED_FROM = 0x40
-IN_MOVED_TO = 0x80
-IN_CREATE = 0x100
-IN_DELETE = 0x200
-IN_MOVE_SELF = 0x800
-IN_ONLYDIR = 0x1000000
-
-
-def inotify_handle() -> int:
-    """Return a handle for inotify(7) events. Raises OSError (a user may have only so many)."""
-    handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
-    _check(min(handle, 0), "inotify_init1")
-    return handle
-
-
-def watch_handle(directory: str, mask: int) -> int:
-    """Return a handle that reports inotify(7) events of one directory and of the files in it. Raises
-    OSError."""
-    handle = inotify_handle()
-    try:
-        watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
-        _check(min(watch, 0), "watch %s" % directory)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
 def open_handles() -> "list[int]":
     """Return the file handles open in this process. The one that listed them, already closed, may be among
     them."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainshed.core.errors import Unavailable
-from trainshed.replica.system import durable, kernel
+from trainshed.replica.system import durable
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.access import Access
@@ -45,15 +45,8 @@ _OPEN = "open"
 _CLOSED = "closed"
 """The last line of the lock file: whether the service that has, or had, the database open has closed it."""
 
-_CHANGES = (
-    kernel.IN_CREATE
-    | kernel.IN_DELETE
-    | kernel.IN_MOVED_FROM
-    | kernel.IN_MOVED_TO
-    | kernel.IN_MOVE_SELF
-    | kernel.IN_ONLYDIR
-)
-"""What happens in a data directory when a file in it is removed or replaced; not when it is written."""
+_WATCH_EVERY = 5.0
+"""Seconds between two looks at the store's files while nothing is written."""
 
 _OLDEST_SQLITE = (3, 38, 0)
 """The first version with STRICT tables, and with JSON functions in every build."""
@@ -85,9 +78,9 @@ class Store:
         self._listener: Callable[[RecordSetAside], object] = lambda _: None
 
     async def watch(self) -> None:
-        """Notice at once that somebody removes or replaces the store's files. All that was acknowledged is
-        then saved, and until they are back each write raises Unavailable, which says what to do. Runs until
-        it is cancelled; without it, the next write notices. Returns where nothing can be watched."""
+        """Notice within seconds that somebody removes or replaces the store's files. All that was
+        acknowledged is then saved, and until they are back each write raises Unavailable, which says what to
+        do. Runs until it is cancelled; without it, the next write notices."""
 
     def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
         """From now on call `listener` with each record that is set aside, on any thread."""
@@ -104,15 +97,9 @@ class FileStore(Store):
     """An open store in a data directory, made by `open_database`."""
 
     def __init__(
-        self,
-        directory: Path,
-        lock: "_Lock",
-        writer: Writer,
-        snapshots: Snapshots,
-        aside: FileSettingAside,
+        self, lock: "_Lock", writer: Writer, snapshots: Snapshots, aside: FileSettingAside
     ) -> None:
         super().__init__(writer, snapshots, lock.note_epoch)
-        self._directory = directory
         self._lock = lock
         self._writer = writer
         self._snapshots = snapshots
@@ -120,27 +107,11 @@ class FileStore(Store):
         aside.listener = self._note_set_aside
 
     async def watch(self) -> None:
-        try:
-            handle = kernel.watch_handle(str(self._directory), _CHANGES)
-        except OSError:
-            return  # It is noticed with the next write.
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-        def hear() -> None:
-            os.read(handle, 65536)
-            changed.set()
-
-        loop.add_reader(handle, hear)
-        try:
-            while True:
-                await changed.wait()
-                changed.clear()
-                # The writer looks before each transaction, and saves what can be saved.
-                with contextlib.suppress(Unavailable):
-                    await self._writer.run("watch", lambda _: None)
-        finally:
-            loop.remove_reader(handle)
-            os.close(handle)
+        while True:
+            await asyncio.sleep(_WATCH_EVERY)
+            # The writer looks before each transaction, and saves what can be saved.
+            with contextlib.suppress(Unavailable):
+                await self._writer.run("watch", lambda _: None)
 
     def close(self) -> None:
         if not self._open:
@@ -196,7 +167,7 @@ def open_database(directory: Path) -> FileStore:
         snapshots = Snapshots(database, aside)
         files = OpenFiles(database)
         undo.pop_all()
-    return FileStore(directory, lock, Writer(connection, aside, files), snapshots, aside)
+    return FileStore(lock, Writer(connection, aside, files), snapshots, aside)
 
 
 class _Lock:
