@@ -185,8 +185,46 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
     assert fields(answer) == {"order_by"}
 
 
+async def test_filters_of_fields(house: House) -> None:
+    """facts/experiments#filters"""
+    run = {"_metrics": {"acc": 0.5, "n": 3}, "done": True, "who": "me"}
+    labelled = {"displayName": "a*b[c]?", "labels": {"team": "y"}}
+    await house.result(
+        "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"} | labelled
+    )
+    await run_made(house, "r1", **run)
+    await run_made(house, "r2")
+    await house.result("PATCH", f"{CONTEXTS}/r2", {"labels": {"team": "x"}})
+    for text, expected in (
+        ("", ["e", "r1", "r2"]),
+        ("NOT schema_title=system.ExperimentRun", ["e"]),
+        ('display_name:"b["', ["e"]),
+        ('display_name:"a*[c]?"', ["e"]),
+        ('display_name:"a*[d]*"', []),
+        ("name=contexts/r2", ["r2"]),
+        ("labels.team=y OR metadata._metrics.acc.number_value > 0.4", ["e", "r1"]),
+        ("labels.team:*", ["e", "r2"]),
+        ("labels:teams", []),
+        ("metadata._metrics.struct_value.fields.acc.string_value = 0.5", []),
+        ("metadata._metrics.n.number_value <= 3.0", ["r1"]),
+        ("metadata.done = true", ["r1"]),
+        ('metadata.who:"m*"', ["r1"]),
+        ("NOT metadata.who=me", ["e", "r2"]),
+        ("metadata.who.deeper=me", []),
+        ('child_contexts:"r1" OR schema_title=system.Pipeline', ["e"]),
+        ('NOT parent_contexts:"e" AND labels.team=x', ["r2"]),
+    ):
+        page = await house.result("GET", f"{CONTEXTS}?{urlencode({'filter': text})}")
+        names = [context["name"].rpartition("/")[2] for context in page.get("contexts", [])]
+        assert names == expected, text
+    for wrong in ("metadata.done.bool_value = x", "metadata.n.number_value = x"):
+        answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
+        assert fields(answer) == {"filter"}, wrong
+
+
 async def test_lists_have_pages(house: House) -> None:
     for number in range(5):
+        house.clock += 1
         await run_made(house, f"r{number}")
     page = await house.result("GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
     assert [context["name"][-2:] for context in page["contexts"]] == ["r4", "r3", "r2"]

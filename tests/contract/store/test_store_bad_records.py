@@ -32,7 +32,7 @@ from tests.contract.store.study_samples import (
     measured,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
-from trainshed.core.metadata import Edge, EdgeRole, Node, NodeKind, NodeQuery
+from trainshed.core.metadata import Edge, EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tensorboards import Level
@@ -89,7 +89,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lambda store: store.metadata.stores("p", "us-central1", "", 9),
     ),
     ("metadata_nodes", "record"): (
-        lambda store: store.metadata.nodes(NodeQuery(STORE, NodeKind.ARTIFACT, None, 9)),
+        lambda store: store.metadata.nodes(STORE, NodeKind.ARTIFACT),
         lineage_nodes,
     ),
     ("metadata_edges", "labels"): (lineage_events,),

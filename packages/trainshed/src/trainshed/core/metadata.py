@@ -1,6 +1,5 @@
-"""A metadata store (facts/experiments#records): its nodes and the edges between them, the conditions and the
-order of a list of them (facts/experiments#filters), and the merge of two writers' changes
-(facts/experiments#etags).
+"""A metadata store (facts/experiments#records): its nodes and the edges between them, and the merge of two
+writers' changes (facts/experiments#etags).
 
 Contexts (experiments and their runs), artifacts and executions are one kind of record; an edge says how two
 of them are related. A client sends the whole metadata as it last saw it, with what it adds. With an etag that
@@ -16,7 +15,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.core.names import PLACE, read_name
-from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 
 EXPERIMENT: Final = "system.Experiment"
@@ -157,95 +155,6 @@ class Lineage(Struct, frozen=True):
 
     nodes: tuple[Node, ...] = ()
     events: tuple[Edge, ...] = ()
-
-
-class Field(enum.StrEnum):
-    """The text fields that can be compared; the values are the store's columns."""
-
-    SCHEMA_TITLE = "schema_title"
-    DISPLAY_NAME = "display_name"
-    URI = "uri"
-    STATE = "state"
-    NODE_ID = "node_id"
-
-
-class Moment(enum.StrEnum):
-    CREATED = "created"
-    UPDATED = "updated"
-
-
-class TextIs(Struct, frozen=True):
-    field: Field
-    operator: Operator
-    value: str
-
-
-class MomentIs(Struct, frozen=True):
-    field: Moment
-    operator: Operator
-    #: Nanoseconds since the epoch.
-    at: Nanos
-
-
-class LabelIs(Struct, frozen=True):
-    key: str
-    operator: Operator
-    #: None = any value matches.
-    value: str | None
-
-
-class MetadatumIs(Struct, frozen=True):
-    """A value inside the metadata; a value of another type is not equal to it."""
-
-    path: tuple[str, ...]
-    operator: Operator
-    value: str | float | bool
-
-
-class LinkedTo(Struct, frozen=True):
-    """There is an edge between the node and one of `others`."""
-
-    role: EdgeRole
-    others: tuple[NodeName, ...]
-    #: Whether the others are the sources of the edge: the node is in one of them.
-    inward: bool
-
-
-class Not(Struct, frozen=True):
-    operand: "Condition"
-
-
-class And(Struct, frozen=True):
-    operands: tuple["Condition", ...]
-
-
-class Or(Struct, frozen=True):
-    operands: tuple["Condition", ...]
-
-
-Condition = TextIs | MomentIs | LabelIs | MetadatumIs | LinkedTo | Not | And | Or
-
-
-class Order(enum.StrEnum):
-    """The fields by which nodes are ordered; the values are the store's columns."""
-
-    CREATED = "created"
-    UPDATED = "updated"
-    DISPLAY_NAME = "display_name"
-
-
-class NodeQuery(Struct, frozen=True):
-    """A page of the nodes of one kind."""
-
-    store: StoreName
-    kind: NodeKind
-    #: None = all nodes of the kind.
-    condition: Condition | None
-    limit: int
-    order: Order = Order.CREATED
-    descending: bool = False
-    #: How many nodes come before the page.
-    offset: int = 0
 
 
 SHARED: Final = ("_params", "_metrics")

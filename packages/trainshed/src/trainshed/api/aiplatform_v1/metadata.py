@@ -6,7 +6,7 @@ what is in them: contexts, artifacts and executions, which differ in a few field
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 from msgspec.structs import replace
@@ -15,46 +15,32 @@ from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
-from trainshed.api.calls.paging import (
-    cut,
-    decode_number,
-    decode_token,
-    encode_token,
-    page_size,
-    read_order,
-)
+from trainshed.api.calls.paging import Listing, cut, decode_token, page_size
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.filters.matching import moment
-from trainshed.api.filters.syntax import (
-    And,
-    Comparison,
-    Expression,
-    FilterError,
-    Not,
-    Or,
-    Term,
-    parse_filter,
+from trainshed.api.filters.matching import (
+    comparisons,
+    compile_tree,
+    implied,
+    label_test,
+    moment_test,
+    ordered_test,
+    text_test,
 )
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.resources.operations import done_at_once
-from trainshed.core import metadata
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata import (
     MERGED,
-    Condition,
     EdgeRole,
-    Field,
     MetadataStore,
-    Moment,
     Node,
     NodeKind,
     NodeName,
-    NodeQuery,
-    Order,
     StoreName,
     changed,
     merged,
 )
-from trainshed.core.patterns import Operator
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.units import Nanos
@@ -148,17 +134,10 @@ async def _get(kind: NodeKind, call: Call, request: Any) -> Message:
 async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
     """List nodes, oldest first unless `order_by` says otherwise."""
     store = StoreName.parse(request.parent, of="parent")
-    condition = read_filter(request.filter, store, kind)
-    orders = read_order(request.order_by, ORDERS, most=1)
-    order, descending = orders[0] if orders else (Order.CREATED, False)
-    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
-    question = (str(store), kind.value, request.filter, request.order_by)
-    offset = decode_number(request.page_token, *question)
-    query = NodeQuery(store, kind, condition, size + 1, order, descending, offset)
-    nodes = await call.services.metadata.nodes(query)
-    more = len(nodes) > size
-    token = encode_token(str(offset + size), *question) if more else ""
-    answer = {kind.value: map(view, nodes[:size]), "next_page_token": token}
+    passes, within = await _read_filter(call.services, request.filter, store, kind)
+    nodes = await call.services.metadata.nodes(store, kind, within)
+    page, token = await _LISTING.page_of(nodes, request, f"{store}/{kind}", passes)
+    answer = {kind.value: map(view, page), "next_page_token": token}
     return message(f"List{message_name(kind)}sResponse", **answer)
 
 
@@ -340,86 +319,58 @@ def _handlers() -> dict[str, Handler]:
 HANDLERS: Final[Handlers] = _handlers()
 
 
-_TEXTS: Final[Mapping[str, Field]] = {
-    "schema_title": Field.SCHEMA_TITLE,
-    "display_name": Field.DISPLAY_NAME,
-    "uri": Field.URI,
-    "state": Field.STATE,
-    "name": Field.NODE_ID,
+_TEXTS: Final[Mapping[str, Callable[[Node], str]]] = {
+    "schema_title": lambda node: node.schema_title,
+    "display_name": lambda node: node.display_name,
+    "uri": lambda node: node.uri,
+    "state": lambda node: node.state,
+    "name": lambda node: node.name.node_id,
 }
-_MOMENTS: Final[Mapping[str, Moment]] = {
-    "create_time": Moment.CREATED,
-    "update_time": Moment.UPDATED,
+_MOMENTS: Final[Mapping[str, Callable[[Node], Nanos]]] = {
+    "create_time": lambda node: node.created,
+    "update_time": lambda node: node.updated,
 }
-ORDERS: Final[Mapping[str, Order]] = {
-    "create_time": Order.CREATED,
-    "update_time": Order.UPDATED,
-    "display_name": Order.DISPLAY_NAME,
-}
+_LISTING: Final = Listing[Node](
+    "nodes", _TEXTS, {**_MOMENTS, "display_name": _TEXTS["display_name"]}, largest=1_000
+)
+_IN_CONTEXT: Final = {"in_context": (EdgeRole.MEMBER, False)}
 _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
     NodeKind.CONTEXT: {
-        "parent_contexts": (EdgeRole.CHILD, True),
-        "child_contexts": (EdgeRole.CHILD, False),
+        "parent_contexts": (EdgeRole.CHILD, False),
+        "child_contexts": (EdgeRole.CHILD, True),
     },
-    NodeKind.ARTIFACT: {"in_context": (EdgeRole.MEMBER, True)},
-    NodeKind.EXECUTION: {"in_context": (EdgeRole.MEMBER, True)},
+    NodeKind.ARTIFACT: _IN_CONTEXT,
+    NodeKind.EXECUTION: _IN_CONTEXT,
 }
-"""For each name: the role of the edge that is tested, and whether the edge starts at the named context."""
+"""For each name: the role of the edges of the context that is named, and whether they come to it."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
+Links = Mapping[Comparison | Term, frozenset[NodeName]]
+"""What each comparison of links is true of."""
 
 
-def read_filter(text: str, store: StoreName, kind: NodeKind) -> Condition | None:
-    """Return the condition of a filter; None for an empty one. Raises InvalidRequest on `filter`."""
+async def _read_filter(
+    services: Services, text: str, store: StoreName, kind: NodeKind
+) -> tuple[Callable[[Node], bool], frozenset[NodeName] | None]:
+    """Return the predicate of a filter, and the nodes among which all are that pass (None = any), so that not
+    all nodes of a store are read for those of one context. Raises InvalidRequest on `filter`."""
     try:
         tree = parse_filter(text, with_lists=True)
-        return None if tree is None else _condition(tree, store, kind)
+        links: dict[Comparison | Term, frozenset[NodeName]] = {}
+        for leaf in comparisons(tree):
+            if link := _LINKS[kind].get(leaf.name):
+                role, inward = link
+                context = _context(leaf.value, store)
+                links[leaf] = await services.metadata.linked(context, role, inward=inward)
+        passes = compile_tree(tree, lambda leaf: _leaf(leaf, kind, links))
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
-
-
-def _condition(tree: Expression, store: StoreName, kind: NodeKind) -> Condition:
-    match tree:
-        case And():
-            return metadata.And(tuple(_condition(part, store, kind) for part in tree.operands))
-        case Or():
-            return metadata.Or(tuple(_condition(part, store, kind) for part in tree.operands))
-        case Not():
-            return metadata.Not(_condition(tree.operand, store, kind))
-        case Term():
-            raise FilterError(
-                f'{tree.name!r} stands alone; compare a field, for example display_name="{tree.name}"'
-            )
-        case Comparison():
-            return _comparison(tree, store, kind)
-
-
-def _comparison(leaf: Comparison, store: StoreName, kind: NodeKind) -> Condition:
-    name = leaf.name
-    if name in _TEXTS:
-        return metadata.TextIs(_TEXTS[name], leaf.operator, _text(leaf))
-    if name in _MOMENTS:
-        return metadata.MomentIs(_MOMENTS[name], leaf.operator, moment(leaf.value))
-    if name in _LINKS[kind]:
-        role, inward = _LINKS[kind][name]
-        return metadata.LinkedTo(role, (_context(leaf.value, store),), inward)
-    match leaf.path:
-        case ("labels",):
-            return metadata.LabelIs(leaf.value, Operator.EQUAL, None)
-        case ("labels", *key):
-            any_value = leaf.operator is Operator.HAS and leaf.value == "*"
-            return metadata.LabelIs(".".join(key), leaf.operator, None if any_value else leaf.value)
-        case ("metadata", _, *_):
-            return _metadatum(leaf)
-        case _:
-            known = ", ".join((*_TEXTS, *_MOMENTS, *_LINKS[kind]))
-            raise FilterError(
-                f"{kind} cannot be filtered by {name!r}; use {known}, labels.KEY or metadata.KEY.number_value"
-            )
-
-
-def _text(leaf: Comparison) -> str:
-    """Return the text to compare with; a node's name is compared by its id."""
-    return leaf.value.rpartition("/")[2] if leaf.name == "name" else leaf.value
+    within = implied(
+        tree,
+        links.get,
+        lambda every: every[0].intersection(*every),
+        lambda either: either[0].union(*either),
+    )
+    return passes, within
 
 
 def _context(text: str, store: StoreName) -> NodeName:
@@ -432,24 +383,60 @@ def _context(text: str, store: StoreName) -> NodeName:
         raise FilterError(f"{text!r} is no name of a context") from None
 
 
-def _metadatum(leaf: Comparison) -> Condition:
-    """Return the condition of a comparison such as `metadata.KEY.number_value = 3`; without a type, the value
-    tells its type."""
+def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[Node], bool]:
+    if leaf in links:
+        names = links[leaf]
+        return lambda node: node.name in names
+    if leaf.path[0] == "labels":
+        labelled = label_test(leaf)
+        return lambda node: labelled(node.labels)
+    if isinstance(leaf, Term):
+        raise FilterError(
+            f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
+        )
+    if text_of := _TEXTS.get(leaf.name):
+        # A node's name is compared by its id.
+        test = text_test(
+            replace(leaf, value=leaf.value.rpartition("/")[2]) if leaf.name == "name" else leaf
+        )
+        return lambda node: test(text_of(node))
+    if moment_of := _MOMENTS.get(leaf.name):
+        happened = moment_test(leaf)
+        return lambda node: happened(moment_of(node))
+    if leaf.path[0] == "metadata" and len(leaf.path) > 1:
+        return _metadatum(leaf)
+    known = ", ".join((*_TEXTS, *_MOMENTS, *_LINKS[kind]))
+    raise FilterError(
+        f"{kind} cannot be filtered by {leaf.name!r}; use {known}, labels.KEY or metadata.KEY.number_value"
+    )
+
+
+def _metadatum(leaf: Comparison) -> Callable[[Node], bool]:
+    """Return the test of a comparison such as `metadata.KEY.number_value = 3`; without a type, the value
+    tells its type. A value of another type is never equal."""
     path = leaf.path[1:]
     kind = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
-    keys = tuple(
-        key for key in (path[:-1] if kind else path) if key not in ("struct_value", "fields")
-    )
-    if any('"' in key for key in keys):
-        raise FilterError("a key of the metadata with a quote in it cannot be filtered by")
-    value: str | float | bool = leaf.value
+    keys = [key for key in (path[:-1] if kind else path) if key not in ("struct_value", "fields")]
+    types: tuple[type, ...] = (str,)
+    test: Callable[[Any], bool]
     if kind == "bool_value" or (not kind and leaf.value in ("true", "false")):
         if leaf.value not in ("true", "false"):
             raise FilterError(f"{leaf.value!r} is neither true nor false")
-        value = leaf.value == "true"
+        types, test = (bool,), ordered_test(leaf, leaf.value == "true")
     elif kind == "number_value":
         try:
-            value = float(leaf.value)
+            types, test = (int, float), ordered_test(leaf, float(leaf.value))
         except ValueError:
             raise FilterError(f"{leaf.value!r} is not a number") from None
-    return metadata.MetadatumIs(keys, leaf.operator, value)
+    else:
+        test = text_test(leaf)
+
+    def passes(node: Node) -> bool:
+        value: Any = node.metadata
+        for key in keys:
+            if not isinstance(value, dict):
+                return False
+            value = cast("dict[str, Any]", value).get(key)
+        return type(value) in types and test(value)
+
+    return passes

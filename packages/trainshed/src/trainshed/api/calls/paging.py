@@ -65,37 +65,26 @@ def page_size(requested: int, *, default: int, maximum: int, field: str = "page_
     return min(requested or default, maximum)
 
 
-def read_order(
-    text: str, fields: Mapping[str, T], *, most: int = _MOST_ORDERS
-) -> tuple[tuple[T, bool], ...]:
-    """Read a text such as `display_name, create_time desc`: return the values of its fields, each with
-    whether it descends. Raises InvalidRequest on `order_by`."""
-    orders: list[tuple[T, bool]] = []
+def _in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T], Any]]) -> list[T]:
+    """Return the records sorted by a text such as `display_name, create_time desc`. Raises InvalidRequest on
+    `order_by`."""
+    orders: list[tuple[Callable[[T], Any], bool]] = []
     for part in text.split(",") if text.strip() else ():
         match part.split():
             case [field, *direction] if field in fields and direction in ([], ["asc"], ["desc"]):
                 orders.append((fields[field], direction == ["desc"]))
             case _:
-                raise _no_order(part.strip(), fields, most)
-    if len(orders) > most:
-        raise _no_order(text, fields, most)
-    return tuple(orders)
-
-
-def in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T], Any]]) -> list[T]:
-    """Return the records sorted by a text that `read_order` can read. Raises InvalidRequest on `order_by`."""
+                raise _no_order(part.strip(), fields)
+    if len(orders) > _MOST_ORDERS:
+        raise _no_order(text, fields)
     ordered = list(records)
-    for key, descending in reversed(read_order(text, fields)):
+    for key, descending in reversed(orders):
         ordered.sort(key=key, reverse=descending)
     return ordered
 
 
-def _no_order(text: str, fields: Iterable[str], most: int) -> InvalidRequest:
-    advice = (
-        f"use one of {', '.join(fields)}, with or without desc."
-        if most == 1
-        else f"use {', '.join(fields)}, each with or without desc, separated by commas."
-    )
+def _no_order(text: str, fields: Iterable[str]) -> InvalidRequest:
+    advice = f"use {', '.join(fields)}, each with or without desc, separated by commas."
     return InvalidRequest((Violation("order_by", f"{text!r} is no order; {advice}"),))
 
 
@@ -243,13 +232,19 @@ class Listing(Struct, Generic[L], frozen=True):
     page: int = 100
     largest: int = 100
 
-    async def page_of(self, records: Iterable[L], request: Any, what: str) -> tuple[list[L], str]:
+    async def page_of(
+        self,
+        records: Iterable[L],
+        request: Any,
+        what: str,
+        passes: Callable[[L], bool] | None = None,
+    ) -> tuple[list[L], str]:
         """Return one page of the records that pass the request's filter, in the order that it names, and the
-        token of the next page, which counts those that passed before. `what`: whose list it is. Raises
-        InvalidRequest."""
+        token of the next page, which counts those that passed before. `what`: whose list it is; `passes`: the
+        filter, None = it is by texts and labels. Raises InvalidRequest."""
         size = page_size(request.page_size, default=self.page, maximum=self.largest)
-        passes = record_filter(request.filter, self.noun, self.texts)
-        ordered = in_order(records, request.order_by, self.orders)
+        passes = passes or record_filter(request.filter, self.noun, self.texts)
+        ordered = _in_order(records, request.order_by, self.orders)
         question = (what, request.filter, request.order_by)
         start = decode_number(request.page_token, *question)
         # There is no time limit, since a token counts what passes. The cost is bounded, because names are

@@ -1,33 +1,22 @@
 """Metadata stores in SQLite: contexts, artifacts, executions and the edges between them."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, assert_never
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from msgspec.structs import asdict, replace
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata import (
-    And,
-    Condition,
     Edge,
     EdgeRole,
-    LabelIs,
     Lineage,
-    LinkedTo,
     MetadataStore,
-    MetadatumIs,
-    MomentIs,
     Node,
     NodeKind,
     NodeName,
-    NodeQuery,
-    Not,
-    Or,
     StoreName,
-    TextIs,
 )
-from trainshed.core.patterns import Operator
 from trainshed.store.codec import EDGE_LABELS, METADATA_STORE, NODE
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing
@@ -98,14 +87,34 @@ class Metadata(Port):
         """Raises NotFound."""
         return self._snapshots.here(lambda connection: _read(connection, name)[1])
 
-    async def nodes(self, query: NodeQuery) -> tuple[Node, ...]:
-        """Return the nodes that match a query. Raises NotFound (the store)."""
-        statement, parameters = select(query)
+    async def nodes(
+        self, store: StoreName, kind: NodeKind, within: Collection[NodeName] | None = None
+    ) -> tuple[Node, ...]:
+        """Return the nodes of one kind, oldest first; those of `within` alone if that is not None. Raises
+        NotFound (the store)."""
 
         def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
-            _store(connection, query.store)
-            rows = connection.execute(statement, parameters).fetchall()
-            return tuple([_decoded(connection, query.store, number, raw) for number, raw in rows])
+            _store(connection, store)
+            if within is None:
+                rows = connection.execute(_SQL["nodes"], asdict(store) | {"kind": kind}).fetchall()
+            else:
+                keys = [_of_node(name) for name in within if name.kind is kind]
+                stored = [connection.execute(_SQL["node"], key).fetchone() for key in keys]
+                rows = sorted(row for row in stored if row is not None)
+            nodes = [_decoded(connection, store, number, raw) for number, raw in rows]
+            return tuple(sorted(nodes, key=lambda node: node.created))
+
+        return await self._snapshots.aside(read)
+
+    async def linked(self, name: NodeName, role: EdgeRole, *, inward: bool) -> frozenset[NodeName]:
+        """Return the nodes to which the edges of this role go from a node, or (`inward`) from which they come
+        to it; none for a node that does not exist."""
+
+        def read(connection: sqlite3.Connection) -> frozenset[NodeName]:
+            ends = connection.execute(
+                _SQL["sources" if inward else "targets"], _of_node(name) | {"role": role}
+            )
+            return frozenset(NodeName(name.store, NodeKind(kind), end) for kind, end in ends)
 
         return await self._snapshots.aside(read)
 
@@ -251,124 +260,3 @@ def _columns(node: Node) -> Parameters:
         "updated": node.updated,
         "record": NODE.encode(replace(node, parents=())),
     }
-
-
-_JSON: Final = "CASE WHEN json_valid(CAST(n.record AS TEXT)) THEN CAST(n.record AS TEXT) END"
-"""The record as JSON; NULL if it cannot be read."""
-_OF_STORE: Final = "project_id = {} AND location = {} AND store_id = {}"
-
-
-def select(query: NodeQuery) -> tuple[str, Parameters]:
-    """Return the statement that selects (node, record) of a page, and its parameters."""
-    sql = _Sql()
-    store = query.store
-    place = _OF_STORE.format(
-        *(sql.bound(text) for text in (store.project_id, store.location, store.store_id))
-    )
-    where = f"{place} AND kind = {sql.bound(query.kind)}"
-    if query.condition is not None:
-        where += f" AND {sql.of(query.condition)}"
-    direction = "DESC" if query.descending else "ASC"
-    page = f"LIMIT {sql.bound(query.limit)} OFFSET {sql.bound(query.offset)}"
-    statement = (
-        f"SELECT n.node, n.record FROM metadata_nodes AS n WHERE {where} "
-        f"ORDER BY n.{query.order} {direction}, n.node {direction} {page}"
-    )
-    return statement, sql.parameters
-
-
-class _Sql:
-    """Builds one statement, and holds its parameters."""
-
-    def __init__(self) -> None:
-        self.parameters: dict[str, Any] = {}
-
-    def bound(self, value: Any) -> str:
-        name = f"value{len(self.parameters)}"
-        self.parameters[name] = value
-        return f":{name}"
-
-    def of(self, condition: Condition) -> str:
-        match condition:
-            case And():
-                return self._joined(" AND ", condition.operands)
-            case Or():
-                return self._joined(" OR ", condition.operands)
-            case Not():
-                # A node without the value does not meet a condition, so it meets the opposite.
-                return f"NOT coalesce({self.of(condition.operand)}, 0)"
-            case TextIs():
-                return self._text(f"n.{condition.field}", condition.operator, condition.value)
-            case MomentIs():
-                return (
-                    f"n.{condition.field} {_symbol(condition.operator)} {self.bound(condition.at)}"
-                )
-            case LabelIs():
-                return self._label(condition)
-            case MetadatumIs():
-                return self._metadatum(condition)
-            case LinkedTo():
-                return self._linked(condition)
-            case _:
-                assert_never(condition)
-
-    def _joined(self, word: str, operands: Iterable[Condition]) -> str:
-        return f"({word.join(self.of(operand) for operand in operands)})"
-
-    def _text(self, column: str, operator: Operator, value: str) -> str:
-        if operator is not Operator.HAS:
-            return f"{column} {_symbol(operator)} {self.bound(value)}"
-        if "*" not in value:
-            return f"instr({column}, {self.bound(value)}) > 0"
-        # Only * has a special meaning in a filter.
-        pattern = value.replace("[", "[[]").replace("?", "[?]")
-        return f"{column} GLOB {self.bound(pattern)}"
-
-    def _label(self, condition: LabelIs) -> str:
-        test = f"json_extract(l.value, '$[0]') = {self.bound(condition.key)}"
-        if condition.value is not None:
-            value = "json_extract(l.value, '$[1]')"
-            test += f" AND {self._text(value, condition.operator, condition.value)}"
-        return f"EXISTS (SELECT 1 FROM json_each({_JSON}, '$.labels') AS l WHERE {test})"
-
-    def _metadatum(self, condition: MetadatumIs) -> str:
-        path = self.bound("$.metadata" + "".join(f'."{key}"' for key in condition.path))
-        value = condition.value
-        match value:
-            case bool():
-                types = "'true', 'false'"
-            case str():
-                types = "'text'"
-            case _:
-                types = "'integer', 'real'"
-        stored = f"json_extract({_JSON}, {path})"
-        test = (
-            self._text(stored, condition.operator, value)
-            if isinstance(value, str)
-            else f"{stored} {_symbol(condition.operator)} {self.bound(value)}"
-        )
-        return f"(json_type({_JSON}, {path}) IN ({types}) AND {test})"
-
-    def _linked(self, condition: LinkedTo) -> str:
-        here, there = ("target", "source") if condition.inward else ("source", "target")
-        others = " OR ".join(
-            "({} AND kind = {} AND node_id = {})".format(
-                _OF_STORE.format(
-                    *map(
-                        self.bound,
-                        (name.store.project_id, name.store.location, name.store.store_id),
-                    )
-                ),
-                self.bound(name.kind),
-                self.bound(name.node_id),
-            )
-            for name in condition.others
-        )
-        return (
-            f"n.node IN (SELECT e.{here} FROM metadata_edges AS e WHERE e.role = "
-            f"{self.bound(condition.role)} AND e.{there} IN (SELECT node FROM metadata_nodes WHERE {others}))"
-        )
-
-
-def _symbol(operator: Operator) -> str:
-    return "=" if operator is Operator.HAS else operator.value

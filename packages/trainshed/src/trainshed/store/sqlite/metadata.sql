@@ -37,6 +37,22 @@ SELECT node, record FROM metadata_nodes
 WHERE project_id = :project_id AND location = :location AND store_id = :store_id
   AND kind = :kind AND node_id = :node_id;
 
+-- name: nodes
+SELECT node, record FROM metadata_nodes
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id AND kind = :kind ORDER BY created, node;
+
+-- name: targets
+SELECT t.kind, t.node_id
+FROM metadata_nodes AS n JOIN metadata_edges AS e ON e.source = n.node JOIN metadata_nodes AS t ON t.node = e.target
+WHERE n.project_id = :project_id AND n.location = :location AND n.store_id = :store_id
+  AND n.kind = :kind AND n.node_id = :node_id AND e.role = :role;
+
+-- name: sources
+SELECT s.kind, s.node_id
+FROM metadata_nodes AS n JOIN metadata_edges AS e ON e.target = n.node JOIN metadata_nodes AS s ON s.node = e.source
+WHERE n.project_id = :project_id AND n.location = :location AND n.store_id = :store_id
+  AND n.kind = :kind AND n.node_id = :node_id AND e.role = :role;
+
 -- name: node_by_number
 SELECT record FROM metadata_nodes WHERE node = :node;
 
