@@ -74,6 +74,7 @@ class House:
         store = self.store
         boards = BoardStores(
             store.tensorboards,
+            store.metadata_stores,
             store.metadata,
             self.points,
             lambda: next(self.uids),
@@ -302,8 +303,8 @@ def context(node_id: str) -> NodeName:
 
 async def board_values(house: House, run: str) -> dict[str, list[Point]]:
     name = BOARD.child("7").child(run)
-    board = await house.store.tensorboards.resource(name)
-    series = await house.store.tensorboards.below(str(name), Level.SERIES, "", 9)
+    board = await house.store.tensorboards.get(name)
+    series = await house.store.tensorboards.list({"parent": str(name), "level": Level.SERIES})
     points = await house.points.read(board.uid, [curve.uid for curve in series])
     return {curve.display_name: points[curve.uid] for curve in series}
 
@@ -311,7 +312,7 @@ async def board_values(house: House, run: str) -> dict[str, list[Point]]:
 async def test_a_named_tensorboard_has_the_curves_as_well(house: House) -> None:
     """Over two starts, with the contexts that the SDK completes after the job."""
     board = BoardResource(BOARD, 5, CREATED, CREATED, display_name="board")
-    await house.store.tensorboards.create((board,))
+    await house.store.tensorboards.create(board)
     running = await house.created(with_board(RUNNING))
     for number, place in enumerate(("", "eval_1", "eval-1")):
         EventWriter(house.logs / place, clock).scalar("acc", number, number)
@@ -322,31 +323,33 @@ async def test_a_named_tensorboard_has_the_curves_as_well(house: House) -> None:
     async with house.service() as curves:
         curves.follow(running)
         await curves.finish(with_board(OVER))
-    runs = await house.store.tensorboards.below(str(BOARD.child("7")), Level.RUN, "", 9)
+    runs = await house.store.tensorboards.list(
+        {"parent": str(BOARD.child("7")), "level": Level.RUN}
+    )
     ids = {run.display_name: run.name.own_id for run in runs}
     assert ids.keys() == {"default", "eval_1", "eval-1"}
     assert ids["default"] == "default" and len(set(ids.values())) == 3
     values = await board_values(house, ids["eval_1"])
     assert [(point.step, point.value) for point in values["acc"]] == [(1, 1.0), (7, 7.0)]
-    experiment = await house.store.metadata.node(context("7"))
+    experiment = await house.store.metadata.get(context("7"))
     assert experiment.metadata["tensorboard_link"] == str(BOARD.child("7"))
-    run = await house.store.metadata.node(context(f"7-{ids['eval_1']}"))
+    run = await house.store.metadata.get(context(f"7-{ids['eval_1']}"))
     assert run.metadata == {"_params": {}, "_metrics": {}, "_state": "RUNNING"}
     assert run.parents == (experiment.name,)
 
 
 async def test_the_experiment_is_there_before_the_job_runs(house: House) -> None:
     """The SDK looks for it also after a job that never ran."""
-    await house.store.tensorboards.create((BoardResource(BOARD, 5, CREATED, CREATED),))
+    await house.store.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     queued = await house.created(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
     async with house.service() as curves:
         curves.follow(queued)
         await curves.finish(replace(queued, state=JobState.CANCELLED))
-    assert await house.store.tensorboards.resource(BOARD.child("7"))
+    assert await house.store.tensorboards.get(BOARD.child("7"))
 
 
 async def test_trials_share_the_experiment_of_their_tuning_job(house: House) -> None:
-    await house.store.tensorboards.create((BoardResource(BOARD, 5, CREATED, CREATED),))
+    await house.store.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     tuning = JobName(Api.VERTEX, "demo", "us-central1", "70", Collection.TUNING_JOBS)
     trial = replace(with_board(RUNNING), parent=Parent(JobUid(70), tuning, 2))
     await house.created(trial)
@@ -355,7 +358,9 @@ async def test_trials_share_the_experiment_of_their_tuning_job(house: House) -> 
         curves.follow(trial)
         await house.until({"eval:acc": {1: 1.0}})
         await curves.finish(replace(trial, state=JobState.SUCCEEDED))
-    (run,) = await house.store.tensorboards.below(str(BOARD.child("70")), Level.RUN, "", 9)
+    (run,) = await house.store.tensorboards.list(
+        {"parent": str(BOARD.child("70")), "level": Level.RUN}
+    )
     assert (run.name.own_id, run.display_name) == ("trial-2-eval", "trial-2/eval")
 
 

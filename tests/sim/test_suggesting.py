@@ -72,7 +72,7 @@ class Bureau:
         self.commits = 0
         self._crash = crash
         self._asked = 0
-        self._run(self.studies.create_study(self.study))
+        self._run(self.studies.create(self.study))
 
     @property
     def uid(self) -> StudyUid:
@@ -99,8 +99,7 @@ class Bureau:
         self._run(self.change(number, how))
 
     async def change(self, number: int, how: Callable[[Trial], Trial]) -> None:
-        stored = await self.store.studies.trial(self.uid, number)
-        await self.store.studies.change_trial(how(stored.trial), stored.generation)
+        await self.store.studies.change_trial(self.uid, number, lambda trial, _: how(trial))
 
     def completes(self, number: int, value: float) -> None:
         final = Measurement(((METRIC, value),), 1)
@@ -262,21 +261,6 @@ def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
     assert failed.state is OperationState.FAILED
     assert failed.error is not None and failed.error.code == 5
     assert bureau.trials() == ()
-
-
-def test_a_trial_that_changes_each_time_fails_the_operation_in_the_end() -> None:
-    """Rather than go on for ever."""
-    bureau = Bureau()
-    bureau.request(0.5)
-
-    async def touch() -> None:
-        await bureau.change(1, lambda trial: replace(trial, infeasible_reason="touched"))
-        bureau.advisor.meanwhile = touch
-
-    bureau.advisor.meanwhile = touch
-    name = bureau.ask("ada", 2)
-    failed = bureau.serve().operation(name)
-    assert failed.error is not None and (failed.error.code, failed.trials) == (13, ())
 
 
 def test_an_operation_that_is_cancelled_meanwhile_is_not_computed_again() -> None:

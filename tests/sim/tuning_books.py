@@ -167,7 +167,7 @@ class Families:
             if sum("default" in version.aliases for version in versions) != 1:
                 yield f"of the versions not exactly one is the default: {versions}"
         if isinstance(backing, TuningJob) and work.state is PipelineState.SUCCEEDED:
-            best = _now(self.store.studies.trial(backing.study, backing.best)).trial
+            best = _now(self.store.studies.trial(backing.study, backing.best))
             if work.best_job != best.job:
                 yield f"its best job is {work.best_job}, that of the best trial {best.job}"
 

@@ -111,7 +111,7 @@ class House:
         asyncio.run(self.move(number, state))
 
     async def move(self, number: int, state: JobState) -> None:
-        trial = (await self.store.studies.trial(StudyUid(self.uid), number)).trial
+        trial = await self.store.studies.trial(StudyUid(self.uid), number)
         live = await self.store.ledger.load(trial.job)
         assert live is not None and isinstance(live.job, Job)
         ended = self.now if state.is_final else 0
@@ -120,7 +120,7 @@ class House:
         await self.store.ledger.commit(self._epoch, Commit(moved, live.generation, (), 0))
 
     def trial(self, number: int) -> Trial:
-        return asyncio.run(self.store.studies.trial(StudyUid(self.uid), number)).trial
+        return asyncio.run(self.store.studies.trial(StudyUid(self.uid), number))
 
     def measured(self, number: int) -> tuple[Measurement, ...]:
         measurements = asyncio.run(self.store.studies.measurements(StudyUid(self.uid), (number,)))

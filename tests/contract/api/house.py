@@ -163,6 +163,7 @@ class House:
             studies=self.store.studies,
             models=self.store.models,
             evaluations=self.store.evaluations,
+            metadata_stores=self.store.metadata_stores,
             metadata=self.store.metadata,
             tensorboards=self.store.tensorboards,
             datasets=self.store.datasets,

@@ -13,9 +13,8 @@ from tests.contract.api.grpc_house import GrpcHouse
 from tests.contract.api.house import House
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
-from trainshed.core.study.changes import assigned
 from trainshed.core.study.records import Parameters, StudyUid, Trial, TrialState
-from trainshed.store.records import Operation, OperationKind, StoredTrial
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.database import Store
 from trainshed.store.sqlite.studies import Studies
 
@@ -74,14 +73,12 @@ class Adviser:
 
     async def _suggest(self, done: Operation) -> None:
         own: list[int] = []
-        requested: list[StoredTrial] = []
+        requested: list[int] = []
         for trial in await self._studies.history((done.study,)):
             if trial.state is TrialState.ACTIVE and trial.client == done.client:
                 own.append(trial.number)
             elif trial.state is TrialState.REQUESTED:
-                stored = await self._studies.trial(done.study, trial.number)
-                changed = assigned(stored.trial, done.client, done.updated)
-                requested.append(StoredTrial(changed, stored.generation))
+                requested.append(trial.number)
         own = own[: done.count]
         requested = requested[: done.count - len(own)]
         suggested = [

@@ -148,7 +148,7 @@ async def test_files_are_imported_into_items_and_not_into_tables(house: House) -
     polled = await house.result("GET", f"/v1/{done['name']}")
     assert polled == done
     name = path.removeprefix("/v1/")
-    (record,) = await house.store.datasets.datasets("p1", "us-central1")
+    (record,) = await house.store.datasets.list({"project_id": "p1", "location": "us-central1"})
     assert str(record.name) == name
     assert [files.labels for files in record.files] == [(("batch", "1"),)]
     table = await made(house)
@@ -165,7 +165,7 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         ({}, "import_configs"),
     ):
         assert fields(await house.call("POST", f"{path}:import", request)) == {field}, request
-    (record,) = await house.store.datasets.datasets("p1", "us-central1")
+    (record,) = await house.store.datasets.list({"project_id": "p1", "location": "us-central1"})
     assert record.files == ()
 
 

@@ -43,7 +43,7 @@ async def begun(house: House, *operations: Operation) -> None:
     spec = StudySpec(
         (Parameter("x", ParameterType.DOUBLE, 0, 1),), (Metric("loss", Goal.MINIMIZE),)
     )
-    await house.store.studies.create_study(Study(UID, STUDY, "study", spec, "{}", START))
+    await house.store.studies.create(Study(UID, STUDY, "study", spec, "{}", START))
     for operation in operations:
         await house.store.studies.begin_operation(operation)
 

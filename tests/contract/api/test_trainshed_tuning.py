@@ -84,7 +84,7 @@ async def measured(
 
 
 async def trial_of(house: House, uid: int, number: int) -> Trial:
-    return (await house.store.studies.trial(StudyUid(uid), number)).trial
+    return await house.store.studies.trial(StudyUid(uid), number)
 
 
 def loss(step: int, value: float) -> Measurement:

@@ -4,12 +4,14 @@ facts/resources#trials, facts/tuning, spec/clients#conflicts)."""
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.refusals import violations
 from tests.contract.api.studying import OWN, SPEC, Adviser, advised
 from trainshed.api.aiplatform_v1 import studies
-from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
+from trainshed.core.names import StudyName
+from trainshed.core.study.records import StudyState, StudyUid
 
 STUDIES = f"{LOCATION}/studies"
 FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss", "value": 0.25}]}}
@@ -151,8 +153,11 @@ async def test_a_study_that_is_over_gives_back_what_is_pending_and_nothing_new(
 ) -> None:
     path = await study(house)
     await suggested(house, path, "a")
-    uid = StudyUid(int(path.rpartition("/")[2]))
-    await house.store.studies.set_study_state(uid, StudyState.COMPLETED, "all was tried")
+    name = StudyName.parse(path.removeprefix("/v1/"))
+    await house.store.studies.change(
+        name,
+        lambda study: replace(study, state=StudyState.COMPLETED, inactive_reason="all was tried"),
+    )
     assert [trial["id"] for trial in await suggested(house, path, "a", 3)] == ["1"]
     other = await suggest(house, path, "b")
     assert "is COMPLETED (all was tried)" in precondition(other)
@@ -282,33 +287,6 @@ async def test_the_optimal_trials_of_several_objectives_are_the_front(house: Hou
         )
     answer = await house.result("POST", f"{path}/trials:listOptimalTrials", {})
     assert [trial["id"] for trial in answer["optimalTrials"]] == ["1", "2", "4"]
-
-
-# --- several clients at once
-
-
-async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_is_then(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = await study(house)
-    (trial,) = await suggested(house, path)
-    doors = house.store.studies
-    change = doors.change_trial
-    ahead = iter((True, False))
-
-    async def overtaken(
-        changed: Trial, generation: int, measurement: Measurement | None = None
-    ) -> int:
-        if next(ahead, False):
-            stored = await doors.trial(changed.study, changed.number)
-            late = Measurement((("loss", 0.125),), step=9)
-            await change(stored.trial, stored.generation, late)
-        return await change(changed, generation, measurement)
-
-    monkeypatch.setattr(doors, "change_trial", overtaken)
-    await measure(house, trial["name"], 0.5, stepCount=1)
-    done = await house.result("POST", f"/v1/{trial['name']}:complete", {})
-    assert done["finalMeasurement"]["metrics"][0]["value"] == 0.125
 
 
 async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(house: House) -> None:

@@ -76,14 +76,14 @@ async def fill(store: Store) -> None:
     await store.intake.delete_job(make_job(3).name, operation(1))
     await store.intake.drain_node(NodeDrain("n2", T0, "new disk"))
     await store.intake.set_quota(QuotaKey("p", "us-central1", "cpus"), 2.5)
-    await store.studies.create_study(make_study(30))
+    await store.studies.create(make_study(30))
     await store.studies.create_trial(make_trial(30), [measured(1, 0.25)])
     await store.studies.begin_operation(suggesting(5, 30))
     await store.models.register(make_version("m", 1, "default", "champion"), told(1))
-    await store.evaluations.add(make_evaluation(1))
-    await store.metadata.create_store(make_metadata_store(), told(3))
+    await store.evaluations.create(make_evaluation(1))
+    await store.metadata_stores.create(make_metadata_store(), told(3))
     await store.metadata.create(make_node(context("e")))
-    await store.tensorboards.create((make_board("t"),))
+    await store.tensorboards.create(make_board("t"))
     await store.curves.put(JobUid(1), make_progress("events"), (make_curve(1, "", "loss"),))
     await store.datasets.create(make_dataset(1), told(4))
     await store.secrets.add("p", "db", T0, lambda _: b"sealed")
@@ -109,13 +109,13 @@ async def contents(store: Store) -> dict[str, Any]:
         "running": await store.studies.running_operations(),
         "versions": await store.models.versions(version.name),
         "champion": await store.models.version(version.name, "champion"),
-        "evaluation": await store.evaluations.evaluation(make_evaluation(1).name),
-        "metadata": await store.metadata.store(make_metadata_store().name),
-        "node": await store.metadata.node(context("e")),
-        "board": await store.tensorboards.resource(make_board("t").name),
+        "evaluation": await store.evaluations.get(make_evaluation(1).name),
+        "metadata": await store.metadata_stores.get(make_metadata_store().name),
+        "node": await store.metadata.get(context("e")),
+        "board": await store.tensorboards.get(make_board("t").name),
         "curve files": await store.curves.files(JobUid(1)),
         "curves": await store.curves.series(JobUid(1)),
-        "dataset": await store.datasets.dataset(make_dataset(1).name),
+        "dataset": await store.datasets.get(make_dataset(1).name),
         "secrets": await store.secrets.versions("p"),
         "notifications": await store.notifications.waiting(9),
     }

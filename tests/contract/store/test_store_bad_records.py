@@ -40,6 +40,7 @@ from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 STUDY = StudyUid(30)
+PLACE = {"project_id": "p", "location": "us-central1"}
 Read = Callable[[Store], Awaitable[Any]]
 
 
@@ -62,9 +63,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("operations", "record"): (
         lambda store: store.reader.operations("projects/p/locations/l", "", 9),
     ),
-    ("studies", "record"): (
-        lambda store: store.studies.studies("p", "us-central1", StudyUid(0), 9),
-    ),
+    ("studies", "record"): (lambda store: store.studies.list(PLACE),),
     ("trials", "record"): (
         lambda store: store.studies.trials(STUDY, 0, 9),
         lambda store: store.studies.history([STUDY]),
@@ -75,19 +74,17 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lambda store: store.models.versions(make_version("m", 2).name),
     ),
     ("model_evaluations", "record"): (
-        lambda store: store.evaluations.evaluations(make_version("m", 1).name, 1, 0, 9),
+        lambda store: store.evaluations.list(PLACE | {"model_id": "m", "version": 1}),
     ),
     ("tensorboard_resources", "record"): (
-        lambda store: store.tensorboards.below(
-            "projects/p/locations/us-central1", Level.TENSORBOARD, "", 9
+        lambda store: store.tensorboards.list(
+            {"parent": "projects/p/locations/us-central1", "level": Level.TENSORBOARD}
         ),
     ),
     ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
     ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
-    ("datasets", "record"): (lambda store: store.datasets.datasets("p", "us-central1"),),
-    ("metadata_stores", "record"): (
-        lambda store: store.metadata.stores("p", "us-central1", "", 9),
-    ),
+    ("datasets", "record"): (lambda store: store.datasets.list(PLACE),),
+    ("metadata_stores", "record"): (lambda store: store.metadata_stores.list(PLACE),),
     ("metadata_nodes", "record"): (
         lambda store: store.metadata.nodes(STORE, NodeKind.ARTIFACT),
         lineage_nodes,
@@ -113,9 +110,9 @@ async def fill(store: Store) -> None:
         )
     await store.models.register(make_version("n", 1, "default"), operation(20))
     for number in (1, 2):
-        await store.evaluations.add(make_evaluation(number))
+        await store.evaluations.create(make_evaluation(number))
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
-        await store.metadata.create_store(make_metadata_store(name), operation(30 + number))
+        await store.metadata_stores.create(make_metadata_store(name), operation(30 + number))
     for number in (1, 2):
         await store.metadata.create(make_node(artifact(f"a{number}")))
         await store.metadata.create(make_node(execution(f"x{number}")))
@@ -125,14 +122,14 @@ async def fill(store: Store) -> None:
             replace(edge(execution("x1"), EdgeRole.OUTPUT, artifact("a2")), labels=(("a", "b"),)),
         ]
     )
-    await store.tensorboards.create([make_board("t1"), make_board("t2")], operation(40))
+    await store.tensorboards.create_all([make_board("t1"), make_board("t2")])
     for path in ("a", "b"):
         series = make_curve(ord(path), path, "loss")
         await store.curves.put(JobUid(1), make_progress(path), (series,))
     for number in (1, 2):
         await store.datasets.create(make_dataset(number), operation(60 + number))
     for number in (30, 31):
-        await store.studies.create_study(make_study(number))
+        await store.studies.create(make_study(number))
     for number in (1, 2):
         await store.studies.create_trial(make_trial(30, number), [measured(number, 0.5)])
 
@@ -246,6 +243,6 @@ async def test_a_study_that_was_set_aside_keeps_its_trials(data: Path) -> None:
         connection.execute("UPDATE studies SET record = x'00' WHERE uid = 30")
     for _ in range(2):
         store = open_database(data)
-        assert len(await store.studies.studies("p", "us-central1", StudyUid(0), 9)) == 1
+        assert len(await store.studies.list(PLACE)) == 1
         assert len(await store.studies.history([STUDY])) == 2
         store.close()

@@ -12,23 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.store_samples import T0, job_of, live_job, make_job, operation, step
-from tests.contract.store.study_samples import (
-    child,
-    make_pipeline,
-    make_study,
-    make_trial,
-    make_tuning,
-    measured,
-    suggesting,
-)
+from tests.contract.store.store_samples import job_of, live_job, make_job, operation, step
+from tests.contract.store.study_samples import child, make_pipeline, make_tuning
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobUid
-from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, NewWork, StoreInUse, StoreOfOtherVersion
-from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.connections import load_statements, migrate, open_writer, scripts
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 from trainshed.store.sqlite.jobs import Intake
@@ -38,11 +28,10 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.writer import Writer
-from trainshed.store.sqlite.writes import add_trial
 
 DOORS = (
-    *("curves", "deleting", "evaluations", "jobs", "models", "operations", "reader"),
-    *("studies", "trials", "works"),
+    *("curves", "datasets", "evaluations", "jobs", "metadata_stores", "models", "operations"),
+    *("reader", "studies", "tensorboards", "trials", "works"),
 )
 
 
@@ -64,7 +53,6 @@ def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
     # their own indexes, intents that wait, settings.
     allowed = {
         "curves.unfinished": ["SCAN curve_jobs"],
-        "deleting.hidden_studies": ["SCAN trial_numbers", "SCAN set_aside"],
         "jobs.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "jobs.load_all_intents": ["SCAN intents"],
         "jobs.append_cancel": ["SCAN CONSTANT ROW"],
@@ -279,37 +267,3 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
         await store.ledger.commit(epoch, step(live, JobState.FAILED))
         store.close()
     assert len(reached) > 100
-
-
-async def _large_study(store: Store) -> None:
-    await store.studies.create_study(make_study(1))
-    for number in range(1, 5):
-        await store.studies.create_trial(make_trial(1), [measured(step, 0.5) for step in range(9)])
-        await store.studies.begin_operation(suggesting(number, 1))
-    await store.studies.create_study(make_study(2))
-    await store.studies.create_trial(make_trial(2), [measured(1, 0.5)])
-
-
-def test_what_a_crash_left_of_a_deleted_study_goes_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """spec/invariants#short-transactions: deleted in pieces; hidden meanwhile, so that nothing is added to
-    it."""
-    monkeypatch.setattr(studies, "CHUNK", 5)
-    store = open_database(tmp_path)
-    asyncio.run(_large_study(store))
-    store.close()
-    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
-    with connection:
-        studies.hide_study(connection, StudyUid(1), make_study(1).name, T0)
-        with pytest.raises(NotFound):
-            add_trial(connection, make_trial(1))
-    open_database(tmp_path).close()
-    kept = {
-        table: connection.execute(f"SELECT DISTINCT study_uid FROM {table}").fetchall()
-        for table in ("trials", "measurements", "trial_numbers")
-    }
-    running = connection.execute("SELECT study_uid, is_running FROM operations").fetchall()
-    connection.close()
-    assert set(map(tuple, kept.values())) == {((2,),)}
-    assert running == [(0, 0)] * 4, "who waits for them is told"

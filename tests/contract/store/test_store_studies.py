@@ -13,7 +13,6 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.records import StudyUid, Trial
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation
-from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.database import Store
 
 ONE = StudyUid(1)
@@ -21,7 +20,7 @@ ONE = StudyUid(1)
 
 async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
     """A study with trials, each with a measurement of its own."""
-    await store.studies.create_study(make_study(uid))
+    await store.studies.create(make_study(uid))
     return [
         await store.studies.create_trial(make_trial(uid), [measured(number, number / 2)])
         for number in range(1, count + 1)
@@ -52,23 +51,22 @@ async def test_an_operation_ends_once(store: Store) -> None:
     assert (await store.studies.create_trial(make_trial(1))).number == 3
 
 
-async def test_a_large_study_is_gone_at_once_and_deleted_in_pieces(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(studies, "CHUNK", 3)
+async def test_a_deleted_study_is_gone_with_all_of_its_rows(store: Store) -> None:
     await with_trials(store, 10)
     await with_trials(store, 2, uid=2)
-    ended = [suggesting(number, 1) for number in range(1, 6)]
-    for each in ended:
-        await store.studies.begin_operation(each)
-        await store.studies.finish_operation(done(each))
-    name = make_study(1).name
-    await store.studies.delete_study(name, T0)
+    ended, running = suggesting(1, 1), suggesting(2, 1)
+    for operation in (ended, running):
+        await store.studies.begin_operation(operation)
+    await store.studies.finish_operation(done(ended))
+    await store.studies.delete_study(make_study(1).name, T0)
     assert await store.studies.history([ONE]) == ()
     assert await store.studies.measurements(ONE) == {}
-    for each in ended:
-        with pytest.raises(NotFound):
-            await store.reader.operation(each.name)
+    with pytest.raises(NotFound):
+        await store.reader.operation(ended.name)
+    failed = await store.reader.operation(running.name)
+    assert failed.error is not None, "who waits for it is told"
+    with pytest.raises(NotFound):
+        await store.studies.create_trial(make_trial(1))
     assert len(await store.studies.history([StudyUid(2)])) == 2
     assert len(await store.studies.measurements(StudyUid(2))) == 2
     # Its number is free, too: nothing of it is left.

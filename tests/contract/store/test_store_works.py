@@ -119,7 +119,7 @@ async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
         made = (NewWork(child(job, job.uid + 10, 1)),)
         await committed(store, Commit(over, 1, (), 0, trials, ((1, measured(1, 1.0)),), made=made))
     # A study of a client may have the number of a job's trial, never the number of a tuning job.
-    await store.studies.create_study(make_study(3))
+    await store.studies.create(make_study(3))
     await store.studies.create_trial(make_trial(3), [measured(1, 1.0)])
     await store.intake.delete_job(tuning.name, operation(1))
     assert await store.studies.history([tuning.study, other.study]) == (

@@ -41,14 +41,13 @@ from trainshed.core.tensorboards import (
     run_name,
 )
 from trainshed.store.points import PointFiles
-from trainshed.store.sqlite.metadata import Metadata
+from trainshed.store.sqlite.metadata import Metadata, MetadataStores
 from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
 _PLUGIN: Final = "scalars"
-_MOST_RUNS: Final = 1000
 
 
 class BoardStores(Struct, frozen=True):
@@ -56,6 +55,7 @@ class BoardStores(Struct, frozen=True):
     ns since the epoch."""
 
     tensorboards: Tensorboards
+    metadata_stores: MetadataStores
     metadata: Metadata
     points: PointFiles
     new_uid: Callable[[], JobUid]
@@ -89,9 +89,10 @@ class BoardCurves:
         name, job = self._experiment.name, self._job
         experiment = self._resource(name, name.own_id, source=str(job.name))
         try:
-            await self._stores.tensorboards.create((experiment,))
+            await self._stores.tensorboards.create(experiment)
         except AlreadyExists:
-            runs = await self._stores.tensorboards.below(str(name), Level.RUN, "", _MOST_RUNS)
+            below = {"parent": str(name), "level": Level.RUN}
+            runs = await self._stores.tensorboards.list(below)
             self._taken = {run.name.own_id: run.display_name for run in runs}
         except NotFound:
             self._stop("does not exist any more")
@@ -119,7 +120,7 @@ class BoardCurves:
             run = await self._run(directory)
             await self._add_series(run, [tag for tag in points if tag not in run.series])
             # Raises NotFound if the run was deleted meanwhile: then nothing may be written for it.
-            await self._stores.tensorboards.resource(run.resource.name)
+            await self._stores.tensorboards.get(run.resource.name)
         except NotFound:
             self._stop("was deleted in part, and gets no more points of this job")
             return
@@ -142,9 +143,9 @@ class BoardCurves:
         name = self._experiment.name.child(own_id)
         resource = self._resource(name, shown)
         try:
-            await self._stores.tensorboards.create((resource,))
+            await self._stores.tensorboards.create(resource)
         except AlreadyExists:
-            resource = await self._stores.tensorboards.resource(name)
+            resource = await self._stores.tensorboards.get(name)
         await self._create_context_of(name, shown)
         self._taken[own_id] = shown
         run = self._runs[directory] = _Run(resource)
@@ -177,7 +178,7 @@ class BoardCurves:
             series = self._resource(run.resource.name.child(str(uid)), tag, uid=uid)
             wanted.append(replace(series, value_type=ValueType.SCALAR, plugin_name=_PLUGIN))
         try:
-            created = await self._stores.tensorboards.create(wanted)
+            created = await self._stores.tensorboards.create_all(wanted)
         except InvalidRequest:
             if len(tags) == 1:
                 run.series[tags[0]] = 0  # A user made a series of another type there.
@@ -196,7 +197,7 @@ class BoardCurves:
         except NotFound:
             made = MetadataStore(store, "", node.created, node.created)
             with contextlib.suppress(AlreadyExists):  # Another task was quicker.
-                await self._stores.metadata.create_store(made)
+                await self._stores.metadata_stores.create(made)
             await self._create_node(node)
 
     def _context(self, node_id: str) -> NodeName:

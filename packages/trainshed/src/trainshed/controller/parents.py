@@ -163,9 +163,7 @@ class Parents:
                 for running in work.running:
                     # It may be this very trial that cannot be read.
                     with contextlib.suppress(Exception):
-                        trials.append(
-                            (await self._stores.studies.trial(work.study, running.number)).trial
-                        )
+                        trials.append(await self._stores.studies.trial(work.study, running.number))
                 ended, entries = give_up(work, cause, now)
             case Pipeline():
                 jobs = [work.job]
@@ -246,7 +244,7 @@ class PipelineReconciler:
         best, best_job = 0, JobUid(0)
         if isinstance(backing, TuningJob):
             best = backing.best
-            best_job = (await self._stores.studies.trial(backing.study, best)).trial.job
+            best_job = (await self._stores.studies.trial(backing.study, best)).job
         draft = pipeline.spec.model
         if draft is None:
             return *pipelines.succeeded(pipeline, None, best_job, now), None

@@ -5,24 +5,24 @@ are carried out one after the other, so that two clients who ask at the same tim
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
 from trainshed.controller.measurements import curve_of
-from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.errors import NotFound
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
-from trainshed.core.study.changes import assigned, stopped
+from trainshed.core.study.changes import stopped
 from trainshed.core.study.records import MAX_TRIALS, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
-from trainshed.store.records import Operation, OperationKind, StoredTrial
+from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.port import StoppingVerdict, seen
@@ -132,10 +132,7 @@ class StudyOperations:
             if trial.state is TrialState.ACTIVE and trial.client == operation.client
         ][: operation.count]
         waiting = [trial for trial in history if trial.state is TrialState.REQUESTED]
-        handed_out = [
-            await self._assigned(trial, operation.client, now)
-            for trial in waiting[: operation.count - len(own)]
-        ]
+        handed_out = [trial.number for trial in waiting[: operation.count - len(own)]]
         new = await self._new(
             study, operation, history, operation.count - len(own) - len(handed_out)
         )
@@ -145,14 +142,7 @@ class StudyOperations:
             updated=now,
             trials=tuple(trial.number for trial in own),
         )
-        await self._finish(done, assigned=tuple(handed_out), suggested=tuple(new))
-
-    async def _assigned(self, trial: Trial, client: str, now: Nanos) -> StoredTrial:
-        try:
-            stored = await self._studies.trial(trial.study, trial.number)
-            return StoredTrial(assigned(stored.trial, client, now), stored.generation)
-        except (NotFound, FailedPrecondition) as changed:  # by a client, just now
-            raise StaleCommit(str(changed)) from changed
+        await self._finish(done, handed_out, new)
 
     async def _new(
         self, study: Study, operation: Operation, history: tuple[Trial, ...], count: int
@@ -165,7 +155,8 @@ class StudyOperations:
         is_over = suggestions.exhausted and not suggestions.parameters
         if is_over and study.state is StudyState.ACTIVE:
             reason = "every point of the search space was tried"
-            await self._studies.set_study_state(study.uid, StudyState.COMPLETED, reason)
+            completed = replace(study, state=StudyState.COMPLETED, inactive_reason=reason)
+            await self._studies.change(study.name, lambda _: completed)
         now = self._now()
         return [
             Trial(
@@ -187,10 +178,15 @@ class StudyOperations:
             text = f"{study.name.trial(operation.trial)} does not exist; it was deleted"
             raise NotFound(text) from None
         verdict = await self._verdict(study, operation)
-        stop = not checked.trial.state.is_over and verdict is not None and verdict.should_stop
+        stop = not checked.state.is_over and verdict is not None and verdict.should_stop
         if stop:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.
-            await self._studies.change_trial(stopped(checked.trial), checked.generation)
+            trial = await self._studies.change_trial(
+                study.uid,
+                operation.trial,
+                lambda trial, _: trial if trial.state.is_over else stopped(trial),
+            )
+            stop = not trial.state.is_over
         done = replace(
             operation, state=OperationState.SUCCEEDED, updated=self._now(), should_stop=stop
         )
@@ -230,10 +226,7 @@ class StudyOperations:
         return {name: verdicts[number] for name, number in operations.items()}
 
     async def _finish(
-        self,
-        operation: Operation,
-        assigned: tuple[StoredTrial, ...] = (),
-        suggested: tuple[Trial, ...] = (),
+        self, operation: Operation, assigned: Sequence[int] = (), suggested: Sequence[Trial] = ()
     ) -> None:
         await self._studies.finish_operation(operation, assigned=assigned, suggested=suggested)
         self._notices.publish(JobUid(operation.study))

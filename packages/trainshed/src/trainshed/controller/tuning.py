@@ -84,7 +84,7 @@ class TuningReconciler:
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
         stores = self._stores
-        trial = (await stores.studies.trial(job.study, number)).trial
+        trial = await stores.studies.trial(job.study, number)
         work = await stores.work(trial.job)
         assert work is None or isinstance(work, Job)
         # A primary may report, and end, before the others are up and its job has started.

@@ -213,7 +213,12 @@ class App:
     def _curve_stores(self) -> CurveStores:
         store = self._store
         boards = BoardStores(
-            store.tensorboards, store.metadata, self._points, self._new_uid, clock.now
+            store.tensorboards,
+            store.metadata_stores,
+            store.metadata,
+            self._points,
+            self._new_uid,
+            clock.now,
         )
         return CurveStores(
             curves=store.curves,
@@ -263,6 +268,7 @@ class App:
             studies=store.studies,
             models=store.models,
             evaluations=store.evaluations,
+            metadata_stores=store.metadata_stores,
             metadata=store.metadata,
             tensorboards=store.tensorboards,
             datasets=store.datasets,

@@ -1,5 +1,5 @@
-"""Records of the store itself: long-running operations, versions of secrets, notifications that wait, trials
-with their generations, and rows that were set aside."""
+"""Records of the store itself: long-running operations, versions of secrets, notifications that wait, and
+rows that were set aside."""
 
 import enum
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.notifications import Notification
-from trainshed.core.study.records import StudyUid, Trial
+from trainshed.core.study.records import StudyUid
 from trainshed.core.units import Nanos
 
 
@@ -85,13 +85,6 @@ class Sealed(Struct, frozen=True):
 
     version: int
     content: bytes
-
-
-class StoredTrial(Struct, frozen=True):
-    """A trial with the generation that guards its next change."""
-
-    trial: Trial
-    generation: int
 
 
 class RecordSetAside(Struct, frozen=True):

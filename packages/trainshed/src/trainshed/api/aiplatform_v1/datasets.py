@@ -11,14 +11,13 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
-from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Handlers, camel, read_update_mask
+from trainshed.api.calls.call import Call, camel, read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import BucketUse, checked
 from trainshed.core import patterns
 from trainshed.core.datasets.records import (
@@ -37,7 +36,6 @@ from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 
-_SERVICE: Final = f"{V1}.DatasetService"
 MAX_METADATA: Final = 200_000
 """Most bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
@@ -47,19 +45,6 @@ NO_TABLES: Final = (
     "Tables of BigQuery are not read here. Export the table, `bq extract --destination_format=CSV "
     "PROJECT:DATASET.TABLE 'gs://BUCKET/PATH/*.csv'`, and give the dataset those files as its gcs_source."
 )
-_LISTING: Final = Listing[Dataset](
-    "datasets",
-    {
-        "display_name": lambda record: record.display_name,
-        "metadata_schema_uri": lambda record: record.kind.schema_uri,
-    },
-    {
-        "display_name": lambda record: record.display_name,
-        "create_time": lambda record: record.created,
-        "update_time": lambda record: record.updated,
-    },
-    largest=1_000,
-)
 
 
 async def create(call: Call, request: Any) -> Message:
@@ -68,48 +53,26 @@ async def create(call: Call, request: Any) -> Message:
     name = DatasetName(parent.project_id, parent.location, str(services.new_uid()))
     record = read_new(request.dataset, name, services.now())
     await require_files(services, parent.project_id, tuple(uses(record)))
-    done = done_at_once(services, name, OperationKind.CREATE, str(name), view(record))
-    await services.datasets.create(record, done)
-    return operations.finished(done)
-
-
-async def get(call: Call, request: Any) -> Message:
-    return view(await call.services.datasets.dataset(DatasetName.parse(request.name)))
-
-
-async def list_(call: Call, request: Any) -> Message:
-    """List datasets, newest first unless `order_by` says otherwise."""
-    parent = known_location(request.parent)
-    datasets = await call.services.datasets.datasets(parent.project_id, parent.location)
-    page, token = await _LISTING.page_of(datasets, request, str(parent))
-    return message("ListDatasetsResponse", datasets=map(view, page), next_page_token=token)
+    return await KIND.create(call, record)
 
 
 async def update(call: Call, request: Any) -> Message:
     name = DatasetName.parse(request.dataset.name, of="dataset.name")
     fields = read_update_mask(request.update_mask.paths, UPDATABLE) or UPDATABLE
     now = call.services.now()
-    return view(
+    return _view(
+        call.services,
         await call.services.datasets.change(
             name, lambda record: updated(record, request.dataset, fields, now)
-        )
+        ),
     )
-
-
-async def delete(call: Call, request: Any) -> Message:
-    """Delete a dataset. Its files stay where they are; pipelines and exports that began before go on with
-    them."""
-    name = DatasetName.parse(request.name)
-    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
-    await call.services.datasets.delete(name, done)
-    return operations.finished(done)
 
 
 async def import_(call: Call, request: Any) -> Message:
     """Add files to a dataset that is no table. They are read when they are needed."""
     services = call.services
     name = DatasetName.parse(request.name)
-    record = await services.datasets.dataset(name)
+    record = await services.datasets.get(name)
     if record.kind.is_table:
         text = (
             f"{name} is a {record.kind} dataset: its files are those of its metadata. Make another dataset "
@@ -132,21 +95,9 @@ async def import_(call: Call, request: Any) -> Message:
             current, files=(*current.files, *added), updated=max(now, current.updated + 1000)
         )
 
-    done = done_at_once(
-        services, name, OperationKind.IMPORT, str(name), message("ImportDataResponse")
+    return await KIND.change(
+        call, name, with_files, OperationKind.IMPORT, lambda _: message("ImportDataResponse")
     )
-    await services.datasets.change(name, with_files, done)
-    return operations.finished(done)
-
-
-HANDLERS: Final[Handlers] = {
-    f"{_SERVICE}.CreateDataset": create,
-    f"{_SERVICE}.GetDataset": get,
-    f"{_SERVICE}.ListDatasets": list_,
-    f"{_SERVICE}.UpdateDataset": update,
-    f"{_SERVICE}.DeleteDataset": delete,
-    f"{_SERVICE}.ImportData": import_,
-}
 
 
 async def require_files(services: Services, project: str, uses: tuple[BucketUse, ...]) -> None:
@@ -166,7 +117,7 @@ def missing_files(services: Services, uses: Iterable[BucketUse]) -> tuple[Violat
     )
 
 
-def view(record: Dataset) -> Message:
+def _view(services: Services, record: Dataset) -> Message:
     public: dict[str, Any] = {
         "name": str(record.name),
         "displayName": record.display_name,
@@ -339,3 +290,27 @@ def updated(record: Dataset, sent: Any, fields: tuple[str, ...], now: Nanos) -> 
         record = replace(record, **{field: values[field]})
     # The time never repeats, because the etag is made from it.
     return replace(record, updated=max(now, record.updated + 1000))
+
+
+KIND: Final = Kind(
+    "DatasetService",
+    "Dataset",
+    DatasetName.parse,
+    lambda services: services.datasets,
+    _view,
+    Listing[Dataset](
+        "datasets",
+        {
+            "display_name": lambda record: record.display_name,
+            "metadata_schema_uri": lambda record: record.kind.schema_uri,
+        },
+        {
+            "display_name": lambda record: record.display_name,
+            "create_time": lambda record: record.created,
+            "update_time": lambda record: record.updated,
+        },
+        largest=1_000,
+    ),
+)
+"""Datasets, newest first. Deleting one leaves its files where they are; pipelines that began before go on."""
+HANDLERS: Final = KIND.handlers(CreateDataset=create, UpdateDataset=update, ImportData=import_)

@@ -12,10 +12,11 @@ from google.protobuf.message import Message
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
-from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
-from trainshed.api.calls.paging import Listing, cut, decode_token, page_size
+from trainshed.api.calls.call import Call, Handlers, read_update_mask
+from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import (
@@ -51,8 +52,6 @@ from trainshed.wire.json import endless
 SERVICE: Final = f"{V1}.MetadataService"
 MAX_METADATA: Final = 200_000
 """Most bytes of a node's metadata as JSON."""
-_PAGE: Final = 100
-_LARGEST: Final = 1000
 _ID: Final = re.compile(r"[a-z0-9-]{1,128}")
 _FIELDS: Final = ("display_name", "description", "labels", "metadata")
 _OF_KIND: Final = {
@@ -65,50 +64,30 @@ _OF_KIND: Final = {
 
 async def create_store(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
-    services = call.services
     refuse_key(request.metadata_store, "metadata_store")
-    store_id = request.metadata_store_id or f"store-{services.new_uid()}"
-    now = services.now()
-    store = MetadataStore(
-        StoreName(parent.project_id, parent.location, _read_id(store_id, "metadata_store_id")),
-        request.metadata_store.description,
-        now,
-        now,
+    store_id = request.metadata_store_id or f"store-{call.services.new_uid()}"
+    name = StoreName(parent.project_id, parent.location, _read_id(store_id, "metadata_store_id"))
+    now = call.services.now()
+    return await _STORES.create(
+        call, MetadataStore(name, request.metadata_store.description, now, now)
     )
-    done = done_at_once(
-        services, store.name, OperationKind.CREATE, str(store.name), _store_view(store)
-    )
-    await services.metadata.create_store(store, done)
-    return operations.finished(done)
 
 
-async def get_store(call: Call, request: Any) -> Message:
-    return _store_view(await call.services.metadata.store(StoreName.parse(request.name)))
-
-
-async def list_stores(call: Call, request: Any) -> Message:
-    parent = known_location(request.parent)
-    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
-    after = decode_token(request.page_token, str(parent))
-    place = parent.project_id, parent.location
-    stores = await call.services.metadata.stores(*place, after, size + 1)
-    page, token = cut(stores, size, lambda store: store.name.store_id, str(parent))
-    shown = map(_store_view, page)
-    return message("ListMetadataStoresResponse", metadata_stores=shown, next_page_token=token)
-
-
-async def delete_store(call: Call, request: Any) -> Message:
-    name = StoreName.parse(request.name)
-    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
-    await call.services.metadata.delete_store(name, done)
-    return operations.finished(done)
-
-
-def _store_view(store: MetadataStore) -> Message:
+def _store_view(services: Services, store: MetadataStore) -> Message:
     view = message("MetadataStore", name=str(store.name), description=store.description)
     set_micros(view.create_time, store.created)
     set_micros(view.update_time, store.updated)
     return view
+
+
+_STORES: Final = Kind(
+    "MetadataService",
+    "MetadataStore",
+    StoreName.parse,
+    lambda services: services.metadata_stores,
+    _store_view,
+    Listing("metadata stores", {}, {}, largest=1_000),
+)
 
 
 async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
@@ -128,7 +107,7 @@ async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
 
 
 async def _get(kind: NodeKind, call: Call, request: Any) -> Message:
-    return view(await call.services.metadata.node(NodeName.parse(request.name, kind)))
+    return view(await call.services.metadata.get(NodeName.parse(request.name, kind)))
 
 
 async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
@@ -165,13 +144,13 @@ async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
 async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
     """Delete a node. What was linked to it stays: a context's children, an execution's artifacts."""
     name = NodeName.parse(request.name, kind)
-    services = call.services
-    if request.etag:
-        node = await services.metadata.node(name)
-        if request.etag != str(node.etag):
+
+    def check(node: Node) -> None:
+        if request.etag not in ("", str(node.etag)):
             raise _mismatch(node, request.etag)
-    done = done_at_once(services, name.store, OperationKind.DELETE, str(name))
-    await services.metadata.delete((name,), done)
+
+    done = done_at_once(call.services, OperationKind.DELETE, str(name))
+    await call.services.metadata.delete(name, done, check)
     return operations.finished(done)
 
 
@@ -302,21 +281,14 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-def _handlers() -> dict[str, Handler]:
-    stores: dict[str, Handler] = {
-        f"{SERVICE}.CreateMetadataStore": create_store,
-        f"{SERVICE}.GetMetadataStore": get_store,
-        f"{SERVICE}.ListMetadataStores": list_stores,
-        f"{SERVICE}.DeleteMetadataStore": delete_store,
-    }
-    return stores | {
+HANDLERS: Final[Handlers] = {
+    **_STORES.handlers(CreateMetadataStore=create_store),
+    **{
         f"{SERVICE}.{method.format(message_name(kind))}": partial(handler, kind)
         for kind in NodeKind
         for method, handler in _METHODS.items()
-    }
-
-
-HANDLERS: Final[Handlers] = _handlers()
+    },
+}
 
 
 _TEXTS: Final[Mapping[str, Callable[[Node], str]]] = {

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainshed.api.aiplatform_v1 import model_messages, operations
+from trainshed.api.aiplatform_v1.kinds import Kind, listed
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
@@ -22,7 +23,7 @@ from trainshed.api.aiplatform_v1.model_messages import (
 )
 from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
+from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
@@ -186,7 +187,7 @@ async def delete(call: Call, request: Any) -> Message:
             f"{request.name!r} names a version; name the model alone, or call DeleteModelVersion."
         )
         raise InvalidRequest((Violation("name", text),))
-    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
+    done = done_at_once(call.services, OperationKind.DELETE, str(name))
     await call.services.models.delete_model(name, done)
     return operations.finished(done)
 
@@ -194,7 +195,7 @@ async def delete(call: Call, request: Any) -> Message:
 async def delete_version(call: Call, request: Any) -> Message:
     name, wanted = read_version_name(request.name)
     number = (await call.services.models.version(name, wanted)).version
-    done = done_at_once(call.services, name, OperationKind.DELETE, f"{name}@{number}")
+    done = done_at_once(call.services, OperationKind.DELETE, f"{name}@{number}")
     await call.services.models.delete_version(name, number, done)
     return operations.finished(done)
 
@@ -236,7 +237,7 @@ async def _register(
         newest = 0 if is_new else (await services.models.versions(name))[0].version
         record = version(name, newest + 1)
         response = message(answer, model=str(name), model_version_id=str(record.version))
-        done = done_at_once(services, name, OperationKind.CREATE, str(name), response)
+        done = done_at_once(services, OperationKind.CREATE, str(name), response)
         try:
             await services.models.register(record, done)
         except AlreadyExists:
@@ -347,8 +348,6 @@ def _kept(public: dict[str, Any]) -> str:
 MAX_DISPLAY_NAME: Final = 128
 MAX_BYTES: Final = 200_000
 """Most bytes of an evaluation as JSON."""
-_PAGE: Final = 50
-_LARGEST: Final = 100
 
 
 async def import_evaluation(call: Call, request: Any) -> Message:
@@ -367,13 +366,7 @@ async def import_evaluation(call: Call, request: Any) -> Message:
         public_json=kept,
         created=services.now(),
     )
-    await services.evaluations.add(evaluation)
-    return _evaluation_view(evaluation)
-
-
-async def get_evaluation(call: Call, request: Any) -> Message:
-    name = EvaluationName.parse(request.name)
-    return _evaluation_view(await call.services.evaluations.evaluation(name))
+    return _evaluation_view(services, await services.evaluations.create(evaluation))
 
 
 async def list_evaluations(call: Call, request: Any) -> Message:
@@ -384,17 +377,17 @@ async def list_evaluations(call: Call, request: Any) -> Message:
         raise InvalidRequest((Violation("filter", text),))
     services = call.services
     number = (await services.models.version(model, version)).version
-    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
-    question = f"{model}@{number}"
-    below = decode_number(request.page_token, question)
-    evaluations = await services.evaluations.evaluations(model, number, below, size + 1)
-    page, token = cut(evaluations, size, lambda record: record.name.evaluation_id, question)
-    # In a thread, because each of many may be large.
-    views = await asyncio.to_thread(lambda: [_evaluation_view(evaluation) for evaluation in page])
-    return message("ListModelEvaluationsResponse", model_evaluations=views, next_page_token=token)
+    below = asdict(model) | {"version": number}
+    evaluations = await services.evaluations.list(below)
+    page, token = await _EVALUATIONS.listing.page_of(evaluations, request, f"{model}@{number}")
+    # In a thread, because evaluation of many may be large.
+    views = await asyncio.to_thread(
+        lambda: [_evaluation_view(services, evaluation) for evaluation in page]
+    )
+    return listed("List", "ModelEvaluations", views, token)
 
 
-def _evaluation_view(record: ModelEvaluation) -> Message:
+def _evaluation_view(services: Services, record: ModelEvaluation) -> Message:
     view: Any = wire_json.from_public(f"{V1}.ModelEvaluation", json.loads(record.public_json))
     view.name = str(record.name)
     set_micros(view.create_time, record.created)
@@ -417,6 +410,14 @@ def _check_metrics(sent: Any, kept: str) -> None:
     faults.refuse()
 
 
+_EVALUATIONS: Final = Kind(
+    "ModelService",
+    "ModelEvaluation",
+    EvaluationName.parse,
+    lambda services: services.evaluations,
+    _evaluation_view,
+    Listing("evaluations", {}, {}, page=50),
+)
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.UploadModel": upload,
     f"{_SERVICE}.CopyModel": copy,
@@ -428,6 +429,6 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.DeleteModel": delete,
     f"{_SERVICE}.DeleteModelVersion": delete_version,
     f"{_SERVICE}.ImportModelEvaluation": import_evaluation,
-    f"{_SERVICE}.GetModelEvaluation": get_evaluation,
+    f"{_SERVICE}.GetModelEvaluation": _EVALUATIONS.get,
     f"{_SERVICE}.ListModelEvaluations": list_evaluations,
 }

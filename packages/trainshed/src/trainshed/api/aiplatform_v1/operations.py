@@ -166,16 +166,16 @@ async def _suggested(services: Services, record: Operation) -> Message:
     set_micros(response.end_time, record.updated)
     study_name = StudyName.parse(record.target)
     try:
-        study = await services.studies.study(study_name)
+        study = await services.studies.get(study_name)
     except NotFound:
         return response
     response.study_state = study.state.value
     for number in record.trials:
         try:
-            stored = await services.studies.trial(study.uid, number)
+            trial = await services.studies.trial(study.uid, number)
         except NotFound:
             continue
-        set_trial(response.trials.add(), study_name, stored.trial)
+        set_trial(response.trials.add(), study_name, trial)
     return response
 
 

@@ -81,7 +81,7 @@ async def unknown_board(
         text = f"{board} lies elsewhere than the job, whose location is {place}."
         return (Violation(at, text),)
     try:
-        await services.tensorboards.resource(BoardName(place.project_id, place.location, board.ids))
+        await services.tensorboards.get(BoardName(place.project_id, place.location, board.ids))
     except NotFound:
         text = (
             f"{board} does not exist; create it first, or leave the field out: the job's curves are kept "
@@ -131,7 +131,7 @@ async def _unknown_contexts(
                 text = f"{name} lies in another project than the job."
                 violations.append(Violation(at, text))
                 continue  # Whether that project has it must not be told either.
-            await services.metadata.node(name)
+            await services.metadata.get(name)
         except InvalidRequest as error:
             violations += error.violations
         except NotFound:

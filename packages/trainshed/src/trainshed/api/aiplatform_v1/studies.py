@@ -1,29 +1,29 @@
 """`aiplatform` v1 VizierService: studies, their trials, suggestions, and whether a trial should stop early
 (facts/tuning#vizier, facts/resources#trials, spec/tuning#studies).
 
-Every change of a trial loads it, changes it purely (`core.study.changes`), and stores it if nobody else has
-changed it meanwhile; otherwise it starts again. Suggestions and checks are stored as operations that the
+Changes of a trial are pure (`core.study.changes`). Suggestions and checks are stored as operations that the
 controller carries out. No request is held open for them: after PATIENCE the operation is answered as it is,
 and the client polls it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import views
+from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.operations import operation_view
 from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.errors import NotServed
-from trainshed.api.calls.paging import cut, decode_number, page_size
+from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.operations import wait_for
-from trainshed.core.errors import Aborted, FailedPrecondition, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, Violation
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.requests import Faults, Section
@@ -33,8 +33,7 @@ from trainshed.core.study.progress import final_measurement, optimal_trials
 from trainshed.core.study.reading import parse_trial, read_measurement
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.store.port import StaleCommit
-from trainshed.store.records import Operation, OperationKind, StoredTrial
+from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
@@ -42,11 +41,9 @@ SERVICE: Final = f"{V1}.VizierService"
 _FEW: Final = 20
 """Most trials whose views are made on the event loop; those of more are made in a thread, so that other
 requests go on meanwhile."""
-_STUDIES: Final = 100
 _TRIALS: Final = 1_000
 """Most trials of a page: as many as the public limit of a study, because the SDK's `Study.trials()` reads
 only the first page."""
-_TRIES: Final = 5
 
 
 async def create_study(call: Call, request: Any) -> Message:
@@ -63,23 +60,7 @@ async def create_study(call: Call, request: Any) -> Message:
         public_json=wire_json.compact_text(wire_json.to_public(request.study)),
         created=call.services.now(),
     )
-    await call.services.studies.create_study(record)
-    return views.study(record)
-
-
-async def get_study(call: Call, request: Any) -> Message:
-    return views.study(await study_of(call, request.name))
-
-
-async def list_studies(call: Call, request: Any) -> Message:
-    """List studies, newest first."""
-    parent = known_location(request.parent)
-    size = page_size(request.page_size, default=_STUDIES, maximum=_STUDIES)
-    question = (str(parent), "studies")
-    after = StudyUid(decode_number(request.page_token, *question))
-    rows = await call.services.studies.studies(parent.project_id, parent.location, after, size + 1)
-    page, token = cut(rows, size, lambda study: study.uid, *question)
-    return message("ListStudiesResponse", studies=map(views.study, page), next_page_token=token)
+    return views.study(await call.services.studies.create(record))
 
 
 async def look_up_study(call: Call, request: Any) -> Message:
@@ -116,7 +97,7 @@ async def create_trial(call: Call, request: Any) -> Message:
 
 async def get_trial(call: Call, request: Any) -> Message:
     study, number = await trial_of(call, request.name)
-    return await _view(call, study, (await stored(call.services, study, number)).trial)
+    return await _view(call, study, await call.services.studies.trial(study.uid, number))
 
 
 async def list_trials(call: Call, request: Any) -> Message:
@@ -133,7 +114,6 @@ async def list_trials(call: Call, request: Any) -> Message:
 
 async def delete_trial(call: Call, request: Any) -> Message:
     study, number = await trial_of(call, request.name)
-    await stored(call.services, study, number)
     await call.services.studies.delete_trial(study.uid, number)
     return pool.message("google.protobuf.Empty")
 
@@ -145,10 +125,11 @@ async def add_measurement(call: Call, request: Any) -> Message:
     measurement = read_measurement(study.spec, sent, final=False)
     sent.faults.refuse()
 
-    async def change(trial: Trial) -> Trial:
-        return changes.measured(trial, call.services.now())
-
-    return await _change(call, study, number, change, measurement)
+    now = call.services.now()
+    changed = await call.services.studies.change_trial(
+        study.uid, number, lambda trial, _: changes.measured(trial, now), measurement
+    )
+    return await _view(call, study, changed)
 
 
 async def complete_trial(call: Call, request: Any) -> Message:
@@ -169,26 +150,23 @@ async def complete_trial(call: Call, request: Any) -> Message:
         )
     faults.refuse()
 
-    async def change(trial: Trial) -> Trial:
-        if is_infeasible:
-            return changes.infeasible(trial, request.infeasible_reason, services.now())
-        if final is not None:
-            return changes.completed(trial, final, services.now())
-        # Read after the trial, so that a measurement that arrives in between makes the commit stale.
-        own = await services.studies.measurements(study.uid, [number])
-        selected = final_measurement(study.spec, own.get(number, ()))
-        return changes.completed(trial, selected, services.now())
+    now = services.now()
 
-    return await _change(call, study, number, change)
+    def change(trial: Trial, measured: Callable[[], Sequence[Measurement]]) -> Trial:
+        if is_infeasible:
+            return changes.infeasible(trial, request.infeasible_reason, now)
+        last = final or final_measurement(study.spec, measured())
+        return changes.completed(trial, last, now)
+
+    return await _view(call, study, await services.studies.change_trial(study.uid, number, change))
 
 
 async def stop_trial(call: Call, request: Any) -> Message:
     study, number = await trial_of(call, request.name)
-
-    async def change(trial: Trial) -> Trial:
-        return changes.stopped(trial)
-
-    return await _change(call, study, number, change)
+    changed = await call.services.studies.change_trial(
+        study.uid, number, lambda trial, _: changes.stopped(trial)
+    )
+    return await _view(call, study, changed)
 
 
 async def list_optimal_trials(call: Call, request: Any) -> Message:
@@ -207,23 +185,13 @@ def _parse(call: Call, request: Any) -> tuple[str, StudySpec]:
 
 async def study_of(call: Call, text: str, field: str = "name") -> Study:
     """Return the study of a name in `field`. Raises InvalidRequest, NotFound."""
-    return await call.services.studies.study(StudyName.parse(text, of=field))
+    return await call.services.studies.get(StudyName.parse(text, of=field))
 
 
 async def trial_of(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
     """Return the study and the number of a trial's name in `field`. Raises InvalidRequest, NotFound."""
     study, number = StudyName.parse_trial(text, of=field)
-    return await call.services.studies.study(study), number
-
-
-async def stored(services: Services, study: Study, number: int) -> StoredTrial:
-    """Return a trial. Raises NotFound."""
-    try:
-        return await services.studies.trial(study.uid, number)
-    except NotFound:
-        raise NotFound(
-            f"{study.name.trial(number)} was not found: there is none of that number, or it was deleted."
-        ) from None
+    return await call.services.studies.get(study), number
 
 
 async def is_full(services: Services, study: Study) -> bool:
@@ -249,30 +217,6 @@ def check_active(study: Study) -> None:
         raise FailedPrecondition(
             f"{study.name} is {study.state}{why} and takes no further trials; create another study."
         )
-
-
-async def _change(
-    call: Call,
-    study: Study,
-    number: int,
-    change: Callable[[Trial], Awaitable[Trial]],
-    measurement: Measurement | None = None,
-) -> Message:
-    """Change a trial, add a measurement to it, and return its message. Raises NotFound, FailedPrecondition
-    (the trial is over), Aborted."""
-    for _ in range(_TRIES):
-        before = await stored(call.services, study, number)
-        changed = await change(before.trial)
-        if changed == before.trial and measurement is None:
-            return await _view(call, study, changed)
-        try:
-            await call.services.studies.change_trial(changed, before.generation, measurement)
-        except StaleCommit:
-            continue
-        return await _view(call, study, changed)
-    raise Aborted(
-        f"{study.name.trial(number)} was changed by others {_TRIES} times meanwhile; send the request again."
-    )
 
 
 async def _view(call: Call, study: Study, record: Trial) -> Message:
@@ -326,7 +270,7 @@ async def suggest(call: Call, request: Any) -> Message:
 async def check_stopping(call: Call, request: Any) -> Message:
     """Ask the controller whether the trial should stop. Raises NotFound, FailedPrecondition (it is over)."""
     study, number = await trial_of(call, request.trial_name, "trial_name")
-    trial = (await stored(call.services, study, number)).trial
+    trial = await call.services.studies.trial(study.uid, number)
     if trial.state.is_over:
         raise FailedPrecondition(
             f"Trial {number} is {trial.state}: it is over, and nothing of it is left to stop."
@@ -379,12 +323,20 @@ async def _begin(
     return await operation_view(services, await wait_for(services, operation.name, PATIENCE))
 
 
+_STUDIES: Final = Kind(
+    "VizierService",
+    "Study",
+    StudyName.parse,
+    lambda services: services.studies,
+    lambda _, study: views.study(study),
+    Listing("studies", {}, {}),
+    plural="Studies",
+)
+"""Studies, newest first."""
 HANDLERS: Final[Handlers] = {
-    f"{SERVICE}.CreateStudy": create_study,
-    f"{SERVICE}.GetStudy": get_study,
-    f"{SERVICE}.ListStudies": list_studies,
-    f"{SERVICE}.LookupStudy": look_up_study,
-    f"{SERVICE}.DeleteStudy": delete_study,
+    **_STUDIES.handlers(
+        CreateStudy=create_study, LookupStudy=look_up_study, DeleteStudy=delete_study
+    ),
     f"{SERVICE}.CreateTrial": create_trial,
     f"{SERVICE}.GetTrial": get_trial,
     f"{SERVICE}.ListTrials": list_trials,

@@ -70,7 +70,7 @@ async def read(call: Call, request: Any) -> Message:
     if request.filter:
         text = "Points cannot be filtered; leave the filter out and choose among the answer."
         raise InvalidRequest((Violation("filter", text),))
-    series = await call.services.tensorboards.resource(name)
+    series = await call.services.tensorboards.get(name)
     most = request.max_data_points or _shown(series)
     ((_, points),) = await _points(call, (series,), most if most > 0 else None)
     return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=_data(series, points))
@@ -90,7 +90,7 @@ async def batch_read(call: Call, request: Any) -> Message:
             if names[-1].at(Level.TENSORBOARD) != board:
                 faults.add(field, f"{text!r} does not stand below {board}.")
     faults.refuse()
-    chosen = [await call.services.tensorboards.resource(name) for name in names]
+    chosen = [await call.services.tensorboards.get(name) for name in names]
     data: dict[BoardName, Message] = {}
     for most in set(map(_shown, chosen)):
         some = [series for series in chosen if _shown(series) == most]
@@ -114,7 +114,7 @@ async def _collect(call: Call, request: Any, at: str, writes: _Write, faults: Fa
     """Add the points of one run's request to `writes`. `at`: its path in the whole request. Faults of its
     series and points go to `faults`. Raises InvalidRequest (its run), NotFound."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
-    run = await call.services.tensorboards.resource(run_name)
+    run = await call.services.tensorboards.get(run_name)
     if sum(len(data.values) for data in request.time_series_data) > MOST_POINTS:
         text = f"At most {MOST_POINTS} points are written at once; send several requests."
         raise InvalidRequest((Violation(f"{at}time_series_data", text),))
@@ -124,7 +124,7 @@ async def _collect(call: Call, request: Any, at: str, writes: _Write, faults: Fa
         if not data.tensorboard_time_series_id:
             faults.add(f"{field}.tensorboard_time_series_id", "The time series must be named.")
             continue
-        series = await call.services.tensorboards.resource(name)
+        series = await call.services.tensorboards.get(name)
         if data.value_type not in (0, value_number(series.value_type)):
             faults.add(f"{field}.value_type", f"{name} is of type {series.value_type}.")
             continue
@@ -169,7 +169,7 @@ async def _points(
         by_run.setdefault(series.name.at(Level.RUN), []).append(series.uid)
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
-        run = await call.services.tensorboards.resource(name)
+        run = await call.services.tensorboards.get(name)
         points |= await call.services.points.read(run.uid, uids, Part(most))
     return [(series, points[series.uid]) for series in wanted]
 

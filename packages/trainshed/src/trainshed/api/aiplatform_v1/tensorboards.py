@@ -4,24 +4,22 @@
 The four levels differ in a few fields only. `tensorboard_points` has the points of series.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.kinds import Kind, listed
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
-from trainshed.api.calls.paging import Scan, cut, decode_token, page_size
+from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.filters.matching import record_filter
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import require_default_bucket
 from trainshed.core.errors import InvalidRequest, Violation
@@ -30,53 +28,53 @@ from trainshed.core.requests import Faults, Section, snake_case
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.tensorboards import LEVELS, BoardName, BoardResource, Level, ValueType
 from trainshed.core.units import Nanos
-from trainshed.store.records import Operation, OperationKind
+from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 
 SERVICE: Final = f"{V1}.TensorboardService"
 MAX_PLUGIN_DATA: Final = 65_000
-_LARGEST: Final = 1000
 _MOST_AT_ONCE: Final = 1000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 
 
-class Kind(Struct, frozen=True):
-    """The names of a level in messages, and what an update of it can change."""
-
-    #: Name of its message; the field of requests is the same in snake case.
-    message: str
-    #: Plural, as in names of methods; the field of an answer is the same in snake case.
-    messages: str
-    updatable: tuple[str, ...] = ("display_name", "description", "labels")
-    #: Resources of a page, by default.
-    page: int = 50
-
-    @property
-    def field(self) -> str:
-        return snake_case(self.message)
-
-
-_KINDS: Final = {
-    Level.TENSORBOARD: Kind(
-        "Tensorboard",
-        "Tensorboards",
-        ("display_name", "description", "labels", "is_default"),
-        page=100,
-    ),
-    Level.EXPERIMENT: Kind("TensorboardExperiment", "TensorboardExperiments"),
-    Level.RUN: Kind("TensorboardRun", "TensorboardRuns"),
-    Level.SERIES: Kind(
-        "TensorboardTimeSeries",
-        "TensorboardTimeSeries",
-        ("display_name", "description", "plugin_name", "plugin_data"),
-    ),
-}
 _TEXTS: Final[Mapping[str, Callable[[BoardResource], str]]] = {
     "display_name": lambda record: record.display_name,
     "is_default": lambda record: str(record.is_default).lower(),
     "name": lambda record: str(record.name),
     "source": lambda record: record.source,
 }
+_ORDERS: Final[Mapping[str, Callable[[BoardResource], Any]]] = {
+    "display_name": lambda record: record.display_name,
+    "create_time": lambda record: record.created,
+    "update_time": lambda record: record.updated,
+}
+_FIELDS: Final = ("display_name", "description", "labels")
+_UPDATABLE: Final = {
+    Level.TENSORBOARD: (*_FIELDS, "is_default"),
+    Level.EXPERIMENT: _FIELDS,
+    Level.RUN: _FIELDS,
+    Level.SERIES: ("display_name", "description", "plugin_name", "plugin_data"),
+}
+"""What an update can change."""
+
+
+def _kind(level: Level, noun: str, plural: str, page: int = 50) -> Kind[BoardName, BoardResource]:
+    return Kind(
+        "TensorboardService",
+        noun,
+        lambda text: BoardName.parse(text, level),
+        lambda services: services.tensorboards,
+        _view,
+        Listing(plural, _TEXTS, _ORDERS, page, largest=1_000),
+        lambda parent: {"parent": _parent(level, parent), "level": level},
+        plural,
+    )
+
+
+def _parent(level: Level, parent: str) -> str:
+    if level is Level.TENSORBOARD:
+        return str(known_location(parent))
+    return str(BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent"))
 
 
 async def create_board(call: Call, request: Any) -> Message:
@@ -91,28 +89,20 @@ async def create_board(call: Call, request: Any) -> Message:
     refuse_key(request.tensorboard, "tensorboard")
     # Clients put blobs there.
     await require_default_bucket(services, name.project_id)
-    done = done_at_once(services, name, OperationKind.CREATE, str(name), _view(services, record))
-    await services.tensorboards.create((record,), done)
-    return operations.finished(done)
+    return await _KINDS[Level.TENSORBOARD].create(call, record)
 
 
 async def update_board(call: Call, request: Any) -> Message:
-    services = call.services
     name = BoardName.parse(request.tensorboard.name, Level.TENSORBOARD, of="tensorboard.name")
     fields = _read_mask(request.update_mask.paths, Level.TENSORBOARD)
-    done: list[Operation] = []
-
-    def operation(record: BoardResource) -> Operation:
-        done.append(
-            done_at_once(services, name, OperationKind.UPDATE, str(name), _view(services, record))
-        )
-        return done[-1]
-
-    now = services.now()
-    await services.tensorboards.change(
-        name, lambda record: _updated(record, request.tensorboard, fields, now), operation
+    now = call.services.now()
+    return await _KINDS[Level.TENSORBOARD].change(
+        call,
+        name,
+        lambda record: _updated(record, request.tensorboard, fields, now),
+        OperationKind.UPDATE,
+        lambda record: _view(call.services, record),
     )
-    return operations.finished(done[-1])
 
 
 async def batch_create(level: Level, call: Call, request: Any) -> Message:
@@ -132,54 +122,18 @@ async def batch_create(level: Level, call: Call, request: Any) -> Message:
         with faults.gathered(at):
             records.append(_new(level, call, part, parent))
     faults.refuse()
-    created = await call.services.tensorboards.create(records)
-    return _listed("BatchCreate", level, map(view, created))
+    created = await call.services.tensorboards.create_all(records)
+    return listed("BatchCreate", _KINDS[level].plural, map(view, created))
 
 
 async def _create(level: Level, call: Call, request: Any) -> Message:
     record = _new(level, call, request, request.parent)
-    (created,) = await call.services.tensorboards.create((record,))
-    return view(created)
-
-
-async def _get(level: Level, call: Call, request: Any) -> Message:
-    resource = await call.services.tensorboards.resource(BoardName.parse(request.name, level))
-    return _view(call.services, resource)
-
-
-async def _list(level: Level, call: Call, request: Any) -> Message:
-    """List resources, ascending by id."""
-    parent = _parent(level, request.parent)
-    passes = record_filter(request.filter, _KINDS[level].messages, _TEXTS)
-    size = page_size(request.page_size, default=_KINDS[level].page, maximum=_LARGEST)
-    question = (parent, level.value, request.filter)
-    after = decode_token(request.page_token, *question)
-    passing: list[BoardResource] = []
-    scan = Scan(passes, seconds=math.inf)
-    # Without a filter, one row more than is wanted tells whether there is a next page.
-    chunk = _LARGEST if request.filter else size + 1
-    more = True
-    while more and len(passing) <= size:
-        rows = await call.services.tensorboards.below(parent, level, after, chunk)
-        verdicts = await scan.judge(rows)
-        passing += [record for record, passes in zip(rows, verdicts, strict=True) if passes]
-        more = len(rows) == chunk
-        after = rows[-1].name.own_id if rows else after
-    page, token = cut(passing, size, lambda record: record.name.own_id, *question)
-    return _listed("List", level, (_view(call.services, record) for record in page), token)
-
-
-def _listed(verb: str, level: Level, views: Iterable[Message], token: str = "") -> Message:
-    kind = _KINDS[level]
-    answer = message(f"{verb}{kind.messages}Response", **{snake_case(kind.messages): views})
-    if token:
-        answer.next_page_token = token
-    return answer
+    return view(await call.services.tensorboards.create(record))
 
 
 async def _update(level: Level, call: Call, request: Any) -> Message:
-    sent = getattr(request, _KINDS[level].field)
-    name = BoardName.parse(sent.name, level, of=f"{_KINDS[level].field}.name")
+    sent = getattr(request, _field(level))
+    name = BoardName.parse(sent.name, level, of=f"{_field(level)}.name")
     fields = _read_mask(request.update_mask.paths, level)
     now = call.services.now()
     return view(
@@ -192,31 +146,12 @@ async def _update(level: Level, call: Call, request: Any) -> Message:
 async def _delete(level: Level, call: Call, request: Any) -> Message:
     """Delete a resource with everything below it."""
     services = call.services
-    name = BoardName.parse(request.name, level)
-    done = done_at_once(services, name, OperationKind.DELETE, str(name))
-    runs = await services.tensorboards.delete(name, done)
-    await services.points.forget(runs)
+    done = done_at_once(services, OperationKind.DELETE, request.name)
+    deleted = await services.tensorboards.delete(BoardName.parse(request.name, level), done)
+    await services.points.forget(
+        [resource.uid for resource in deleted if resource.name.level is Level.RUN]
+    )
     return operations.finished(done)
-
-
-def _handlers() -> dict[str, Handler]:
-    handlers: dict[str, Handler] = {
-        f"{SERVICE}.CreateTensorboard": create_board,
-        f"{SERVICE}.UpdateTensorboard": update_board,
-        f"{SERVICE}.BatchCreateTensorboardRuns": partial(batch_create, Level.RUN),
-        f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
-    }
-    for level, kind in _KINDS.items():
-        handlers[f"{SERVICE}.Get{kind.message}"] = partial(_get, level)
-        handlers[f"{SERVICE}.List{kind.messages}"] = partial(_list, level)
-        handlers[f"{SERVICE}.Delete{kind.message}"] = partial(_delete, level)
-        if level is not Level.TENSORBOARD:
-            handlers[f"{SERVICE}.Create{kind.message}"] = partial(_create, level)
-            handlers[f"{SERVICE}.Update{kind.message}"] = partial(_update, level)
-    return handlers
-
-
-HANDLERS: Final[Handlers] = _handlers()
 
 
 def _view(services: Services, record: BoardResource) -> Message:
@@ -226,22 +161,21 @@ def _view(services: Services, record: BoardResource) -> Message:
 def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
-    own_id = getattr(request, f"{_KINDS[level].field}_id")
+    own_id = getattr(request, f"{_field(level)}_id")
     # Clients choose the ids of runs and of experiments; a time series gets one here unless it names one.
     name = above.child(own_id or str(uid))
-    return _read_new(getattr(request, _KINDS[level].field), name, uid, call.services.now())
+    return _read_new(getattr(request, _field(level)), name, uid, call.services.now())
 
 
-def _parent(level: Level, parent: str) -> str:
-    if level is Level.TENSORBOARD:
-        return str(known_location(parent))
-    return str(BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent"))
+def _field(level: Level) -> str:
+    """Return the field of requests in which a resource of a level is."""
+    return snake_case(_KINDS[level].noun)
 
 
 def view(record: BoardResource, bucket: str = "") -> Message:
     """Return a resource as its message. `bucket`: where clients are to put blobs, "" = nowhere."""
     board = message(
-        _KINDS[record.name.level].message,
+        _KINDS[record.name.level].noun,
         name=str(record.name),
         display_name=record.display_name,
         description=record.description,
@@ -282,14 +216,14 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
             f"{name.own_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes, and "
             "begins with a letter or digit."
         )
-        faults.add(f"{_KINDS[level].field}_id", text)
+        faults.add(f"{_field(level)}_id", text)
     value_type = None
     if level is Level.SERIES:
         types = dict(enumerate(ValueType, 1))
         value_type = types.get(sent.value_type)
         if value_type is None:
             text = f"It must be one of {', '.join(ValueType)}."
-            faults.add(f"{_KINDS[level].field}.value_type", text)
+            faults.add(f"{_field(level)}.value_type", text)
     faults.refuse()
     return BoardResource(
         name,
@@ -310,7 +244,7 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
 def _read_mask(paths: Iterable[str], level: Level) -> tuple[str, ...]:
     """Return the fields that an update replaces; all that can be updated for no mask or `*`. Raises
     InvalidRequest."""
-    allowed = _KINDS[level].updatable
+    allowed = _UPDATABLE[level]
     return read_update_mask(paths, allowed) or allowed
 
 
@@ -329,7 +263,7 @@ def _updated(
 
 
 def _check(sent: Any, level: Level, faults: Faults) -> None:
-    section = Section(wire_json.to_public(sent), _KINDS[level].field, faults)
+    section = Section(wire_json.to_public(sent), _field(level), faults)
     if len(sent.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     if level is Level.SERIES:
@@ -343,3 +277,32 @@ def _check(sent: Any, level: Level, faults: Faults) -> None:
 
 def _labels(sent: Any, level: Level) -> tuple[tuple[str, str], ...]:
     return () if level is Level.SERIES else tuple(sorted(sent.labels.items()))
+
+
+_KINDS: Final = {
+    Level.TENSORBOARD: _kind(Level.TENSORBOARD, "Tensorboard", "Tensorboards", 100),
+    Level.EXPERIMENT: _kind(Level.EXPERIMENT, "TensorboardExperiment", "TensorboardExperiments"),
+    Level.RUN: _kind(Level.RUN, "TensorboardRun", "TensorboardRuns"),
+    Level.SERIES: _kind(Level.SERIES, "TensorboardTimeSeries", "TensorboardTimeSeries"),
+}
+
+
+def _handlers() -> Handlers:
+    handlers: dict[str, Handler] = {}
+    for level, kind in _KINDS.items():
+        handlers |= kind.handlers(
+            **{
+                f"Create{kind.noun}": partial(_create, level),
+                f"Update{kind.noun}": partial(_update, level),
+                f"Delete{kind.noun}": partial(_delete, level),
+            }
+        )
+    return handlers | {
+        f"{SERVICE}.CreateTensorboard": create_board,
+        f"{SERVICE}.UpdateTensorboard": update_board,
+        f"{SERVICE}.BatchCreateTensorboardRuns": partial(batch_create, Level.RUN),
+        f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
+    }
+
+
+HANDLERS: Final[Handlers] = _handlers()

@@ -230,7 +230,7 @@ async def _dataset(
     name = DatasetName(parent.project_id, parent.location, dataset_id)
     field = "input_data_config.dataset_id"
     try:
-        dataset = await services.datasets.dataset(name)
+        dataset = await services.datasets.get(name)
     except NotFound:
         text = (
             f"{name} does not exist; a dataset is named by its id alone, and lies in the project and the "

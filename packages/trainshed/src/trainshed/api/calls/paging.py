@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.api.filters.jobs import JobFilter
-from trainshed.api.filters.matching import L, everything, record_filter
+from trainshed.api.filters.matching import everything, record_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
@@ -221,31 +221,33 @@ class Scan(Generic[T]):
         return verdicts
 
 
-class Listing(Struct, Generic[L], frozen=True):
+class Listing(Struct, Generic[T], frozen=True):
     """What a short list of records can be filtered and ordered by."""
 
     #: What is listed, in the plural.
     noun: str
-    texts: Mapping[str, Callable[[L], str]]
-    orders: Mapping[str, Callable[[L], Any]]
+    texts: Mapping[str, Callable[[T], str]]
+    orders: Mapping[str, Callable[[T], Any]]
     #: Records of a page: by default, and at most.
     page: int = 100
     largest: int = 100
 
     async def page_of(
         self,
-        records: Iterable[L],
+        records: Iterable[T],
         request: Any,
         what: str,
-        passes: Callable[[L], bool] | None = None,
-    ) -> tuple[list[L], str]:
+        passes: Callable[[T], bool] | None = None,
+    ) -> tuple[list[T], str]:
         """Return one page of the records that pass the request's filter, in the order that it names, and the
         token of the next page, which counts those that passed before. `what`: whose list it is; `passes`: the
         filter, None = it is by texts and labels. Raises InvalidRequest."""
         size = page_size(request.page_size, default=self.page, maximum=self.largest)
-        passes = passes or record_filter(request.filter, self.noun, self.texts)
-        ordered = _in_order(records, request.order_by, self.orders)
-        question = (what, request.filter, request.order_by)
+        text = getattr(request, "filter", "")
+        passes = passes or record_filter(text, self.noun, self.texts)
+        order = getattr(request, "order_by", "")
+        ordered = _in_order(records, order, self.orders)
+        question = (what, text, order)
         start = decode_number(request.page_token, *question)
         # There is no time limit, since a token counts what passes. The cost is bounded, because names are
         # short and a filter's tests are limited in number.

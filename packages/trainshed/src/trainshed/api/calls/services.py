@@ -32,7 +32,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
 from trainshed.store.port import NewWork
 from trainshed.store.sqlite.jobs import Intake
-from trainshed.store.sqlite.metadata import Metadata
+from trainshed.store.sqlite.metadata import Metadata, MetadataStores
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
@@ -204,6 +204,7 @@ class Services(Struct, frozen=True):
     studies: Studies
     models: Models
     evaluations: Evaluations
+    metadata_stores: MetadataStores
     metadata: Metadata
     tensorboards: Tensorboards
     datasets: Datasets

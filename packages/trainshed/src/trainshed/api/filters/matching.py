@@ -6,7 +6,7 @@ Everything is decided when the filter is compiled; a predicate only compares.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from trainshed.api.filters.syntax import (
     And,
@@ -27,14 +27,6 @@ T = TypeVar("T")
 Labels = tuple[tuple[str, str], ...]
 
 
-class Labelled(Protocol):
-    """A record with labels."""
-
-    @property
-    def labels(self) -> Labels: ...
-
-
-L = TypeVar("L", bound=Labelled)
 K = TypeVar("K", int, float, str)
 
 LAST_MOMENT: Final = 2**63 - 1
@@ -121,16 +113,16 @@ def implied(
 
 
 def record_filter(
-    text: str, noun: str, texts: Mapping[str, Callable[[L], str]]
-) -> Callable[[L], bool]:
+    text: str, noun: str, texts: Mapping[str, Callable[[T], str]]
+) -> Callable[[T], bool]:
     """Return the predicate of a filter by labels (`labels.KEY`) and by these texts of records, whose names
     are accepted in either spelling. `noun`: what is listed, in the plural. Raises InvalidRequest on
     `filter`."""
 
-    def compiled(leaf: Comparison | Term) -> Callable[[L], bool]:
+    def compiled(leaf: Comparison | Term) -> Callable[[T], bool]:
         if leaf.path[0] == "labels":
             labelled = label_test(leaf)
-            return lambda record: labelled(record.labels)
+            return lambda record: labelled(getattr(record, "labels", ()))
         text_of = texts.get(snake_case(leaf.name))
         if text_of is None or isinstance(leaf, Term):
             *others, last = texts

@@ -17,7 +17,6 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.links import Links, jobs_of
-from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core import terminals
@@ -175,9 +174,7 @@ async def cancel_work(services: Services, principal: Principal, work: Work) -> N
 async def delete_for_user(services: Services, name: JobName) -> Operation:
     """Delete a work that is over, with its log, curves and autopsies; returns the finished operation. Raises
     NotFound, FailedPrecondition (still running)."""
-    # Jobs of `ml` have no location, and their operations are not listed.
-    place = LocationName(name.project_id, name.location or services.settings.region)
-    record = done_at_once(services, place, OperationKind.DELETE, str(name))
+    record = done_at_once(services, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     services.notices.publish(uid)
     services.viewers.end(lambda view: uid in jobs_of(view))

@@ -4,12 +4,10 @@ cancelling them."""
 import asyncio
 import contextlib
 import json
-from typing import Protocol
 
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
-from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.job import JobError
@@ -21,31 +19,17 @@ from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 
 
-class Located(Protocol):
-    """A name that lies in a location."""
-
-    @property
-    def project_id(self) -> str: ...
-
-    @property
-    def location(self) -> str: ...
-
-
 def done_at_once(
-    services: Services,
-    name: Located,
-    kind: OperationKind,
-    target: str,
-    response: Message | None = None,
+    services: Services, kind: OperationKind, target: str, response: Message | None = None
 ) -> Operation:
-    """Return the record of a finished operation in the location of `name`. `target`: the full name of what it
-    is about; `response`: its response, None for a DELETE."""
+    """Return the record of a finished operation, in the location of its `target`, the full name of what it is
+    about. `response`: None for a DELETE."""
     now = services.now()
     answer = (
         "" if response is None else json.dumps(wire_json.to_public(response), ensure_ascii=False)
     )
     return Operation(
-        name=f"{LocationName(name.project_id, name.location)}/operations/{services.new_uid()}",
+        name=f"{'/'.join(target.split('/')[:4])}/operations/{services.new_uid()}",
         kind=kind,
         target=target,
         created=now,

@@ -115,7 +115,7 @@ async def outlook(call: JsonCall) -> Outlook:
     services, chosen = call.services, tuple(dict.fromkeys(call.query.get("parameter", ())))
     if "/studies/" in call.target:
         authorize(call.principal, _TRIALS, (project_in(call.target),))
-        study = await services.studies.study(StudyName.parse(call.target))
+        study = await services.studies.get(StudyName.parse(call.target))
         spec, uids = study.spec, (study.uid,)
     else:
         work, _ = await find_work(services.reader, call.target)
@@ -255,7 +255,7 @@ async def _measured(services: Services, work: Work, *, reads: bool = True) -> li
             if isinstance(work, Pipeline):
                 child, _ = await services.reader.job_by_uid(work.job)
                 return await _measured(services, child, reads=reads)
-            best = work.best and (await services.studies.trial(work.study, work.best)).trial.final
+            best = work.best and (await services.studies.trial(work.study, work.best)).final
             return [_Measured(name, "", (value,)) for name, value in best.metrics] if best else []
         return []
     if not work.started or not (reads or services.trends.knows(work)):

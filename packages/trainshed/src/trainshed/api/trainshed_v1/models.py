@@ -97,7 +97,7 @@ async def _trial(
         tuning, _ = await services.reader.job_by_uid(job.parent.uid)
         if not isinstance(tuning, TuningJob):
             return {}, {}
-        trial = (await services.studies.trial(tuning.study, number)).trial
+        trial = await services.studies.trial(tuning.study, number)
     except NotFound:
         return {}, {}
     return dict(trial.parameters), dict(trial.final.metrics) if trial.final else {}

@@ -24,7 +24,7 @@ from trainshed.store.sqlite.connections import (
     require_sound,
 )
 from trainshed.store.sqlite.jobs import Intake, Ledger
-from trainshed.store.sqlite.metadata import Metadata
+from trainshed.store.sqlite.metadata import Metadata, MetadataStores
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.presence import (
     OpenFiles,
@@ -36,7 +36,7 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
-from trainshed.store.sqlite.studies import Studies, finish_deleting
+from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.store.sqlite.writer import Writer
 
@@ -68,6 +68,7 @@ class Store:
         self.studies = Studies(writer, snapshots)
         self.models = Models(writer, snapshots)
         self.evaluations = Evaluations(writer, snapshots)
+        self.metadata_stores = MetadataStores(writer, snapshots)
         self.metadata = Metadata(writer, snapshots)
         self.tensorboards = Tensorboards(writer, snapshots)
         self.curves = Curves(writer, snapshots)
@@ -153,7 +154,6 @@ def open_database(directory: Path) -> FileStore:
             migrate(connection, database)
             ((epoch,),) = connection.execute("SELECT epoch FROM leader").fetchall()
             require_not_older(database, epoch, lock.epoch)
-            finish_deleting(connection)
         except sqlite3.OperationalError as failure:
             raise StoreUnreadable(
                 f"the job database {database} cannot be opened: {failure}. Check the permissions and the "

@@ -1,12 +1,13 @@
 """Metadata stores in SQLite: contexts, artifacts, executions and the edges between them."""
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.metadata import (
     Edge,
     EdgeRole,
@@ -18,9 +19,8 @@ from trainshed.core.metadata import (
     StoreName,
 )
 from trainshed.store.codec import EDGE_LABELS, METADATA_STORE, NODE
-from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing
-from trainshed.store.sqlite.writes import insert_operation
+from trainshed.store.sqlite.connections import Parameters, load_statements, missing, records
+from trainshed.store.sqlite.tables import Resources
 
 _SQL = load_statements("metadata.sql")
 MAX_PARENTS: Final = 10
@@ -35,57 +35,56 @@ MAX_LINEAGE: Final = 5_000
 """Most nodes of a lineage."""
 
 
-class Metadata(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
+class MetadataStores(Resources[StoreName, MetadataStore]):
+    sql = load_statements("metadata_stores.sql")
+    codec = METADATA_STORE
 
-    async def create_store(self, store: MetadataStore, operation: Operation | None = None) -> None:
-        """Raises AlreadyExists."""
-        parameters = asdict(store.name) | {"record": METADATA_STORE.encode(store)}
-
-        def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_SQL["insert_store"], parameters).rowcount != 1:
-                raise AlreadyExists(f"{store.name} exists already")
-            if operation is not None:
-                insert_operation(connection, operation)
-
-        await self._writer.run("create_store", work)
-
-    async def store(self, name: StoreName) -> MetadataStore:
-        """Raises NotFound."""
-        return self._snapshots.here(lambda connection: _store(connection, name))
-
-    async def stores(
-        self, project_id: str, location: str, after: str, limit: int
+    def remove(
+        self, connection: sqlite3.Connection, record: MetadataStore
     ) -> tuple[MetadataStore, ...]:
-        """Return stores ascending by id, after the id `after` if that is not ""."""
-        place = {"project_id": project_id, "location": location, "after": after, "limit": limit}
-        return await self._records(_SQL["stores"], place, METADATA_STORE)
+        for statement in ("delete_edges", "delete_nodes"):
+            connection.execute(self.sql[statement], self.key(record.name))
+        return super().remove(connection, record)
 
-    async def delete_store(self, name: StoreName, operation: Operation) -> None:
-        """Delete a store and everything in it. Raises NotFound."""
 
-        def work(connection: sqlite3.Connection) -> None:
-            _store(connection, name)
-            for statement in ("delete_edges_of_store", "delete_nodes_of_store", "delete_store"):
-                connection.execute(_SQL[statement], asdict(name))
-            insert_operation(connection, operation)
+class Metadata(Resources[NodeName, Node]):
+    """The nodes of metadata stores. Their edges are rows of their own, from which the parents of a context
+    follow."""
 
-        await self._writer.run("delete_store", work)
+    sql = _SQL
+    codec = NODE
 
-    async def create(self, node: Node) -> None:
-        """Store a node, which has no edges yet. Raises AlreadyExists, NotFound (the store)."""
-        parameters = _columns(node)
+    def key(self, name: NodeName) -> Parameters:
+        return _key(name)
 
-        def work(connection: sqlite3.Connection) -> None:
-            _store(connection, node.name.store)
-            if connection.execute(_SQL["insert_node"], parameters).rowcount != 1:
-                raise AlreadyExists(f"{node.name} exists already; choose another id")
+    def columns(self, record: Node) -> Parameters:
+        return super().columns(replace(record, parents=())) | {
+            "schema_title": record.schema_title,
+            "display_name": record.display_name,
+            "uri": record.uri,
+            "state": record.state,
+            "created": record.created,
+            "updated": record.updated,
+        }
 
-        await self._writer.run("create", work)
+    def insert(self, connection: sqlite3.Connection, record: Node) -> Node:
+        """Raises AlreadyExists, NotFound (the store)."""
+        _require_store(connection, record.name.store)
+        return super().insert(connection, record)
 
-    async def node(self, name: NodeName) -> Node:
-        """Raises NotFound."""
-        return self._snapshots.here(lambda connection: _read(connection, name)[1])
+    def read(self, connection: sqlite3.Connection, name: NodeName) -> Node:
+        return self._with_parents(connection, super().read(connection, name))
+
+    def remove(self, connection: sqlite3.Connection, record: Node) -> tuple[Node, ...]:
+        """Nodes that were linked to it stay."""
+        connection.execute(_SQL["delete_edges"], {"node": _number(connection, record.name)})
+        return super().remove(connection, record)
+
+    def _with_parents(self, connection: sqlite3.Connection, node: Node) -> Node:
+        if node.name.kind is not NodeKind.CONTEXT:
+            return node
+        parents = _ends(connection, "sources", node.name, EdgeRole.CHILD)
+        return replace(node, parents=tuple(sorted(parents)))
 
     async def nodes(
         self, store: StoreName, kind: NodeKind, within: Collection[NodeName] | None = None
@@ -94,15 +93,15 @@ class Metadata(Port):
         NotFound (the store)."""
 
         def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
-            _store(connection, store)
+            _require_store(connection, store)
             if within is None:
-                rows = connection.execute(_SQL["nodes"], asdict(store) | {"kind": kind}).fetchall()
+                place = asdict(store) | {"kind": kind}
+                nodes = records(connection, _SQL["list"], place, NODE)
             else:
-                keys = [_of_node(name) for name in within if name.kind is kind]
-                stored = [connection.execute(_SQL["node"], key).fetchone() for key in keys]
-                rows = sorted(row for row in stored if row is not None)
-            nodes = [_decoded(connection, store, number, raw) for number, raw in rows]
-            return tuple(sorted(nodes, key=lambda node: node.created))
+                keys = [self.key(name) for name in sorted(within) if name.kind is kind]
+                there = [records(connection, _SQL["get"], key, NODE) for key in keys]
+                nodes = tuple(sorted(chain.from_iterable(there), key=lambda node: node.created))
+            return tuple([self._with_parents(connection, node) for node in nodes])
 
         return await self._snapshots.aside(read)
 
@@ -111,39 +110,9 @@ class Metadata(Port):
         to it; none for a node that does not exist."""
 
         def read(connection: sqlite3.Connection) -> frozenset[NodeName]:
-            ends = connection.execute(
-                _SQL["sources" if inward else "targets"], _of_node(name) | {"role": role}
-            )
-            return frozenset(NodeName(name.store, NodeKind(kind), end) for kind, end in ends)
+            return frozenset(_ends(connection, "sources" if inward else "targets", name, role))
 
         return await self._snapshots.aside(read)
-
-    async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
-        """Replace a node by what `change`, a pure function, returns for it, in one step; its name and parents
-        stay. If `change` returns the node unchanged, nothing is written. Raises NotFound, and what `change`
-        raises."""
-
-        def work(connection: sqlite3.Connection) -> Node:
-            number, old = _read(connection, name)
-            new = replace(change(old), name=old.name, parents=old.parents)
-            if new != old:
-                connection.execute(_SQL["replace_node"], _columns(new) | {"node": number})
-            return new
-
-        return await self._writer.run("change", work)
-
-    async def delete(self, names: Sequence[NodeName], operation: Operation) -> None:
-        """Delete nodes with their edges, all or none; nodes that were linked to them stay. Raises
-        NotFound."""
-
-        def work(connection: sqlite3.Connection) -> None:
-            for name in names:
-                number = {"node": _number(connection, name)}
-                connection.execute(_SQL["delete_edges"], number)
-                connection.execute(_SQL["delete_node"], number)
-            insert_operation(connection, operation)
-
-        await self._writer.run("delete", work)
 
     async def link(self, edges: Sequence[Edge]) -> None:
         """Add edges, all or none; an edge that exists already stays as it is. Raises NotFound (a node),
@@ -167,18 +136,19 @@ class Metadata(Port):
             numbers = {number for (number,) in rows}
             if not is_context:
                 numbers.add(start)
-            return _lineage(connection, name.store, numbers)
+            return _lineage(connection, numbers)
 
         return await self._snapshots.aside(read)
 
 
-def _lineage(connection: sqlite3.Connection, store: StoreName, numbers: Iterable[int]) -> Lineage:
-    """Return these nodes and the events between them."""
-    nodes: dict[int, Node] = {}
-    for number in sorted(numbers):
-        row = connection.execute(_SQL["node_by_number"], {"node": number}).fetchone()
-        if row is not None:  # Otherwise it was set aside.
-            nodes[number] = _decoded(connection, store, number, row[0])
+def _lineage(connection: sqlite3.Connection, numbers: Iterable[int]) -> Lineage:
+    """Return these nodes, none of which is a context, and the events between them."""
+    nodes = {
+        number: node
+        for number in sorted(numbers)
+        # Otherwise it was set aside.
+        for node in records(connection, _SQL["by_number"], {"node": number}, NODE)
+    }
     events = [
         Edge(node.name, EdgeRole(role), nodes[target].name, at, EDGE_LABELS.decode(labels))
         for number, node in nodes.items()
@@ -206,57 +176,33 @@ def _link(connection: sqlite3.Connection, edge: Edge) -> None:
             f"{edge.target} is {edge.source} itself, or above it; it cannot be its child as well."
         )
         raise InvalidRequest((Violation("child_contexts", text),))
-    if len(connection.execute(_SQL["parents"], {"node": target}).fetchall()) > MAX_PARENTS:
+    if len(_ends(connection, "sources", edge.target, EdgeRole.CHILD)) > MAX_PARENTS:
         text = (
             f"{edge.target} would have more than {MAX_PARENTS} parents; remove it from one first."
         )
         raise InvalidRequest((Violation("child_contexts", text),))
 
 
-def _store(connection: sqlite3.Connection, name: StoreName) -> MetadataStore:
-    row = connection.execute(_SQL["store"], asdict(name)).fetchone()
-    if row is None:
-        raise NotFound(f"{name} does not exist; create the metadata store first")
-    return METADATA_STORE.decode(row[0])
-
-
-def _row(connection: sqlite3.Connection, name: NodeName) -> tuple[int, bytes]:
-    row = connection.execute(_SQL["node"], _of_node(name)).fetchone()
-    if row is None:
-        raise missing(name)
-    return row
-
-
-def _number(connection: sqlite3.Connection, name: NodeName) -> int:
-    return _row(connection, name)[0]
-
-
-def _read(connection: sqlite3.Connection, name: NodeName) -> tuple[int, Node]:
-    number, raw = _row(connection, name)
-    return number, _decoded(connection, name.store, number, raw)
-
-
-def _decoded(connection: sqlite3.Connection, store: StoreName, number: int, raw: bytes) -> Node:
-    node = NODE.decode(raw)
-    if node.name.kind is not NodeKind.CONTEXT:
-        return node
-    parents = connection.execute(_SQL["parents"], {"node": number})
-    names = tuple([NodeName(store, NodeKind.CONTEXT, node_id) for (node_id,) in parents])
-    return replace(node, parents=names)
-
-
-def _of_node(name: NodeName) -> Parameters:
+def _key(name: NodeName) -> Parameters:
     return asdict(name.store) | {"kind": name.kind, "node_id": name.node_id}
 
 
-def _columns(node: Node) -> Parameters:
-    """Return all columns of a node; its parents are stored as edges."""
-    return _of_node(node.name) | {
-        "schema_title": node.schema_title,
-        "display_name": node.display_name,
-        "uri": node.uri,
-        "state": node.state,
-        "created": node.created,
-        "updated": node.updated,
-        "record": NODE.encode(replace(node, parents=())),
-    }
+def _number(connection: sqlite3.Connection, name: NodeName) -> int:
+    """Return the number by which edges name a node. Raises NotFound."""
+    row = connection.execute(_SQL["number"], _key(name)).fetchone()
+    if row is None:
+        raise missing(name)
+    return row[0]
+
+
+def _require_store(connection: sqlite3.Connection, name: StoreName) -> None:
+    if connection.execute(MetadataStores.sql["get"], asdict(name)).fetchone() is None:
+        raise NotFound(f"{name} does not exist; create the metadata store first")
+
+
+def _ends(
+    connection: sqlite3.Connection, statement: str, name: NodeName, role: EdgeRole
+) -> list[NodeName]:
+    """Return the nodes at the other ends of a node's edges."""
+    rows = connection.execute(_SQL[statement], _key(name) | {"role": role})
+    return [NodeName(name.store, NodeKind(kind), node_id) for kind, node_id in rows]

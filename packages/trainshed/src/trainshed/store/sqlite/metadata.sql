@@ -1,30 +1,4 @@
--- name: insert_store
-INSERT INTO metadata_stores (project_id, location, store_id, record)
-VALUES (:project_id, :location, :store_id, :record) ON CONFLICT DO NOTHING;
-
--- name: store
-SELECT record FROM metadata_stores
-WHERE project_id = :project_id AND location = :location AND store_id = :store_id;
-
--- name: stores
-SELECT record FROM metadata_stores
-WHERE project_id = :project_id AND location = :location AND store_id > :after ORDER BY store_id LIMIT :limit;
-
--- name: delete_store
-DELETE FROM metadata_stores
-WHERE project_id = :project_id AND location = :location AND store_id = :store_id;
-
--- name: delete_edges_of_store
-DELETE FROM metadata_edges WHERE source IN (
-  SELECT node FROM metadata_nodes
-  WHERE project_id = :project_id AND location = :location AND store_id = :store_id
-);
-
--- name: delete_nodes_of_store
-DELETE FROM metadata_nodes
-WHERE project_id = :project_id AND location = :location AND store_id = :store_id;
-
--- name: insert_node
+-- name: insert
 INSERT INTO metadata_nodes (
   project_id, location, store_id, kind, node_id, schema_title, display_name, uri, state, created, updated, record
 ) VALUES (
@@ -32,14 +6,34 @@ INSERT INTO metadata_nodes (
   :schema_title, :display_name, :uri, :state, :created, :updated, :record
 ) ON CONFLICT DO NOTHING;
 
--- name: node
-SELECT node, record FROM metadata_nodes
+-- name: get
+SELECT record FROM metadata_nodes
 WHERE project_id = :project_id AND location = :location AND store_id = :store_id
   AND kind = :kind AND node_id = :node_id;
 
--- name: nodes
-SELECT node, record FROM metadata_nodes
+-- name: list
+SELECT record FROM metadata_nodes
 WHERE project_id = :project_id AND location = :location AND store_id = :store_id AND kind = :kind ORDER BY created, node;
+
+-- name: replace
+UPDATE metadata_nodes SET
+  schema_title = :schema_title, display_name = :display_name, uri = :uri, state = :state,
+  updated = :updated, record = :record
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id
+  AND kind = :kind AND node_id = :node_id;
+
+-- name: delete
+DELETE FROM metadata_nodes
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id
+  AND kind = :kind AND node_id = :node_id;
+
+-- name: number
+SELECT node FROM metadata_nodes
+WHERE project_id = :project_id AND location = :location AND store_id = :store_id
+  AND kind = :kind AND node_id = :node_id;
+
+-- name: by_number
+SELECT record FROM metadata_nodes WHERE node = :node;
 
 -- name: targets
 SELECT t.kind, t.node_id
@@ -53,28 +47,12 @@ FROM metadata_nodes AS n JOIN metadata_edges AS e ON e.target = n.node JOIN meta
 WHERE n.project_id = :project_id AND n.location = :location AND n.store_id = :store_id
   AND n.kind = :kind AND n.node_id = :node_id AND e.role = :role;
 
--- name: node_by_number
-SELECT record FROM metadata_nodes WHERE node = :node;
-
--- name: replace_node
-UPDATE metadata_nodes SET
-  schema_title = :schema_title, display_name = :display_name, uri = :uri, state = :state,
-  updated = :updated, record = :record
-WHERE node = :node;
-
--- name: delete_node
-DELETE FROM metadata_nodes WHERE node = :node;
-
 -- name: delete_edges
 DELETE FROM metadata_edges WHERE source = :node OR target = :node;
 
 -- name: insert_edge
 INSERT INTO metadata_edges (source, role, target, at, labels)
 VALUES (:source, :role, :target, :at, :labels) ON CONFLICT DO NOTHING;
-
--- name: parents
-SELECT p.node_id FROM metadata_edges AS e JOIN metadata_nodes AS p ON p.node = e.source
-WHERE e.target = :node AND e.role = 'child' ORDER BY p.node_id;
 
 -- name: is_below
 WITH RECURSIVE below(node) AS (

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import asdict
 
-from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
+from trainshed.core.errors import AlreadyExists, FailedPrecondition
 from trainshed.core.names import EvaluationName, ModelName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion
 from trainshed.store.codec import EVALUATION, VERSION, decode_version
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS
+from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing
+from trainshed.store.sqlite.tables import Resources
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("models.sql")
@@ -187,50 +187,20 @@ def _parameters(version: ModelVersion) -> Parameters:
     }
 
 
-class Evaluations(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
+class Evaluations(Resources[EvaluationName, ModelEvaluation]):
+    """Evaluations go with their version."""
 
-    async def add(self, evaluation: ModelEvaluation) -> None:
-        """Store an evaluation. Raises NotFound (no such version of the model)."""
-        parameters = _evaluation_parameters(evaluation)
+    sql = _EVALUATIONS
+    codec = EVALUATION
 
-        def work(connection: sqlite3.Connection) -> None:
-            # An evaluation of a version that was deleted meanwhile would never be deleted.
-            if connection.execute(_SQL["version"], parameters).fetchone() is None:
-                model = evaluation.name.model
-                raise NotFound(f"{model}@{evaluation.version} does not exist; check the id")
-            connection.execute(_EVALUATIONS["insert"], parameters)
+    def key(self, name: EvaluationName) -> Parameters:
+        return asdict(name.model) | {"evaluation_id": name.evaluation_id}
 
-        await self._writer.run("add_evaluation", work)
+    def columns(self, record: ModelEvaluation) -> Parameters:
+        return super().columns(record) | {"version": record.version}
 
-    async def evaluation(self, name: EvaluationName) -> ModelEvaluation:
-        """Raises NotFound."""
-        return self._snapshots.here(lambda connection: _evaluation(connection, name))
-
-    async def evaluations(
-        self, model: ModelName, version: int, below: int, limit: int
-    ) -> tuple[ModelEvaluation, ...]:
-        """Return the evaluations of one version, newest first, with ids below `below` if that is not 0."""
-        parameters = asdict(model) | {
-            "version": version,
-            "below": below or ABOVE_ALL_UIDS,
-            "limit": limit,
-        }
-        return await self._records(_EVALUATIONS["evaluations"], parameters, EVALUATION)
-
-
-def _evaluation(connection: sqlite3.Connection, name: EvaluationName) -> ModelEvaluation:
-    return existing(
-        connection, _EVALUATIONS["evaluation"], _name_parameters(name), EVALUATION, name
-    )
-
-
-def _name_parameters(name: EvaluationName) -> Parameters:
-    return asdict(name.model) | {"evaluation_id": name.evaluation_id}
-
-
-def _evaluation_parameters(evaluation: ModelEvaluation) -> Parameters:
-    return _name_parameters(evaluation.name) | {
-        "version": evaluation.version,
-        "record": EVALUATION.encode(evaluation),
-    }
+    def insert(self, connection: sqlite3.Connection, record: ModelEvaluation) -> ModelEvaluation:
+        """Raises NotFound (no such version of the model)."""
+        # An evaluation of a version that was deleted meanwhile would never be deleted.
+        _numbered(connection, record.name.model, record.version)
+        return super().insert(connection, record)

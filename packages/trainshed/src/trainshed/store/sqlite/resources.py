@@ -4,19 +4,17 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import asdict, replace
-
 from trainshed.core.datasets.records import Dataset, DatasetName
-from trainshed.core.errors import AlreadyExists, NotFound
+from trainshed.core.errors import NotFound
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import BudgetNotice, Notification, Occasion
 from trainshed.core.secrets import SecretRef
 from trainshed.core.tensorboards import CurveSeries
 from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
-from trainshed.store.records import Operation, Outgoing, Sealed, SecretVersion
-from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
-from trainshed.store.sqlite.writes import insert_operation
+from trainshed.store.records import Outgoing, Sealed, SecretVersion
+from trainshed.store.sqlite.connections import Parameters, Port, load_statements
+from trainshed.store.sqlite.tables import Resources
 from trainshed.summaries.reading import FileProgress
 
 _NOTIFICATIONS = load_statements("notifications.sql")
@@ -169,67 +167,12 @@ class Secrets(Port):
         await self._writer.run("delete_secret", work)
 
 
-_DATASETS = load_statements("datasets.sql")
+class Datasets(Resources[DatasetName, Dataset]):
+    sql = load_statements("datasets.sql")
+    codec = DATASET
 
-
-class Datasets(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
-
-    async def create(self, dataset: Dataset, operation: Operation) -> None:
-        """Store a dataset with the finished operation of its creation. Raises AlreadyExists."""
-        parameters = _columns(dataset)
-
-        def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_DATASETS["insert"], parameters).rowcount != 1:
-                raise AlreadyExists(f"{dataset.name} already exists; choose another id")
-            insert_operation(connection, operation)
-
-        await self._writer.run("create", work)
-
-    async def dataset(self, name: DatasetName) -> Dataset:
-        """Raises NotFound."""
-        return self._snapshots.here(lambda connection: _dataset(connection, name))
-
-    async def datasets(self, project_id: str, location: str) -> tuple[Dataset, ...]:
-        """Return all datasets, newest first."""
-        place = {"project_id": project_id, "location": location}
-        return await self._records(_DATASETS["datasets"], place, DATASET)
-
-    async def change(
-        self,
-        name: DatasetName,
-        change: Callable[[Dataset], Dataset],
-        operation: Operation | None = None,
-    ) -> Dataset:
-        """Replace a dataset by what `change`, a pure function, returns for it, in one step, and store the
-        finished operation of the change. Raises NotFound, and what `change` raises."""
-
-        def work(connection: sqlite3.Connection) -> Dataset:
-            new = replace(change(_dataset(connection, name)), name=name)
-            connection.execute(_DATASETS["replace"], _columns(new))
-            if operation is not None:
-                insert_operation(connection, operation)
-            return new
-
-        return await self._writer.run("change", work)
-
-    async def delete(self, name: DatasetName, operation: Operation) -> None:
-        """Delete a dataset's record; its files stay. Raises NotFound."""
-
-        def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_DATASETS["delete"], asdict(name)).rowcount != 1:
-                raise missing(name)
-            insert_operation(connection, operation)
-
-        await self._writer.run("delete", work)
-
-
-def _dataset(connection: sqlite3.Connection, name: DatasetName) -> Dataset:
-    return existing(connection, _DATASETS["dataset"], asdict(name), DATASET, name)
-
-
-def _columns(dataset: Dataset) -> Parameters:
-    return asdict(dataset.name) | {"made": dataset.created, "record": DATASET.encode(dataset)}
+    def columns(self, record: Dataset) -> Parameters:
+        return super().columns(record) | {"made": record.created}
 
 
 _CURVES = load_statements("curves.sql")

@@ -2,7 +2,7 @@
 INSERT INTO tensorboard_resources (parent, level, resource_id, display_name, record)
 VALUES (:parent, :level, :resource_id, :display_name, :record) ON CONFLICT DO NOTHING;
 
--- name: resource
+-- name: get
 SELECT record FROM tensorboard_resources
 WHERE parent = :parent AND level = :level AND resource_id = :resource_id;
 
@@ -10,9 +10,8 @@ WHERE parent = :parent AND level = :level AND resource_id = :resource_id;
 SELECT record FROM tensorboard_resources
 WHERE parent = :parent AND level = :level AND display_name = :display_name;
 
--- name: below
-SELECT record FROM tensorboard_resources
-WHERE parent = :parent AND level = :level AND resource_id > :after ORDER BY resource_id LIMIT :limit;
+-- name: list
+SELECT record FROM tensorboard_resources WHERE parent = :parent AND level = :level ORDER BY resource_id;
 
 -- name: replace
 UPDATE tensorboard_resources SET display_name = :display_name, record = :record

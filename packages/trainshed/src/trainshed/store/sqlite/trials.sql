@@ -3,16 +3,9 @@ UPDATE trial_numbers SET last = last + 1
 WHERE study_uid = :study_uid AND study_uid IN (SELECT uid FROM studies)
 RETURNING last;
 
--- name: insert_trial
-INSERT INTO trials (study_uid, number, generation, record) VALUES (:study_uid, :number, 1, :record);
-
 -- name: put_trial
 INSERT INTO trials (study_uid, number, generation, record) VALUES (:study_uid, :number, 1, :record)
 ON CONFLICT (study_uid, number) DO UPDATE SET generation = generation + 1, record = excluded.record;
-
--- name: change_trial
-UPDATE trials SET generation = generation + 1, record = :record
-WHERE study_uid = :study_uid AND number = :number AND generation = :expected_generation;
 
 -- name: put_measurement
 INSERT INTO measurements (study_uid, number, step, elapsed, record)
@@ -20,7 +13,7 @@ VALUES (:study_uid, :number, :step, :elapsed, :record)
 ON CONFLICT (study_uid, number, step, elapsed) DO UPDATE SET record = excluded.record;
 
 -- name: trial
-SELECT record, generation FROM trials WHERE study_uid = :study_uid AND number = :number;
+SELECT record FROM trials WHERE study_uid = :study_uid AND number = :number;
 
 -- name: trials
 SELECT record FROM trials

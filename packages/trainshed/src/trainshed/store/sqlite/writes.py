@@ -15,8 +15,8 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.codec import DETAILS, MEASUREMENT, OPERATION, TRIAL
-from trainshed.store.port import PERSON, NewWork, StaleCommit
-from trainshed.store.records import Operation, StoredTrial
+from trainshed.store.port import PERSON, NewWork
+from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, load_statements, records
 from trainshed.store.sqlite.rows import work_parameters
 
@@ -168,30 +168,3 @@ def put_trials(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> No
 def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
     """Store measurements, replacing those of the same step and elapsed time."""
     connection.executemany(_TRIALS["put_measurement"], rows)
-
-
-def add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
-    """Store a new trial, made by a client, under the next number of its study, and return it with that
-    number. Raises NotFound (no such study)."""
-    # fetchall, not fetchone: a RETURNING statement that is read only in part would block the COMMIT.
-    rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
-    if not rows:
-        raise NotFound(
-            f"the study with number {trial.study} does not exist; it may have been deleted meanwhile"
-        )
-    numbered = replace(trial, number=rows[0][0])
-    connection.execute(_TRIALS["insert_trial"], trial_parameters(numbered))
-    return numbered
-
-
-def change_trial(connection: sqlite3.Connection, stored: StoredTrial) -> int:
-    """Store a changed trial, and return its new generation. Raises StaleCommit (its generation is not that of
-    `stored`, or it was deleted)."""
-    trial, expected = stored.trial, stored.generation
-    guarded = trial_parameters(trial) | {"expected_generation": expected}
-    if connection.execute(_TRIALS["change_trial"], guarded).rowcount != 1:
-        raise StaleCommit(
-            f"trial {trial.number} of study {trial.study}: generation {expected} is not the one that is "
-            "stored, or the trial was deleted; load it again"
-        )
-    return expected + 1

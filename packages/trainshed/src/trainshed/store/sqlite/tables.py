@@ -1,0 +1,110 @@
+"""What the tables of all kinds of resources share: create, get, list, change and delete of their records."""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec.structs import asdict
+
+from trainshed.core.errors import AlreadyExists
+from trainshed.store.codec import Codec
+from trainshed.store.records import Operation
+from trainshed.store.sqlite.connections import Parameters, Port, existing
+from trainshed.store.sqlite.writes import insert_operation
+
+
+class Named(Protocol):
+    """A record with the name of its resource."""
+
+    @property
+    def name(self) -> Any: ...
+
+
+N = TypeVar("N")
+R = TypeVar("R", bound=Named)
+
+
+class Resources(Port, Generic[N, R]):
+    """The resources of one kind, by the statements `insert`, `get`, `list`, `replace` and `delete` of a file.
+    The finished operation that a write is answered with is stored in the same transaction."""
+
+    sql: Mapping[str, str]
+    codec: Codec[R]
+
+    def key(self, name: N) -> Parameters:
+        """Return the columns of a name."""
+        return asdict(name)  # type: ignore[arg-type]
+
+    def columns(self, record: R) -> Parameters:
+        return self.key(record.name) | {"record": self.codec.encode(record)}
+
+    async def create(self, record: R, operation: Operation | None = None) -> R:
+        """Raises AlreadyExists, and what `insert` raises."""
+
+        def work(connection: sqlite3.Connection) -> R:
+            created = self.insert(connection, record)
+            if operation is not None:
+                insert_operation(connection, operation)
+            return created
+
+        return await self._writer.run("create", work)
+
+    async def get(self, name: N) -> R:
+        """Raises NotFound."""
+        return self._snapshots.here(lambda connection: self.read(connection, name))
+
+    async def list(self, parent: Parameters) -> tuple[R, ...]:
+        """Return all resources that have these columns, in the order of their list."""
+        return await self._records(self.sql["list"], parent, self.codec)
+
+    async def change(
+        self, name: N, change: Callable[[R], R], operation: Callable[[R], Operation] | None = None
+    ) -> R:
+        """Replace a resource by what `change`, a pure function, returns for it, in one step. Nothing is
+        written if that is what it was given, and there is no operation. Raises NotFound, and what `change`
+        raises."""
+
+        def work(connection: sqlite3.Connection) -> R:
+            old = self.read(connection, name)
+            new = change(old)
+            if new != old:
+                self.put(connection, new)
+            if operation is not None:
+                insert_operation(connection, operation(new))
+            return new
+
+        return await self._writer.run("change", work)
+
+    async def delete(
+        self, name: N, operation: Operation, check: Callable[[R], None] = lambda _: None
+    ) -> tuple[R, ...]:
+        """Delete a resource with everything below it, unless `check` refuses it, and return what was deleted.
+        Raises NotFound, and what `check` raises."""
+
+        def work(connection: sqlite3.Connection) -> tuple[R, ...]:
+            record = self.read(connection, name)
+            check(record)
+            removed = self.remove(connection, record)
+            insert_operation(connection, operation)
+            return removed
+
+        return await self._writer.run("delete", work)
+
+    def insert(self, connection: sqlite3.Connection, record: R) -> R:
+        """Store a record, and return the one that stands for it from now on. Raises AlreadyExists."""
+        if connection.execute(self.sql["insert"], self.columns(record)).rowcount != 1:
+            raise AlreadyExists(f"{record.name} already exists; choose another id")
+        return record
+
+    def read(self, connection: sqlite3.Connection, name: N) -> R:
+        """Raises NotFound."""
+        return existing(connection, self.sql["get"], self.key(name), self.codec, name)
+
+    def put(self, connection: sqlite3.Connection, record: R) -> None:
+        """Replace the record of its name."""
+        connection.execute(self.sql["replace"], self.columns(record))
+
+    def remove(self, connection: sqlite3.Connection, record: R) -> tuple[R, ...]:
+        """Remove a record with what lies below it, and return all of them."""
+        connection.execute(self.sql["delete"], self.key(record.name))
+        return (record,)
