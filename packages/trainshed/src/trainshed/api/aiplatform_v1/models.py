@@ -4,23 +4,15 @@ imported (facts/models#evaluations). Models are not served for predictions."""
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
 from msgspec.structs import asdict, replace
 
-from trainshed.api.aiplatform_v1 import model_messages, operations
+from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import Kind, listed
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.model_messages import (
-    DEFAULT,
-    check_copy,
-    check_merge,
-    check_update,
-    check_upload,
-    read_version_name,
-)
 from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Listing
@@ -39,7 +31,14 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import EvaluationName, JobUid, ModelName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion
-from trainshed.core.requests import Faults
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import (
+    alias_fault,
+    bucket_path_fault,
+    model_id_fault,
+    read_display_name,
+    read_labels,
+)
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
@@ -50,6 +49,12 @@ _ATTEMPTS: Final = 5
 """How often a version's number is chosen again because another upload took it."""
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
 """Fields of a model's public JSON that its record keeps separately."""
+_DEFAULT: Final = "default"
+"""The alias that exactly one version of each model has."""
+_OF_MODEL: Final = ("display_name", "description", "labels")
+"""What an update of a model can change."""
+_OF_VERSION: Final = ("version_description", "labels")
+"""What an update of one version can change."""
 
 _LISTING: Final = Listing[ModelVersion](
     "models",
@@ -81,7 +86,7 @@ async def upload(call: Call, request: Any) -> Message:
     public = wire_json.to_public(request.model)
     existing, further = await _parent_model(services, parent, request.parent_model)
     checked(
-        lambda: check_upload(public, request.model_id, request.parent_model),
+        lambda: _check_upload(public, request.model_id, request.parent_model),
         (("model.artifact_uri", public.get("artifactUri", "")),),
         services.buckets,
         further,
@@ -106,7 +111,7 @@ async def copy(call: Call, request: Any) -> Message:
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
     source, unknown = await _source_model(services, parent, request.source_model)
-    check_copy(request.model_id, (*unknown, *further))
+    _check_copy(request.model_id, (*unknown, *further))
     assert source is not None
     public = json.loads(source.public_json)
     public["originalModelInfo"] = {"model": f"{source.name}@{source.version}"}
@@ -133,7 +138,7 @@ async def get(call: Call, request: Any) -> Message:
     then in its name (facts/models#versions)."""
     name, version = ModelName.parse(request.name)
     record = await call.services.models.version(name, version)
-    return model_messages.model(record, versioned=bool(version))
+    return _view(record, versioned=bool(version))
 
 
 async def update(call: Call, request: Any) -> Message:
@@ -142,20 +147,20 @@ async def update(call: Call, request: Any) -> Message:
     name, version = ModelName.parse(request.model.name, of="model.name")
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version
-    check_update(request.update_mask.paths, request.model, version)
+    _check_update(request.update_mask.paths, request.model, version)
     paths, now = request.update_mask.paths, call.services.now()
 
     def updated(chosen: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
         for record in (chosen,) if version else versions:
             yield _updated(record, request.model, paths, now)
 
-    return model_messages.model(await call.services.models.change(name, version, updated))
+    return _view(await call.services.models.change(name, version, updated))
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
     """Give aliases to a version, taking them from others, and remove those with a leading `-`."""
-    name, wanted = read_version_name(request.name)
-    check_merge(request.version_aliases)
+    name, wanted = _read_version_name(request.name)
+    _check_merge(request.version_aliases)
     changes = set(request.version_aliases)
     # An alias that is both given and removed in one request stays as it was.
     added = {alias for alias in changes if not alias.startswith("-") and f"-{alias}" not in changes}
@@ -163,10 +168,10 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     now = call.services.now()
 
     def merged(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
-        if DEFAULT in gone and DEFAULT in target.aliases:
+        if _DEFAULT in gone and _DEFAULT in target.aliases:
             raise FailedPrecondition(
                 f"{name}@{target.version} is the default version, and a model has to have one: give the "
-                f"alias {DEFAULT!r} to another version, which takes it from this one."
+                f"alias {_DEFAULT!r} to another version, which takes it from this one."
             )
         for record in versions:
             if record.version == target.version:
@@ -176,7 +181,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
             if set(aliases) != set(record.aliases):
                 yield replace(record, aliases=aliases, updated=now)
 
-    return model_messages.model(await call.services.models.change(name, wanted, merged))
+    return _view(await call.services.models.change(name, wanted, merged))
 
 
 async def delete(call: Call, request: Any) -> Message:
@@ -193,7 +198,7 @@ async def delete(call: Call, request: Any) -> Message:
 
 
 async def delete_version(call: Call, request: Any) -> Message:
-    name, wanted = read_version_name(request.name)
+    name, wanted = _read_version_name(request.name)
     number = (await call.services.models.version(name, wanted)).version
     done = done_at_once(call.services, OperationKind.DELETE, f"{name}@{number}")
     await call.services.models.delete_version(name, number, done)
@@ -205,7 +210,7 @@ async def list_models(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     models = await call.services.models.models(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(models, request, str(parent))
-    shown = map(model_messages.model, page)
+    shown = map(_view, page)
     return message("ListModelsResponse", models=shown, next_page_token=token)
 
 
@@ -214,7 +219,7 @@ async def list_versions(call: Call, request: Any) -> Message:
     name, _ = ModelName.parse(request.name)
     newest_first = await call.services.models.versions(name)
     page, token = await _LISTING.page_of(newest_first[::-1], request, str(name))
-    shown = [model_messages.model(record, versioned=True) for record in page]
+    shown = [_view(record, versioned=True) for record in page]
     return message("ListModelVersionsResponse", models=shown, next_page_token=token)
 
 
@@ -321,7 +326,7 @@ def _version(
 
 def _aliases_at_first(number: int) -> tuple[str, ...]:
     """Return the aliases of a new version: the first version of a model is its default one."""
-    return (DEFAULT,) if number == 1 else ()
+    return (_DEFAULT,) if number == 1 else ()
 
 
 def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
@@ -343,6 +348,108 @@ def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos)
 def _kept(public: dict[str, Any]) -> str:
     kept = {key: value for key, value in public.items() if key not in _OUTPUTS}
     return wire_json.compact_text(kept)
+
+
+def _read_version_name(text: str) -> tuple[ModelName, str]:
+    """Return a model's name and the version or alias behind its `@`, which is required. Raises
+    InvalidRequest."""
+    name, version = ModelName.parse(text)
+    if not version:
+        wrong = f"{text!r} names no version; put @VERSION or @ALIAS behind it."
+        raise InvalidRequest((Violation("name", wrong),))
+    return name, version
+
+
+def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -> None:
+    """Check a Model to register, in public JSON. Raises InvalidRequest with all faults."""
+    faults = Faults()
+    model = Section(public, "model", faults)
+    read_display_name(model)
+    read_labels(model)
+    artifacts = model.text("artifactUri")
+    if artifacts and (fault := bucket_path_fault(artifacts)):
+        model.fault("artifactUri", fault)
+    if model.has("containerSpec") and not model.section("containerSpec").text("imageUri"):
+        model.section("containerSpec").fault("imageUri", "The serving image must be set.")
+    _check_aliases(model.texts("versionAliases"), model.at("versionAliases"), faults)
+    if model_id and (fault := model_id_fault(model_id)):
+        faults.add("model_id", fault)
+    if model_id and parent_model and parent_model.rpartition("/")[2] != model_id:
+        faults.add("model_id", "A new version has the id of its parent_model; leave model_id out.")
+    faults.refuse()
+
+
+def _check_copy(model_id: str, further: Iterable[Violation]) -> None:
+    """Check the id of a copy. Raises InvalidRequest with all faults, including those in `further`."""
+    faults = Faults()
+    for violation in further:
+        faults.add(violation.field, violation.description)
+    if model_id and (fault := model_id_fault(model_id)):
+        faults.add("model_id", fault)
+    faults.refuse()
+
+
+def _check_merge(aliases: Iterable[str]) -> None:
+    """Check aliases to give and, with a leading `-`, to remove. Raises InvalidRequest with all faults."""
+    changes = tuple(aliases)
+    faults = Faults()
+    if not changes:
+        faults.add("version_aliases", "Name an alias to give, or one to take away as -ALIAS.")
+    _check_aliases((alias.removeprefix("-") for alias in changes), "version_aliases", faults)
+    faults.refuse()
+
+
+def _check_update(paths: Iterable[str], model: Any, version: str) -> None:
+    """Check an update mask and the fields that it names. `version`: "" = the model itself is updated. Raises
+    InvalidRequest with all faults."""
+    fields = tuple(paths)
+    allowed = _OF_VERSION if version else _OF_MODEL
+    faults = Faults()
+    if not fields:
+        faults.add("update_mask", f"Name what is to be updated: {', '.join(allowed)}.")
+    if wrong := [path for path in fields if path not in allowed]:
+        whose = "one version of a model" if version else "a model"
+        faults.add(
+            "update_mask",
+            f"Of {whose} only {', '.join(allowed)} can be updated, not {', '.join(wrong)}.",
+        )
+    section = Section(
+        {"displayName": model.display_name, "labels": dict(model.labels)}, "model", faults
+    )
+    if "display_name" in fields:
+        read_display_name(section)
+    if "labels" in fields:
+        read_labels(section)
+    faults.refuse()
+
+
+def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
+    for index, alias in enumerate(aliases):
+        if fault := alias_fault(alias):
+            faults.add(f"{path}[{index}]", fault)
+
+
+def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
+    """Return the Model message of one version. `versioned`: its name includes the version, as in lists of
+    versions."""
+    view: Any = wire_json.from_public(f"{V1}.Model", json.loads(record.public_json))
+    view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
+    view.version_id = str(record.version)
+    view.display_name = record.display_name
+    view.artifact_uri = record.artifact_uri
+    view.training_pipeline = record.pipeline
+    del view.version_aliases[:]
+    view.version_aliases.extend(record.aliases)
+    view.model_source_info.source_type = "CUSTOM"
+    view.model_source_info.copy = bool(view.original_model_info.model)
+    del view.supported_export_formats[:]
+    for created in (view.create_time, view.version_create_time):
+        set_micros(created, record.created)
+    for updated in (view.update_time, view.version_update_time):
+        set_micros(updated, record.updated)
+    view.labels.clear()
+    view.labels.update(dict(record.labels))
+    return view
 
 
 MAX_DISPLAY_NAME: Final = 128
@@ -380,7 +487,7 @@ async def list_evaluations(call: Call, request: Any) -> Message:
     below = asdict(model) | {"version": number}
     evaluations = await services.evaluations.list(below)
     page, token = await _EVALUATIONS.listing.page_of(evaluations, request, f"{model}@{number}")
-    # In a thread, because evaluation of many may be large.
+    # In a thread, because each of many may be large.
     views = await asyncio.to_thread(
         lambda: [_evaluation_view(services, evaluation) for evaluation in page]
     )
