@@ -216,7 +216,8 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
 async def test_what_is_no_order_is_refused_in_words(house: Shelled) -> None:
     async with connected(house.app) as socket:
         socket.sent.put_nowait({"type": "websocket.receive", "text": "[" * 20_000})
-        assert "too deep" in (await socket.next())["error"]
+        # Python 3.14 reads on where earlier ones say that it is too deep.
+        assert "Invalid JSON payload" in (await socket.next())["error"]
 
 
 async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:

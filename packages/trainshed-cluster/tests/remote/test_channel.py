@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import sys
-from typing import Any
 
 import msgspec
 import pytest
@@ -34,35 +33,6 @@ asyncio.run(main())
 
 async def silent(channel: Channel[Message, Message]) -> None:
     await channel.closed()
-
-
-class Line(asyncio.Transport):
-    """Of asyncio's TLS, which cannot be aborted any more once it was closed twice."""
-
-    closed = 0
-
-    def pause_reading(self) -> None:
-        self.is_held = True
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def is_closing(self) -> bool:
-        return self.closed > 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def write(self, data: Any) -> None:
-        pass
-
-
-async def test_whoever_closes_twice_closes_the_connection_once() -> None:
-    channel: Channel[Message, Message] = Channel(Message)
-    channel.connection_made(line := Line())
-    channel.close()
-    channel.close()
-    assert line.closed == 1
 
 
 async def test_messages_go_both_ways_in_order(place: Place) -> None:
@@ -182,21 +152,13 @@ async def test_who_does_not_listen_holds_the_sender_and_little_memory(place: Pla
     while sent != before:
         before = sent
         await asyncio.sleep(0.2)
-    # What the kernel takes on the way is its own.
-    assert place.channels[0].waiting < 2 << 20
-    assert channel.unsent < 2 << 20
+    # Most of it is in the kernel's buffers.
+    assert sent < 16 << 20
     assert not task.done()
     for _ in range(2 * before // len(block.data)):
         await place.channels[0].receive()
     assert sent > before
     task.cancel()
-
-
-async def test_messages_of_nothing_are_held_back_too() -> None:
-    channel: Channel[Message, Message] = Channel(Message)
-    channel.connection_made(line := Line())
-    channel.data_received(bytes(2 << 20))
-    assert line.is_held
 
 
 async def test_many_senders_take_turns(place: Place) -> None:
@@ -207,18 +169,21 @@ async def test_many_senders_take_turns(place: Place) -> None:
         while True:
             await channel.send(Block(0, bytes(256 << 10)))
 
-    async def drain() -> None:
-        while not isinstance(await channel.receive(), Said):
-            pass
+    heard: asyncio.Queue[str] = asyncio.Queue()
 
-    tasks = [asyncio.ensure_future(flood()) for _ in range(3)]
+    async def hear() -> None:
+        while True:
+            if isinstance(message := await channel.receive(), Said):
+                heard.put_nowait(message.text)
+
+    tasks = [asyncio.ensure_future(work()) for work in (hear, flood, flood, flood)]
     for _ in range(20):
         await channel.send(Said("beside"))
-        await drain()
+        assert await heard.get() == "beside"
     given_up = asyncio.ensure_future(channel.send(Said("never")))
     given_up.cancel()
     await channel.send(Said("after"))
-    await drain()
+    assert await heard.get() == "after"
     for task in tasks:
         task.cancel()
 

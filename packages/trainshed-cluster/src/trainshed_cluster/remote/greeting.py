@@ -3,9 +3,10 @@ one line what it wants, and the hub answers in one line that it may, or why not.
 """
 
 import asyncio
-from typing import Any, Final
+import contextlib
+from typing import Final
 
-from trainshed.eventloop.joining import End
+from trainshed.eventloop.background import joined
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -19,10 +20,10 @@ BUCKETS: Final = "buckets"
 """The door at which a connection says in its first line whose it is."""
 SECONDS: Final = 10.0
 """For the whole of it."""
-LONGEST_LINE: Final = 4096
 YES: Final = "+"
 NOT_ADMITTED: Final = "-not-admitted"
 CLOSED: Final = "-closed"
+_PIECE: Final = 1 << 16
 
 
 class Refused(ConnectionError):
@@ -33,103 +34,15 @@ class NotAdmitted(Refused):
     """No agent of this name is expected (any more)."""
 
 
-class FirstLine(asyncio.Protocol):
-    """The asyncio protocol of a connection until one line has come; what follows is for the next protocol."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self._line: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._came = bytearray()
-        self._is_ended = False
-        self._lost: Exception | None = None
-
-    async def line(self) -> bytes:
-        """Wait for the line; return it without its newline. Raises ConnectionError, OSError if none comes."""
-        return await self._line
-
-    def say(self, line: bytes) -> None:
-        """Write a line of ours."""
-        if self.transport is not None:
-            self.transport.write(line)
-
-    def accept(self, to: asyncio.Protocol) -> None:
-        """Accept the agent's request, and have the connection served by `to`. Raises OSError if it is lost
-        already."""
-        self.say(answer(YES))
-        self.hand_over(to)
-
-    def refuse(self, kind: str, why: str = "") -> None:
-        """Refuse the agent's request, and close the connection."""
-        self.say(answer(kind, why))
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.close()
-
-    def info(self, name: str) -> Any:
-        """Return a fact about the transport."""
-        return self.transport.get_extra_info(name) if self.transport is not None else None
-
-    def hand_over(self, to: asyncio.Protocol, again: bytes = b"") -> None:
-        """Have the connection served by `to`, which gets `again` before what follows. Raises OSError if it is
-        lost already."""
-        transport = self.transport
-        if transport is None or self._lost is not None or transport.is_closing():
-            raise ConnectionResetError("The connection has ended.") from self._lost
-        transport.set_protocol(to)
-        transport.resume_reading()
-        to.connection_made(transport)
-        if again or self._came:
-            to.data_received(again + bytes(self._came))
-        if self._is_ended and not to.eof_received():
-            transport.close()
-
-    def streams(self) -> Streams:
-        """Return the connection as asyncio's reader and writer, for what follows. Raises OSError if it is
-        lost already."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=1 << 18, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        self.hand_over(protocol)
-        assert self.transport is not None
-        return reader, asyncio.StreamWriter(self.transport, protocol, reader, loop)
-
-    def abort(self) -> None:
-        """Drop the connection, whatever its state."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._came += data
-        if self._line.done():
-            return
-        line, end, rest = self._came.partition(b"\n")
-        if len(line) > LONGEST_LINE:
-            self._fail(ConnectionError(f"a line of more than {LONGEST_LINE} bytes"))
-            self.abort()
-        elif end and self.transport is not None:
-            self._came = rest
-            self._line.set_result(bytes(line))
-            self.transport.pause_reading()
-
-    def eof_received(self) -> bool:
-        self._is_ended = True
-        if self._line.done():
-            # TLS cannot be half-closed, and warns if it is told to.
-            return self.info("sslcontext") is None
-        self._fail(ConnectionResetError("The other side has hung up."))
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = exc or ConnectionResetError("The other side has hung up.")
-        self._fail(self._lost)
-
-    def _fail(self, cause: Exception) -> None:
-        if not self._line.done():
-            self._line.set_exception(cause)
-            # Retrieved, because nothing may wait for the line.
-            self._line.exception()
+async def read_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line without its newline. Raises OSError if none comes, or it is too long for the
+    reader."""
+    try:
+        return (await reader.readuntil())[:-1]
+    except asyncio.IncompleteReadError:
+        raise ConnectionResetError("The other side has hung up.") from None
+    except asyncio.LimitOverrunError as error:
+        raise ConnectionError(str(error)) from None
 
 
 def answer(kind: str, why: str = "") -> bytes:
@@ -149,9 +62,29 @@ def check_answer(line: str) -> None:
     raise ConnectionError("What answers there is no hub of Trainshed.")
 
 
-class Tunnelled(End):
-    """An end of a program's connection that is carried over TLS, which knows no end of one direction alone:
-    when either side has said all, both are closed."""
+async def carry(left: Streams, right: Streams) -> None:
+    """Carry bytes both ways. TLS knows no end of one direction alone: when either side has said all, both are
+    closed, and if one is lost or this is cancelled, both are cut."""
+    directions = joined(_copy(left[0], right[1])), joined(_copy(right[0], left[1]))
+    is_whole = False
+    try:
+        ended, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        is_whole = not any(direction.exception() for direction in ended)
+    finally:
+        for direction in directions:
+            direction.cancel()
+        for _, writer in (left, right):
+            if is_whole:
+                writer.close()
+            else:
+                writer.transport.abort()
+        await asyncio.gather(*directions, return_exceptions=True)
+    for _, writer in (left, right):
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
-    def eof_received(self) -> bool:
-        return False
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_PIECE):
+        writer.write(data)
+        await writer.drain()

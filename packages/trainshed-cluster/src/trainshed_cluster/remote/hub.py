@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from trainshed.eventloop.background import Crew
-from trainshed.eventloop.joining import End
 from trainshed.httpd.connections import Connections, HalfOpen, Limits
 from trainshed.replica.endpoint import interception
 from trainshed.replica.system.listening import listen_tcp
@@ -27,7 +26,7 @@ from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import Channel
 from trainshed_cluster.remote.credentials import Credential, Issuer, shown_end, shown_name
-from trainshed_cluster.remote.greeting import FirstLine, Tunnelled
+from trainshed_cluster.remote.greeting import Streams
 
 log = logging.getLogger(__name__)
 
@@ -191,144 +190,146 @@ class Hub(Generic[Sent, Received]):
         task = asyncio.current_task()
         assert task is not None
         half = HalfOpen(task)
-        first = FirstLine()
         self._opening.open(half)
+        streams = None
         try:
-            connection.setblocking(False)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: first,
-                connection,
-                ssl=self._context,
-                ssl_handshake_timeout=self._opening.limits.head_seconds,
-            )
-            line = (await first.line()).decode(errors="replace")
+            streams = await self._secured(connection)
+            line = (await greeting.read_line(streams[0])).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
             # The connection broke off, took too long, or is no agent's: there is nobody to tell.
             # It may be an agent of a service of before that shows a certificate which is not ours.
             is_agents = isinstance(failure, ssl.SSLCertVerificationError)
             level = logging.WARNING if is_agents else logging.DEBUG
             log.log(level, "agent connection from %s not let in: %s", address, failure)
-            first.abort()
+            if streams is not None:
+                streams[1].transport.abort()
             connection.close()
             return
         finally:
             self._opening.closed(half)
         try:
-            await self._let_in(first, line)
+            await self._let_in(streams, line)
         except OSError as failure:
             log.info("agent connection from %s has ended: %s", address, failure)
-            first.abort()
+            streams[1].transport.abort()
         except BaseException:
-            first.abort()
+            streams[1].transport.abort()
             raise
 
-    async def _let_in(self, first: FirstLine, door: str) -> None:
+    async def _secured(self, connection: socket.socket) -> Streams:
+        """Shake hands, and return the connection as streams. Raises OSError."""
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        connection.setblocking(False)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=self._context,
+            ssl_handshake_timeout=self._opening.limits.head_seconds,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def _let_in(self, streams: Streams, door: str) -> None:
         """Serve a connection that has a valid certificate, to its end."""
-        certificate = first.info("peercert")
+        _, writer = streams
+        certificate = writer.get_extra_info("peercert")
         name, left = shown_name(certificate), shown_end(certificate) - time.time()
         if not name or left <= 0 or not self._admits(name):
-            first.refuse(greeting.NOT_ADMITTED)
+            _refuse(writer, greeting.NOT_ADMITTED)
             return
         agent = self._agents.setdefault(name, _Agent())
         if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
             # A newer conversation replaces an older one.
-            first.refuse(greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
+            _refuse(writer, greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
             return
-        agent.connections.add(first)
+        agent.connections.add(writer)
         # The connection ends when its certificate expires, which was only checked at its beginning.
-        end = asyncio.get_running_loop().call_later(left, first.abort)
+        end = asyncio.get_running_loop().call_later(left, writer.transport.abort)
         try:
             if door == greeting.CONTROL:
-                await self._converse(name, agent, first)
+                await self._converse(name, agent, streams)
             else:
-                await self._carry(name, first, door)
+                await self._carry(name, streams, door)
         finally:
             end.cancel()
-            agent.connections.discard(first)
+            agent.connections.discard(writer)
             if not agent.connections and self._agents.get(name) is agent:
                 del self._agents[name]
 
-    async def _converse(self, name: str, agent: "_Agent", first: FirstLine) -> None:
+    async def _converse(self, name: str, agent: "_Agent", streams: Streams) -> None:
+        _, writer = streams
         if agent.control is not None:
-            agent.control.abort()
-        agent.control = first
+            agent.control.transport.abort()
+        agent.control = writer
         async with agent.turn:
-            if agent.control is not first:
-                first.abort()
+            if agent.control is not writer:
+                writer.transport.abort()
                 return
-            channel: Channel[Sent, Received] = Channel(self._received, name)
-            first.accept(channel)
+            channel: Channel[Sent, Received] = Channel(streams, self._received, name)
+            writer.write(greeting.answer(greeting.YES))
             try:
                 await self._serve(channel)
             finally:
                 channel.close()
-                if agent.control is first:
+                if agent.control is writer:
                     agent.control = None
-        await channel.closed()
         if isinstance(channel.cause, TimeoutError):
             # The way to the node is cut, which tunnels with unsent bytes would not notice for long.
             agent.cut()
 
-    async def _carry(self, name: str, first: FirstLine, door: str) -> None:
+    async def _carry(self, name: str, streams: Streams, door: str) -> None:
         """Carry a connection to a door, or a stream, until it ends."""
+        reader, writer = streams
         if door.startswith(greeting.STREAM):
             received, expected = self._expected.pop(
                 (name, door.removeprefix(greeting.STREAM)), (None, None)
             )
             if expected is None or expected.done():
-                first.refuse(greeting.CLOSED, "this stream is not expected")
+                _refuse(writer, greeting.CLOSED, "this stream is not expected")
                 return
-            channel: Channel[Any, Any] = Channel(received)
-            first.accept(channel)
+            channel: Channel[Any, Any] = Channel(streams, received)
+            writer.write(greeting.answer(greeting.YES))
             expected.set_result(channel)
             await channel.closed()
             return
         if door.startswith(greeting.CONTENT) and self._content is not None:
-            first.say(greeting.answer(greeting.YES))
-            _, writer = first.streams()
+            writer.write(greeting.answer(greeting.YES))
             await self._content(name, door.removeprefix(greeting.CONTENT), writer)
             await writer.wait_closed()
             return
         path = self._doors.get(door)
         if path is None:
-            first.refuse(greeting.CLOSED, f"there is no door {door!r}")
+            _refuse(writer, greeting.CLOSED, f"there is no door {door!r}")
             return
-        loop = asyncio.get_running_loop()
-        inner = Tunnelled(_not_yet, set())
         try:
             with reachable(str(path)) as short:
-                await loop.create_unix_connection(lambda: inner, path=short)
+                inner = await asyncio.open_unix_connection(short)
         except OSError as failure:
-            first.refuse(greeting.CLOSED, f"nobody answers there now: {failure.strerror}")
+            _refuse(writer, greeting.CLOSED, f"nobody answers there now: {failure.strerror}")
             return
-        left = asyncio.Event()
-        outer = Tunnelled(inner.join, set(), left=lambda _: left.set())
         try:
+            writer.write(greeting.answer(greeting.YES))
             if door == greeting.BUCKETS:
-                first_line = FirstLine()
-                first.accept(first_line)
-                await self._introduce(name, first_line, outer)
-            else:
-                first.accept(outer)
-        except BaseException:
-            inner.transport.abort()
-            first.abort()
-            raise
-        await left.wait()
+                inner[1].write(await self._introduction_of(name, reader) + b"\n")
+            await greeting.carry(streams, inner)
+        finally:
+            inner[1].transport.abort()
 
-    async def _introduce(self, name: str, first_line: FirstLine, outer: End) -> None:
-        """Have `outer` serve a tunnel once its first line has proved to be that of a program of the agent.
-        Raises OSError."""
+    async def _introduction_of(self, name: str, reader: asyncio.StreamReader) -> bytes:
+        """Return the first line of a tunnel, which has proved to be that of a program of the agent. Raises
+        OSError."""
         async with asyncio.timeout(self._opening.limits.head_seconds):
-            line = await first_line.line()
+            line = await greeting.read_line(reader)
         if self._introduction is None or not self._introduction(name, line):
             log.warning("agent %s: a program introduced itself as none of its own: %r", name, line)
             raise ConnectionRefusedError("no program of this agent introduces itself so")
-        first_line.hand_over(outer, line + b"\n")
+        return line
 
 
-def _not_yet(end: End) -> None:
-    """Placeholder for an end that is connected later."""
+def _refuse(writer: asyncio.StreamWriter, kind: str, why: str = "") -> None:
+    """Refuse an agent's request, and close the connection."""
+    writer.write(greeting.answer(kind, why))
+    writer.close()
 
 
 _Expected = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
@@ -339,11 +340,11 @@ class _Agent:
     """The open connections of an agent."""
 
     def __init__(self) -> None:
-        self.connections: set[FirstLine] = set()
+        self.connections: set[asyncio.StreamWriter] = set()
         #: Its newest conversation.
-        self.control: FirstLine | None = None
+        self.control: asyncio.StreamWriter | None = None
         self.turn = asyncio.Lock()
 
     def cut(self) -> None:
-        for connection in tuple(self.connections):
-            connection.abort()
+        for writer in tuple(self.connections):
+            writer.transport.abort()

@@ -38,7 +38,7 @@ from trainshed.buckets.callers import (
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.core.errors import Unavailable as NotNow
-from trainshed.eventloop.joining import StreamLine
+from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded

@@ -21,7 +21,7 @@ from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unauthenticated, Unavailable
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
-from trainshed.eventloop.joining import StreamLine
+from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward
 from trainshed.httpd.messages import (
     CHALLENGE,

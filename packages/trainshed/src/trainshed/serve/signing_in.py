@@ -44,7 +44,7 @@ from trainshed.access.strangers import SOURCE, network_of
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
-from trainshed.eventloop.joining import StreamLine
+from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, answered
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.audit import AuditRecord, RecordedCall, recording

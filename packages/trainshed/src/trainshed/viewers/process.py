@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
-from trainshed.eventloop.joining import StreamLine
+from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.forwarding import PATIENCE, NoAnswer, Rules, answered, forward
 from trainshed.httpd.messages import Headers, Lapse, Request, Response
 from trainshed.replica import protocol

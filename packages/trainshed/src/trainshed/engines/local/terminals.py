@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from trainshed.core.terminals import TerminalRefused, TerminalRequest
 from trainshed.engines.local.slot_handle import SlotHandle
-from trainshed.eventloop.joining import StreamLine
+from trainshed.eventloop.stream_line import StreamLine
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import unix_sockets
