@@ -13,7 +13,6 @@ from trainshed.studies.gp.belief import warp
 from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.search import Search
 from trainshed.studies.gp.selection import MOST, choose
-from trainshed.studies.gp.success import Shape, Success, log_normal_probability
 from trainshed.studies.routines import Array, minimize_bounded, whitening
 from trainshed.studies.space import Space
 
@@ -30,13 +29,6 @@ HYPER = Hyperparameters(0.06, 1e-6, np.full(SPACE.width, 0.4), 0.04, np.full(SPA
 LABELS = np.random.default_rng(1).normal(0.0, 0.3, 15)
 DATA = Data(some_points(15), LABELS, SPACE.groups, SPACE.width)
 KNOWN = Posterior(DATA, HYPER)
-
-
-def test_distributions_are_those_of_scipy() -> None:
-    at = np.linspace(-90.0, 40.0, 521)
-    assert log_normal_probability(at) == pytest.approx(
-        scipy.special.log_ndtr(at), rel=1e-8, abs=1e-14
-    )
 
 
 def test_whitening_is_the_inverse_of_the_factor() -> None:
@@ -75,13 +67,11 @@ def test_warping_keeps_the_order(values: list[float]) -> None:
 
 def test_gradients_are_those_of_the_values() -> None:
     points = some_points(30)
-    succeeded = points[:, 3] + points[:, 4] > 0.8
-    shapes = (Shape(10.0, 4.0, 0.0, 1.0), Shape(10.0, 1.0, 1.0, 0.04))
-    models = [Success(points, succeeded, SPACE.width, it) for it in shapes]
+    succeeded = np.where(points[:, 3] + points[:, 4] > 0.8, 0.5, -0.5)
+    success = Posterior(Data(points, succeeded, SPACE.groups, SPACE.width), HYPER)
     bound = UpperBound(KNOWN, KNOWN, 1.8)
     beside_pending = UpperBound(KNOWN, Posterior(DATA, HYPER, some_points(3, seed=9)), 1.8)
-    weighed = [LikelyScore(bound, model, -1.0) for model in models]
-    for score in (bound, beside_pending, *weighed):
+    for score in (bound, beside_pending, LikelyScore(bound, success, -1.0)):
         for point in some_points(5, seed=4) + 0.01:
             value, gradient = score.value_and_gradient(point)
             measured, slope = by_differences(score, point)

@@ -18,7 +18,6 @@ from typing import Protocol
 import numpy as np
 
 from trainshed.studies.gp.process import Posterior
-from trainshed.studies.gp.success import Success
 from trainshed.studies.routines import Array
 
 _HARDLY = 1e-9
@@ -28,6 +27,9 @@ _CHANCE = 0.6
 """Probability of success from which on a point's score is not reduced any more. At the border of a region in
 which trials fail, each trial then halves what is unknown of it; with a value nearer to 1 the search would
 stay away from the border."""
+
+_DOUBT = 0.0025
+"""Variance of success where a trial was seen, in units of `belief.successes`."""
 
 
 class Score(Protocol):
@@ -151,12 +153,12 @@ class LikelyScore:
     below that. `floor`: a score that is worth nothing."""
 
     score: Score
-    success: Success
+    success: Posterior
     floor: float
 
     def values(self, points: Array) -> Array:
         mean, deviation = self.success.predict(points)
-        sure = mean / np.sqrt(deviation**2 + 1.0)
+        sure = mean / np.sqrt(deviation**2 + _DOUBT)
         share = np.array([_probability(value) for value in sure]) / _CHANCE
         weights = np.minimum(share, 1.0) ** 2
         return np.maximum(self.score.values(points) - self.floor, _HARDLY) * weights
@@ -171,7 +173,7 @@ class LikelyScore:
 
     def _weight_and_gradient(self, point: Array) -> tuple[float, Array]:
         mean, deviation, up, out = self.success.predict_with_gradients(point)
-        width = math.sqrt(deviation**2 + 1.0)
+        width = math.sqrt(deviation**2 + _DOUBT)
         sure = mean / width
         share = _probability(sure) / _CHANCE
         if share >= 1.0:

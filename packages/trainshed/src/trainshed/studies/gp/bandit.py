@@ -4,7 +4,7 @@
 Follows the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, a trust region, a
 search over the mixed space. In addition, every second trial exploits: it goes where the mean is best; the
-process knows main effects (`process`); where trials fail is modelled separately (`success`); and fewer
+process knows main effects (`process`); where trials fail is modelled separately (`belief`); and fewer
 outputs are ranked (`belief.warp`). Nothing is kept between calls: the same trials give the same answer.
 """
 
@@ -17,9 +17,9 @@ from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Algorithm, Scale, StudySpec, Value
 from trainshed.studies.gp.acquisition import Score, TrustRegion, trust_radius
 from trainshed.studies.gp.belief import Belief, Observed, believe, bound_score, successes
+from trainshed.studies.gp.process import Posterior
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
-from trainshed.studies.gp.success import Success
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
 from trainshed.studies.routines import Array
@@ -83,7 +83,7 @@ class _Study:
         is_small = all(node.size for node in self._space.nodes) and grid.size <= _SMALL
         self._all = [grid.point(place) for place in range(grid.size)] if is_small else []
         self._beliefs: tuple[Belief, ...] = ()
-        self._success: Success | None = None
+        self._success: Posterior | None = None
 
     def propose(self, number: int) -> Parameters:
         """Return the point for trial `number`, which counts as pending from now on."""

@@ -28,7 +28,6 @@ from trainshed.studies.gp.process import (
     Posterior,
     fit,
 )
-from trainshed.studies.gp.success import Success, likeliest
 from trainshed.studies.routines import Array, Mask, Positions
 from trainshed.studies.space import Space
 
@@ -90,15 +89,20 @@ def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belie
     return Belief(rows, data, hyper, Posterior(data, hyper))
 
 
-def successes(space: Space, observed: Observed) -> Success | None:
-    """Return a model of where trials succeed, apart from what they measure; None if all of them did."""
+def successes(space: Space, observed: Observed) -> Posterior | None:
+    """Return a model of where trials succeed, positive where that is likelier than not; None if all of them
+    did.
+
+    It is apart from what trials measure: a failed trial taken as a very bad one would bend the model of the
+    objective down along the whole border, where the best points often lie (as large a batch as memory holds).
+    """
     succeeded = observed.succeeded[observed.rows]
     if succeeded.all():
         return None
+    data = Data(observed.points, np.where(succeeded, 0.5, -0.5), space.groups, space.width)
     last = len(succeeded) - 1
     rows = np.unique(np.linspace(0, last, min(last + 1, _FITTED)).astype(np.int64))
-    shape = likeliest(observed.points[rows], succeeded[rows], space.width)
-    return Success(observed.points, succeeded, space.width, shape)
+    return Posterior(data, fit(data.only(rows), LOW_NOISE, _EVALUATIONS))
 
 
 def _representative(labels: Array) -> Positions:
@@ -113,7 +117,7 @@ def _representative(labels: Array) -> Positions:
 
 def bound_score(
     beliefs: Sequence[Belief],
-    success: Success | None,
+    success: Posterior | None,
     pending: Array,
     coefficient: float,
     rng: np.random.Generator,

@@ -1,10 +1,5 @@
-"""Finds the point with the best score: a swarm of fireflies over the mixed space, then gradients and single
-steps.
-
-The swarm follows the idea of the firefly algorithm (Yang 2009) as the Vizier paper uses it: flies are drawn
-to brighter ones near them, pushed from darker ones, and shaken at random; one without success is shaken less
-and finally replaced. Pure: all randomness comes from the given generator.
-"""
+"""Finds the point with the best score: a crowd of random points over the mixed space, of which the best are
+refined by gradients and single steps. Pure: all randomness comes from the given generator."""
 
 from dataclasses import dataclass
 
@@ -17,31 +12,17 @@ from trainshed.studies.space import Node, Space
 _OUTSIDE = -1e6
 """Far below every score: points outside of the trust region are compared by how far outside they are."""
 
-_ATTRACTION = 1.5
-_REPULSION = 0.02
-_SIGHT = 30.0
-"""How fast attraction falls with the squared distance, per node."""
-
-_SHAKE = 0.2
-_CALMER = 0.85
-_TIRED = 1e-3
-"""Random moves start with this size, shrink by this factor at each failure, and below this a fly is
-replaced."""
-
 _STEPPED = 64
-"""Most categories that a single step tries; the swarm sees all."""
+"""Most categories that a single step tries; the crowd sees all."""
 
 _APART = 0.02
 """Points to refine differ by more than this in some node, or they would come to the same place."""
 
-
 _CROWD = 512
-"""Points rated before the swarm."""
-_FLIES = 40
-"""Points of the swarm."""
-_ROUNDS = 30
-"""How often the swarm is moved."""
-_CLIMBS = 4
+"""Points beside the seeds that are rated, and points anywhere."""
+_BEST = 200
+"""How many of them are kept."""
+_CLIMBS = 8
 """How many of the best are then refined."""
 _EVALUATIONS = 40
 """Of the score, for each of these."""
@@ -74,14 +55,14 @@ class Search:
         """Return points, best first. `seeds`: genotypes near which good points may be, best first (shape
         (s, p), s may be 0)."""
         crowd = self._crowd(seeds, rng)
-        flies, light = self._swarm(crowd, self._rate(crowd), rng)
-        order = np.argsort(-light, kind="stable")
-        flies, light = flies[order], light[order]
-        climbed = [self._climb(flies[at], float(light[at])) for at in _apart(flies, _CLIMBS)]
-        flies = np.vstack([*[point for point, _ in climbed], flies])
-        light = np.concatenate([[value for _, value in climbed], light])
-        order = np.argsort(-light, kind="stable")
-        return Found(self.space.snap(flies[order]), light[order])
+        scores = self._rate(crowd)
+        order = np.argsort(-scores, kind="stable")[:_BEST]
+        crowd, scores = crowd[order], scores[order]
+        climbed = [self._climb(crowd[at], float(scores[at])) for at in _apart(crowd, _CLIMBS)]
+        crowd = np.vstack([*[point for point, _ in climbed], crowd])
+        scores = np.concatenate([[value for _, value in climbed], scores])
+        order = np.argsort(-scores, kind="stable")
+        return Found(self.space.snap(crowd[order]), scores[order])
 
     def _rate(self, genotypes: Array) -> Array:
         points = self.space.embed(self.space.snap(genotypes))
@@ -103,49 +84,6 @@ class Search:
         listed = space.is_listed
         children[:, listed] = np.where(swapped, anywhere, parents)[:, listed]
         return np.vstack([seeds, children, anywhere])
-
-    def _swarm(self, crowd: Array, scores: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return the best of the crowd and some of the rest, after their moves, and the best as they were."""
-        order = np.argsort(-scores, kind="stable")
-        half = _FLIES // 2
-        chosen = np.concatenate([order[:half], order[half :: max(1, len(order) // half)]])
-        flies, light = crowd[chosen], scores[chosen]
-        shake = np.full(len(flies), _SHAKE)
-        for _ in range(_ROUNDS):
-            moved = self._moved(flies, light, shake, rng)
-            bright = self._rate(moved)
-            better = bright > light
-            flies[better], light[better] = moved[better], bright[better]
-            shake = np.where(better, shake, shake * _CALMER)
-            tired = shake < _TIRED
-            tired[int(light.argmax())] = False
-            if tired.any():
-                fresh = self.space.place(rng.random((int(tired.sum()), self.space.width)))
-                flies[tired], light[tired], shake[tired] = fresh, self._rate(fresh), _SHAKE
-        best = order[:4]
-        return np.vstack([flies, crowd[best]]), np.concatenate([light, scores[best]])
-
-    def _moved(self, flies: Array, light: Array, shake: Array, rng: np.random.Generator) -> Array:
-        """Return where each fly looks next: numbers are drawn and pushed, categories copied or drawn anew."""
-        count, width = flies.shape
-        listed = self.space.is_listed
-        difference = flies[None, :, :] - flies[:, None, :]
-        difference[:, :, listed] = 0.0
-        near = np.exp(-_SIGHT / width * np.einsum("ijk,ijk->ij", difference, difference))
-        pull = np.where(light[None, :] > light[:, None], _ATTRACTION, -_REPULSION)
-        pull *= near * rng.random((count, count))
-        np.fill_diagonal(pull, 0.0)
-        pull /= np.maximum(np.abs(pull).sum(axis=1, keepdims=True), 1e-12)
-        drift = 1.2 * rng.random((count, 1)) * np.einsum("ij,ijk->ik", pull, difference)
-        moved = np.abs(flies + drift + shake[:, None] * rng.laplace(size=flies.shape))
-        moved = np.clip(1.0 - np.abs(1.0 - moved), 0.0, 1.0)
-        if listed.any():
-            donors = flies[rng.integers(0, max(1, count // 2), size=count)]
-            fresh = self.space.place(rng.random((count, width)))
-            dice = rng.random((count, width))
-            mixed = np.where(dice < 0.15, donors, np.where(dice < 0.25, fresh, flies))
-            moved[:, listed] = mixed[:, listed]
-        return moved
 
     def _climb(self, genotype: Array, value: float) -> tuple[Array, float]:
         """Return the local maximum near a point: by gradients in smooth nodes, by single steps in others."""
