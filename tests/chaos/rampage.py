@@ -125,11 +125,10 @@ def _befall(
 
 
 def _kill_advisor(victim: Victim, deeds: Deeds, chance: random.Random) -> bool:
-    """It is there for a while after each suggestion: wait for it, and then a little longer, so that it is
-    busy or idle."""
+    """It is there while it computes a suggestion: wait for that."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
-        time.sleep(chance.uniform(0, 0.5))
+        time.sleep(chance.uniform(0, 0.1))
         if victim.kill_children("advisor"):
             deeds.tell("advisor killed", start=victim.starts)
             return True

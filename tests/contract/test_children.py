@@ -40,13 +40,11 @@ print(pid, flush=True)
 time.sleep(600)
 """
 ADVISED = """
-import asyncio, contextlib
-from trainshed.studies.advisor_client import ProcessAdvisor
+import asyncio
+from trainshed.studies import advisor_client
 async def main():
-    advisor = ProcessAdvisor()
-    with contextlib.suppress(Exception):
-        await advisor._ask(None, object)  # It has answered, so it is ready.
-    print(advisor._process.pid, flush=True)
+    process = await advisor_client.start()
+    print(process.pid, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
 """
@@ -150,7 +148,7 @@ def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
 
 
 def test_the_advisor_goes_with_a_service_that_was_killed() -> None:
-    child = orphaned(ADVISED, hold=signal.SIGSTOP)
+    child = orphaned(ADVISED, hold=signal.SIGCONT)
     wait_until_gone([child])
 
 

@@ -122,11 +122,7 @@ class TuningReconciler:
         if not numbers:
             return
         curves = await self._curves.of(transition, sights)
-        try:
-            verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
-        except AdvisorFailed as failure:
-            about(log, job.uid).warning("early stopping not decided: %s", failure)
-            return
+        verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
         for sight, verdict in zip(fresh, verdicts, strict=True):
             if verdict.should_stop:
                 machine.stop_trial(transition, sight.trial, verdict.why)
