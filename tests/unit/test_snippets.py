@@ -34,30 +34,12 @@ def test_a_job_of_ml_is_a_command_of_gcloud() -> None:
     ]
 
 
-def called(text: str, function: str) -> dict[str, Any]:
-    """The arguments that a Python program gives to a function, those that are values."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == function:
-            return {
-                keyword.arg or "": ast.literal_eval(keyword.value)
-                for keyword in node.keywords
-                if not isinstance(keyword.value, ast.Name)
-            }
-    raise AssertionError(f"{function} is not called in:\n{text}")
-
-
 def test_a_job_is_created_by_the_client_library() -> None:
-    job = custom(scheduling={"timeout": "60s", "disableRetries": True})
-    text = snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job)
-    arguments = called(text, "client.create_custom_job")
-    assert arguments["parent"] == "projects/p/locations/r"
-    (pool,) = arguments["custom_job"]["job_spec"]["worker_pool_specs"]
-    assert pool["replica_count"] == 1
-    assert pool["python_package_spec"]["package_uris"] == ["gs://b/p.whl"]
-    assert arguments["custom_job"]["job_spec"]["scheduling"] == {
-        "timeout": {"seconds": 60},
-        "disable_retries": True,
-    }
+    job = custom(scheduling={"timeout": "60s"}, serviceAccount="it'''s")
+    tree = ast.parse(snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    (read,) = [call for call in calls if ast.unparse(call.func).endswith("CustomJob.from_json")]
+    assert json.loads(ast.literal_eval(read.args[0])) == job
 
 
 def test_a_custom_job_is_a_command_of_gcloud_and_its_file() -> None:

@@ -6,7 +6,6 @@ The job is the JSON that its API's create takes. Whoever runs a snippet has poin
 """
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,15 +13,7 @@ from typing import Any, cast
 
 from trainshed.core.names import Api
 
-_SNAKE = re.compile(r"(?<=[a-z0-9])([A-Z])")
-_DURATION = re.compile(r"(\d{1,18})(?:\.0*)?s")
-_DURATIONS = frozenset({"timeout", "maxWaitDuration"})
-_PLAIN_DATA = frozenset({"labels"})
-"""Fields whose keys are the user's own words."""
-_COUNTS = frozenset({"replicaCount"})
 _FILE = "job.json"
-_WIDTH = 60
-"""The most characters of a value that is written on one line."""
 
 
 class SnippetForm(StrEnum):
@@ -142,85 +133,32 @@ def _with_file(words: Sequence[str], config: Any, last: Sequence[str] = ()) -> s
 
 def _python_vertex(project: str, region: str, job: Mapping[str, Any]) -> str:
     tuning = "trialJobSpec" in job
-    method, field = (
-        ("create_hyperparameter_tuning_job", "hyperparameter_tuning_job")
-        if tuning
-        else ("create_custom_job", "custom_job")
-    )
-    arguments = {"parent": f"projects/{project}/locations/{region}", field: _snake(dict(job))}
+    kind = "HyperparameterTuningJob" if tuning else "CustomJob"
+    field = "hyperparameter_tuning_job" if tuning else "custom_job"
     return (
         "import os\nfrom google.cloud import aiplatform_v1\n\n"
         "client = aiplatform_v1.JobServiceClient(\n"
         '    transport="rest",\n'
         '    client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]},\n)\n'
-        f"job = {_call(f'client.{method}', arguments)}\nprint(job.name)\n"
+        f"job = aiplatform_v1.{kind}.from_json({_quoted(job)})\n"
+        f'parent = "projects/{project}/locations/{region}"\n'
+        f"print(client.create_{field}(parent=parent, {field}=job).name)\n"
     )
 
 
 def _python_ml(project: str, job: Mapping[str, Any]) -> str:
     return (
-        "import os\nfrom google.api_core.client_options import ClientOptions\n"
+        "import json\nimport os\nfrom google.api_core.client_options import ClientOptions\n"
         "from google.oauth2.credentials import Credentials\nfrom googleapiclient import discovery\n\n"
         'ml = discovery.build(\n    "ml",\n    "v1",\n    static_discovery=True,\n'
         '    client_options=ClientOptions(api_endpoint=os.environ["TRAINSHED_ENDPOINT"]),\n'
         '    credentials=Credentials(os.environ["TRAINSHED_TOKEN"]),\n)\n'
-        f"job = {_literal(dict(job), 0)}\n"
+        f"job = json.loads({_quoted(job)})\n"
         f'ml.projects().jobs().create(parent="projects/{project}", body=job).execute()\n'
     )
 
 
-def _call(function: str, arguments: Mapping[str, Any]) -> str:
-    if not arguments:
-        return f"{function}()"
-    lines = "".join(f"    {name}={_literal(value, 1)},\n" for name, value in arguments.items())
-    return f"{function}(\n{lines})"
-
-
-def _snake(value: Any, key: str = "") -> Any:
-    """Return a message as the client libraries take it: names with underscores, durations and counts as
-    numbers."""
-    if isinstance(value, dict):
-        fields = cast(dict[str, Any], value)
-        if key in _PLAIN_DATA:
-            return fields
-        return {
-            _SNAKE.sub(lambda m: f"_{m[1].lower()}", name): _snake(inner, name)
-            for name, inner in fields.items()
-        }
-    if isinstance(value, list):
-        return [_snake(item, key) for item in cast(list[Any], value)]
-    if isinstance(value, str):
-        if key in _COUNTS and value.isdecimal():
-            return int(value)
-        if key in _DURATIONS and (match := _DURATION.fullmatch(value)):
-            return {"seconds": int(match[1])}
-    return value
-
-
-def _literal(value: Any, depth: int) -> str:
-    """Format a value as Python, with one entry per line where it is long."""
-    flat = _flat(value)
-    if len(flat) <= _WIDTH or not value:
-        return flat
-    inner, outer = "    " * (depth + 1), "    " * depth
-    if isinstance(value, dict):
-        fields = cast(dict[str, Any], value)
-        rows = (f"{inner}{_flat(k)}: {_literal(v, depth + 1)},\n" for k, v in fields.items())
-        return "{\n" + "".join(rows) + outer + "}"
-    if isinstance(value, list):
-        rows = (f"{inner}{_literal(item, depth + 1)},\n" for item in cast(list[Any], value))
-        return "[\n" + "".join(rows) + outer + "]"
-    return flat
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, str):
-        # JSON's form of a text is Python's form as well, but for its escapes, which are halves of characters
-        # beyond the first plane.
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        fields = cast(dict[str, Any], value)
-        return "{" + ", ".join(f"{_flat(k)}: {_flat(v)}" for k, v in fields.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flat, cast(list[Any], value))) + "]"
-    return repr(value)
+def _quoted(job: Mapping[str, Any]) -> str:
+    """Return the JSON of a job as a text of Python over several lines."""
+    text = _json(job).replace("'''", r"\u0027\u0027\u0027")
+    return f"r'''{text}'''"
