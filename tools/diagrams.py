@@ -39,7 +39,6 @@ _ABOUT: Final[tuple[tuple[AnyTable, str], ...]] = (
         "One replica within an attempt. It has no end of its own: an incarnation that is over may be "
         "followed by another, and all end with the attempt.",
     ),
-    (tables.PIPELINE, "A training pipeline, as far as its backing job moves it."),
 )
 _SECOND: Final = 10**9
 

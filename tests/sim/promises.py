@@ -11,7 +11,7 @@ from tests.sim.rows import REDUCER
 from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.works import Work
@@ -71,7 +71,7 @@ def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
 def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
     """The jobs of what was cancelled are cancelled with it, at once, or as soon as there is a service
     again."""
-    if not books.clock_is_true or work.state not in (JobState.CANCELLED, PipelineState.CANCELLED):
+    if not books.clock_is_true or work.state is not JobState.CANCELLED:
         return
     latest = max(at, books.blocked_until) + _SOON
     for job in books.families.jobs.values():

@@ -12,7 +12,7 @@ from tests.sim.tuning_jobs import tuning
 from tests.sim.tuning_making import with_custom_job
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Actor, Job
-from trainshed.core.lifecycle.states import AttemptState, JobState, PipelineState
+from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid
 from trainshed.store.port import Commit, NewWork
 from trainshed.store.records import Operation, OperationKind
@@ -149,7 +149,7 @@ async def ended(w: World, uid: JobUid) -> None:
             seen = w.notices.count(uid)
             work, _ = await w.store.reader.job_by_uid(uid)
             if work.state.is_final:
-                assert work.state in (JobState.CANCELLED, PipelineState.CANCELLED)
+                assert work.state is JobState.CANCELLED
                 return
             await w.notices.wait_beyond(uid, seen, 10)
 

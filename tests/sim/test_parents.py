@@ -18,7 +18,7 @@ from tests.sim.universe import Universe, lived
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Parameters, Trial, TrialState
@@ -209,7 +209,7 @@ def test_a_pipeline_leaves_one_version_of_its_model_whenever_the_service_dies() 
     world = lone(*with_custom_job())
     for made in crashed(world):
         pipeline = the_pipeline(made)
-        assert pipeline.state is PipelineState.SUCCEEDED
+        assert pipeline.state is JobState.SUCCEEDED
         assert pipeline.model.endswith("/models/m@1")
 
 
@@ -218,7 +218,7 @@ def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> No
     world = lone(*with_tuning_job(trials=3))
     for made in (lived(world), *crashed(world, every=2)):
         pipeline, job = the_pipeline(made), the_tuning_job(made)
-        assert pipeline.state is PipelineState.SUCCEEDED
+        assert pipeline.state is JobState.SUCCEEDED
         best = trials(made)[job.best - 1]
         assert pipeline.best_job == best.job
         (version,) = made.books.families.models
@@ -231,7 +231,7 @@ def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
     world = lone(*(work for family in families for work in family))
     for made in (lived(world), *crashed(world, every=4)):
         ended = [w for w in made.books.families.works.values() if isinstance(w, Pipeline)]
-        done = [w for w in ended if w.state is PipelineState.SUCCEEDED]
+        done = [w for w in ended if w.state is JobState.SUCCEEDED]
         assert [w.model.rpartition("@")[2] for w in done] == ["1"]
         (failed,) = (w for w in ended if w not in done)
         assert failed.error is not None
@@ -243,7 +243,7 @@ def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
     """facts/resources#pipelines: the artifacts are checked to exist."""
     made = lived(dataclasses.replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
     pipeline = the_pipeline(made)
-    assert (pipeline.state, pipeline.model) == (PipelineState.FAILED, "")
+    assert (pipeline.state, pipeline.model) == (JobState.FAILED, "")
     assert made.books.families.models == []
 
 
@@ -261,12 +261,12 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
             at = CREATED + lasts * part // PARTS
             cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, uid)))
             made = lived(cancelled)
-            assert the_pipeline(made).state is PipelineState.CANCELLED
+            assert the_pipeline(made).state is JobState.CANCELLED
             assert the_pipeline(made).ended < at + SECOND, "its job was not told"
             first = _commit_of_cancel(made)
             for number in range(first, first + 4):
                 again = lived(cancelled, (number, number % 2 == 0))
-                assert the_pipeline(again).state is PipelineState.CANCELLED
+                assert the_pipeline(again).state is JobState.CANCELLED
 
 
 # --- the checks can fail ---

@@ -9,7 +9,7 @@ from tests.sim.engine.streams import Notebooks
 from tests.sim.tuning_jobs import METRIC
 from tests.sim.tuning_play import disagreements
 from trainshed.core.lifecycle.records import Job, Parent
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Trial
@@ -63,7 +63,7 @@ class Families:
                 for fault in self._of_tuning(work, before):
                     self._wrong(work, fault)
             case Pipeline():
-                if commit.consumed_intents and not work.cancelled and not work.state.is_final:
+                if commit.consumed_intents and work.outcome is None and not work.state.is_final:
                     self._wrong(work, "a cancel was taken in, and nothing came of it")
                 for fault in self._of_pipeline(work, commit):
                     self._wrong(work, fault)
@@ -87,7 +87,7 @@ class Families:
     async def of_cancel(self, work: Family, at: int) -> list[str]:
         """spec/lifecycle#cancel: what was cancelled is CANCELLED, unless it came to its own end before its
         jobs could be told."""
-        if work.state in (JobState.CANCELLED, PipelineState.CANCELLED):
+        if work.state is JobState.CANCELLED:
             return []
         if isinstance(work, Pipeline) or _came_to_its_end(work):
             return []
@@ -166,7 +166,7 @@ class Families:
                 yield f"it left {work.model}; there are {own}"
             if sum("default" in version.aliases for version in versions) != 1:
                 yield f"of the versions not exactly one is the default: {versions}"
-        if isinstance(backing, TuningJob) and work.state is PipelineState.SUCCEEDED:
+        if isinstance(backing, TuningJob) and work.state is JobState.SUCCEEDED:
             best = _now(self.store.studies.trial(backing.study, backing.best))
             if work.best_job != best.job:
                 yield f"its best job is {work.best_job}, that of the best trial {best.job}"

@@ -22,7 +22,7 @@ def test_every_row_and_every_reason_is_on_its_page() -> None:
     pages = diagrams.pages()
     for rule in RULES:
         assert f"| `{rule.name}` |" in pages["failure-table.md"]
-    for table in (tables.JOB, tables.ATTEMPT, tables.REPLICA, tables.PIPELINE):
+    for table in (tables.JOB, tables.ATTEMPT, tables.REPLICA):
         for cell in table.cells.values():
             assert getattr(cell, "why", "") in diagrams.lifecycle()
 

@@ -1,4 +1,4 @@
-"""The four transition tables: total, walked cell by cell, every state reachable, no way out of an end."""
+"""The three transition tables: total, walked cell by cell, every state reachable, no way out of an end."""
 
 import enum
 from collections.abc import Iterator
@@ -11,8 +11,6 @@ from trainshed.core.lifecycle.states import (
     AttemptState,
     JobState,
     JobTrigger,
-    PipelineState,
-    PipelineTrigger,
     ReplicaState,
     ReplicaTrigger,
 )
@@ -24,7 +22,6 @@ FIRST: list[tuple[AnyTable, enum.StrEnum]] = [
     (tables.JOB, JobState.QUEUED),
     (tables.ATTEMPT, AttemptState.WAITING),
     (tables.REPLICA, ReplicaState.WAITING),
-    (tables.PIPELINE, PipelineState.QUEUED),
 ]
 """Each with the state that it begins in."""
 TABLES = [table for table, _ in FIRST]
@@ -32,12 +29,8 @@ ENDS: dict[str, set[enum.StrEnum]] = {
     "job": {s for s in JobState if s.is_final},
     "attempt": {AttemptState.OVER},
     "replica": set(),  # a replica has no end of its own: it ends with its attempt
-    "pipeline": {s for s in PipelineState if s.is_final},
 }
-CANCELS: list[tuple[AnyTable, enum.StrEnum]] = [
-    (tables.JOB, JobTrigger.CANCEL_ACCEPTED),
-    (tables.PIPELINE, PipelineTrigger.CANCEL_ACCEPTED),
-]
+CANCELS: list[tuple[AnyTable, enum.StrEnum]] = [(tables.JOB, JobTrigger.CANCEL_ACCEPTED)]
 CELLS = [(table, state, trigger) for table in TABLES for state, trigger in table.cells]
 
 

@@ -11,13 +11,13 @@ from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core import pipelines
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion, Pipeline, Task
 
 NOW = CREATED + 60 * SECOND
 CANCEL = CancelRequested(CancelCause.USER, NOW)
-J, P = JobState, PipelineState
+J = JobState
 
 
 def backing(state: JobState, *, started: int = 0) -> Job:
@@ -52,13 +52,13 @@ def test_it_goes_with_its_job() -> None:
     the first one."""
     at = CREATED + SECOND
     subject = seen(stored(), backing(J.QUEUED), backing(J.PREPARING))
-    assert (subject.state, subject.started) == (P.PENDING, 0)
+    assert (subject.state, subject.started) == (J.PREPARING, 0)
     subject = seen(subject, backing(J.RUNNING, started=at))
-    assert (subject.state, subject.started) == (P.RUNNING, at)
+    assert (subject.state, subject.started) == (J.RUNNING, at)
     subject = seen(subject, backing(J.PREPARING, started=at))
-    assert subject.state is P.PENDING
+    assert subject.state is J.PREPARING
     subject = seen(subject, backing(J.RUNNING, started=at))
-    assert (subject.state, subject.started) == (P.RUNNING, at)
+    assert (subject.state, subject.started) == (J.RUNNING, at)
 
 
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:
@@ -112,6 +112,6 @@ def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
         is_end = state in (None, J.SUCCEEDED, J.FAILED, J.CANCELLED)
         assert subject.state.is_final == (before.state.is_final or is_end)
         assert bool(subject.ended) == subject.state.is_final
-        assert bool(subject.model) == (subject.state is P.SUCCEEDED)
+        assert bool(subject.model) == (subject.state is J.SUCCEEDED)
         if subject.state is not before.state:
             assert subject.updated >= before.updated

@@ -12,7 +12,7 @@ from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
 from trainshed.access.job_tokens import JobClaims
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
-from trainshed.core.lifecycle.states import PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, ModelName
 from trainshed.core.pipelines import ModelVersion
 
@@ -86,9 +86,7 @@ async def test_a_pipelines_model_names_its_job_and_its_data(house: House) -> Non
     }
     body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
     view = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
-    await house.become(
-        view["name"], {"model": version_of(view["name"])}, state=PipelineState.SUCCEEDED
-    )
+    await house.become(view["name"], {"model": version_of(view["name"])}, state=JobState.SUCCEEDED)
     (version,) = await described(house)
     job = view["trainingTaskMetadata"]["backingCustomJob"]
     origin = version["origin"]

@@ -10,7 +10,7 @@ from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import package
 from tests.unit.test_specs_pipeline import CUSTOM, MODEL, TUNING, inputs, pipeline, tuning_inputs
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob
 
@@ -100,7 +100,7 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
     model = ModelName("p1", "us-central1", "m")
     await house.become(
         view["name"],
-        state=PipelineState.SUCCEEDED,
+        state=JobState.SUCCEEDED,
         started=START,
         ended=START + SECOND,
         model=f"{model}@2",
@@ -166,7 +166,7 @@ async def test_cancel_and_delete(house: House) -> None:
     live = await house.store.ledger.load(JobUid(1000))
     assert live is not None and len(live.intents) == 1
     assert (await house.call("DELETE", f"/v1/{name}")).error["status"] == "FAILED_PRECONDITION"
-    await house.become(name, state=PipelineState.CANCELLED, ended=START)
+    await house.become(name, state=JobState.CANCELLED, ended=START)
     assert (await house.result("DELETE", f"/v1/{name}"))["done"] is True
     assert (await house.call("GET", f"/v1/{name}")).status == 404
     assert (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).status == 200

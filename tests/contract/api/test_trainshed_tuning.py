@@ -18,7 +18,7 @@ from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.records import Outcome
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.tuning.records import TuningJob
@@ -420,7 +420,7 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
         async with house.stream(f"{path}/logs") as stream:
             assert [line["message"] async for line in stream] == ["hello"]
 
-        await house.become(made, state=PipelineState.SUCCEEDED, ended=START, model="m@1")
+        await house.become(made, state=JobState.SUCCEEDED, ended=START, model="m@1")
         while view["state"] != "SUCCEEDED":
             view = await lines.next()
         assert view["pipeline"]["model"] == "m@1"

@@ -16,7 +16,7 @@ from tests.contract.store.study_samples import (
     told,
 )
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, Unavailable
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion
 from trainshed.core.study.records import StudyUid
@@ -39,12 +39,6 @@ async def loaded(store: Store, uid: int) -> LiveJob[Work]:
 
 async def uids(store: Store, query: JobQuery) -> list[int]:
     return [job.uid for job, _ in await store.reader.jobs(query)]
-
-
-def _ended(work: Work) -> Work:
-    if isinstance(work.state, PipelineState):
-        return replace(work, state=PipelineState.CANCELLED)
-    return replace(work, state=JobState.CANCELLED)
 
 
 async def test_several_are_created_or_none(store: Store) -> None:
@@ -138,11 +132,16 @@ async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: 
     tuning, pipeline = make_tuning(1), make_pipeline(2)
     trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
     waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))
-    await created(store, waiting, pipeline, *(_ended(work) for work in (trial, step)))
+    await created(
+        store,
+        waiting,
+        pipeline,
+        *(replace(work, state=JobState.CANCELLED) for work in (trial, step)),
+    )
     for work in (trial, step):
         with pytest.raises(FailedPrecondition, match="has not taken in"):
             await store.intake.delete_job(work.name, operation(1))
     await committed(store, Commit(replace(waiting, running=()), 1))
     await store.intake.delete_job(trial.name, operation(1))
-    await committed(store, Commit(replace(pipeline, state=PipelineState.SUCCEEDED), 1))
+    await committed(store, Commit(replace(pipeline, state=JobState.SUCCEEDED), 1))
     await store.intake.delete_job(step.name, operation(2))

@@ -234,7 +234,7 @@ class PipelineReconciler:
         commit = None
         if pipeline != live.job or live.intents:
             commit = Commit(pipeline, live.generation, tuple(entries), consumed(live), model=model)
-        cancels = pipeline.cancelled and not pipeline.state.is_final
+        cancels = pipeline.outcome is not None and not pipeline.state.is_final
         cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
         return Next(pipeline, commit, cancel)
 

@@ -16,7 +16,6 @@ from trainshed.core.catalog.quotas import HARD
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines import Pipeline
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget
 from trainshed.core.works import Work
@@ -86,7 +85,7 @@ def notifications(
     """Return the notifications that a step asks for. `work`: as it is after the step; `entries`: the step's
     own. There are none for a job that a tuning job or pipeline made, since that one is reported. `page`: the
     address of the service, below which jobs have their pages, "" = there is none."""
-    if not isinstance(work, Pipeline) and work.parent is not None:
+    if work.parent is not None:
         return ()
     occasions = _occasions(work, entries)
     if not occasions:

@@ -12,20 +12,15 @@ import json
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.failure.evidence import Cause
-from trainshed.core.failure.messages import (
-    CANCELLED,
-    INTERNAL,
-    INTERNAL_ERROR_MESSAGE,
-    INVALID_ARGUMENT,
-)
+from trainshed.core.failure.messages import CANCELLED, INVALID_ARGUMENT
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Actor, Job
-from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTrigger
-from trainshed.core.names import EvaluationName, JobName, JobUid, ModelName
+from trainshed.core.lifecycle.machine import give_up_parent
+from trainshed.core.lifecycle.records import Job, Outcome, WorkRecord
+from trainshed.core.lifecycle.states import JobState, JobTrigger
+from trainshed.core.names import EvaluationName, JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 
@@ -62,34 +57,16 @@ class PipelineSpec(Struct, frozen=True):
     model: ModelDraft | None = None
 
 
-class Pipeline(Struct, frozen=True):
-    """A training pipeline. Moments in nanoseconds since the epoch, 0 = not yet."""
+class Pipeline(WorkRecord, frozen=True, kw_only=True):
+    """A training pipeline, whose states are its job's. Its outcome is decided ahead by a cancel alone."""
 
-    uid: JobUid
-    name: JobName
-    display_name: str
     spec: PipelineSpec
-    #: The pipeline in public JSON, as given.
-    public_json: str
-    created: Nanos
-    updated: Nanos
-    labels: tuple[tuple[str, str], ...] = ()
-    state: PipelineState = PipelineState.QUEUED
-    started: Nanos = 0
-    ended: Nanos = 0
-    error: JobError | None = None
     #: Its backing job; 0 = there is none yet.
     job: JobUid = JobUid(0)
     #: The custom job of the best trial of a tuning task; 0 = not known yet.
     best_job: JobUid = JobUid(0)
     #: `MODEL_NAME@VERSION` that it left; "" = none.
     model: str = ""
-    #: When a cancel was accepted.
-    cancelled: Nanos = 0
-    #: Why it was; "" = it was not.
-    cancel_message: str = ""
-    #: The client that made it; None = it is not known.
-    creator: Actor | None = None
 
 
 class ModelVersion(Struct, frozen=True):
@@ -130,17 +107,19 @@ Told = tuple[TimelineEntry, ...]
 
 def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
     """Return the pipeline as it is stored, together with its job."""
-    return _goes(replace(pipeline, job=backing.uid), PipelineTrigger.JOB_CREATED)
+    return _goes(replace(pipeline, job=backing.uid), JobTrigger.ADMITTED)
 
 
 def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Told]:
     """Accept a cancel; the running job is cancelled by the reconciler that looks at the pipeline next."""
-    if pipeline.state.is_final or pipeline.cancelled:
+    if pipeline.state.is_final or pipeline.outcome is not None:
         return pipeline, ()
-    changed = _goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED)
     message = f"The pipeline {job_timeline.cancelled_by(event)}"
+    error = JobError(CANCELLED, message, cause="cancelled")
     changed = replace(
-        changed, cancelled=event.at, cancel_message=message, updated=max(event.at, pipeline.updated)
+        _goes(pipeline, JobTrigger.CANCEL_ACCEPTED),
+        outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at),
+        updated=max(event.at, pipeline.updated),
     )
     return changed, (job_timeline.cancel_requested(event, message),)
 
@@ -153,31 +132,31 @@ def observed(
         return pipeline, ()
     if backing is None:
         error = JobError(INVALID_ARGUMENT, "The pipeline's job is gone or unreadable.")
-        return _ends(pipeline, PipelineTrigger.JOB_FAILED, error, now)
+        return _ends(pipeline, JobTrigger.FAILED, error, now)
     if backing.started and not pipeline.started:
         pipeline = replace(pipeline, started=backing.started)
     match backing.state:
         case JobState.RUNNING:
-            changed = _goes(pipeline, PipelineTrigger.JOB_RUNNING)
+            changed = _goes(pipeline, JobTrigger.ALL_UP)
             if changed.state is pipeline.state:
                 return changed, ()
             entry = TimelineEntry(now, "running", f"{backing.name} is running.")
             return replace(changed, updated=_at(pipeline, now)), (entry,)
         case JobState.PREPARING if backing.started:
-            changed = _goes(pipeline, PipelineTrigger.JOB_RETRIED)
+            changed = _goes(pipeline, JobTrigger.RETRIED)
             return (
                 changed if changed == pipeline else replace(changed, updated=_at(pipeline, now))
             ), ()
         case JobState.FAILED:
-            return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
+            return _ends(pipeline, JobTrigger.FAILED, backing.error, now)
         case JobState.CANCELLED:
-            if pipeline.cancelled:
-                message = pipeline.cancel_message
-            else:
-                why = f": {backing.error.message}" if backing.error else "."
-                message = f"Its job {backing.name} was cancelled{why}"
+            why = f": {backing.error.message}" if backing.error else "."
+            message = f"Its job {backing.name} was cancelled{why}"
             error = JobError(CANCELLED, message, cause="cancelled")
-            return _ends(pipeline, PipelineTrigger.JOB_CANCELLED, error, now)
+            if pipeline.outcome is not None:
+                error = pipeline.outcome.error
+            pipeline = _goes(pipeline, JobTrigger.CANCEL_ACCEPTED)
+            return _ends(pipeline, JobTrigger.CANCELLED, error, now)
         case _:
             return pipeline, ()
 
@@ -200,7 +179,7 @@ def succeeded(
     commit. `best_job`: the job of the best trial of a tuning task, 0 = it was none."""
     version_name = f"{version.name}@{version.version}" if version else ""
     done = replace(pipeline, model=version_name, best_job=best_job)
-    ended = _goes(done, PipelineTrigger.JOB_SUCCEEDED)
+    ended = _goes(done, JobTrigger.SUCCEEDED)
     left = f" It left the model {version_name}." if version_name else ""
     entry = TimelineEntry(
         now, "succeeded", f"The pipeline succeeded.{left}", {"model": version_name}
@@ -240,7 +219,7 @@ def model_taken(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeli
 def _model_failed(pipeline: Pipeline, why: str, now: Nanos) -> tuple[Pipeline, Told]:
     text = f"The training job succeeded, but {why}"
     error = JobError(INVALID_ARGUMENT, text, cause="model")
-    return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
+    return _ends(pipeline, JobTrigger.FAILED, error, now)
 
 
 def model_version(
@@ -270,17 +249,8 @@ def model_version(
 
 
 def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told]:
-    """End the pipeline because the service fails each time it looks at it; its job is to be cancelled. Uses
-    no transition table, since these may be what failed. An accepted cancel is never lost."""
-    error = JobError(CANCELLED, pipeline.cancel_message, cause="cancelled")
-    state = PipelineState.CANCELLED
-    if not pipeline.cancelled:
-        state = PipelineState.FAILED
-        error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
-    at = _at(pipeline, now)
-    ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
-    entry = TimelineEntry(now, state.value.lower(), error.message)
-    return ended, (job_timeline.refused_event("Pipeline", cause, now), entry)
+    """End the pipeline because the service fails each time it looks at it; its job is to be cancelled."""
+    return give_up_parent(pipeline, "Pipeline", cause, now)
 
 
 def _at(pipeline: Pipeline, now: Nanos) -> Nanos:
@@ -289,7 +259,7 @@ def _at(pipeline: Pipeline, now: Nanos) -> Nanos:
 
 
 def _ends(
-    pipeline: Pipeline, trigger: PipelineTrigger, error: JobError | None, now: Nanos
+    pipeline: Pipeline, trigger: JobTrigger, error: JobError | None, now: Nanos
 ) -> tuple[Pipeline, Told]:
     at = _at(pipeline, now)
     ended = replace(_goes(pipeline, trigger), error=error, ended=at, updated=at)
@@ -297,7 +267,7 @@ def _ends(
     return ended, (TimelineEntry(now, ended.state.value.lower(), message),)
 
 
-def _goes(pipeline: Pipeline, trigger: PipelineTrigger) -> Pipeline:
+def _goes(pipeline: Pipeline, trigger: JobTrigger) -> Pipeline:
     timeline = (f"pipeline {pipeline.uid} ({pipeline.name}): {pipeline.state}",)
-    state = tables.PIPELINE.fire(pipeline.state, trigger, timeline)
+    state = tables.JOB.fire(pipeline.state, trigger, timeline)
     return pipeline if state is None else replace(pipeline, state=state)

@@ -23,7 +23,7 @@ PERSON: Final = "@person"
 class Column(enum.Enum):
     """A column that is compared as a whole."""
 
-    #: The value of a `JobState` or `PipelineState`.
+    #: The value of a `JobState`.
     STATE = enum.auto()
     DISPLAY_NAME = enum.auto()
     JOB_ID = enum.auto()

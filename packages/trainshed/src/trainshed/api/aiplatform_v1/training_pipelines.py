@@ -34,10 +34,8 @@ from trainshed.api.resources.submission import (
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job, Parent
-from trainshed.core.lifecycle.states import PipelineState, PipelineTrigger
-from trainshed.core.lifecycle.tables import PIPELINE
 from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName
-from trainshed.core.pipelines import Pipeline, Task
+from trainshed.core.pipelines import Pipeline, Task, created
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.input_data import dataset_id_fault
 from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pipeline
@@ -187,9 +185,6 @@ def _new(
     sent_inputs = {"jobSpec": inputs} if parsed.spec.task is Task.CUSTOM else inputs
     public = {"displayName": parsed.job.display_name, **sent_inputs}
     job = new_vertex_job(services, parent, parsed.job, public, Parent(uid, name))
-    # Both are stored at once, so that the job exists from the first moment.
-    state = PIPELINE.fire(PipelineState.QUEUED, PipelineTrigger.JOB_CREATED)
-    assert state is not None
     pipeline = Pipeline(
         uid=uid,
         name=name,
@@ -199,10 +194,9 @@ def _new(
         created=now,
         updated=now,
         labels=parsed.labels,
-        state=state,
-        job=job.uid,
     )
-    return pipeline, job
+    # Both are stored at once, so that the job exists from the first moment.
+    return created(pipeline, job), job
 
 
 async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:

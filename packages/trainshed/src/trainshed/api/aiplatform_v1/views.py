@@ -16,7 +16,7 @@ from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
 from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.study.records import Measurement, Study, StudyState, Trial
@@ -41,10 +41,10 @@ STATES: Final[Mapping[str, JobState | None]] = {
     "JOB_STATE_PARTIALLY_SUCCEEDED": None,
 }
 """Public state names; None for those that no job here is ever in."""
-PIPELINE_STATES: Final[Mapping[str, PipelineState | None]] = {
-    **{f"PIPELINE_STATE_{state}": state for state in PipelineState},
-    "PIPELINE_STATE_UNSPECIFIED": None,
-    "PIPELINE_STATE_PAUSED": None,
+PIPELINE_STATES: Final[Mapping[str, JobState | None]] = {
+    f"PIPELINE_STATE_{name.removeprefix('JOB_STATE_')}": state
+    for name, state in STATES.items()
+    if state or name.endswith(("_UNSPECIFIED", "_PAUSED"))
 }
 """Public state names; None for those that no pipeline here is ever in."""
 _NAMES: Final = {state: name for name, state in STATES.items() if state is not None}
@@ -117,7 +117,7 @@ def set_tuning_outputs(view: Any, record: TuningJob, evidence: Evidence) -> None
 
 def training_pipeline(record: Pipeline) -> Message:
     view: Any = wire_json.from_public(f"{V1}.TrainingPipeline", json.loads(record.public_json))
-    view.state = f"PIPELINE_STATE_{record.state}"
+    view.state = f"PIPELINE_{_NAMES[record.state].removeprefix('JOB_')}"
     _set_common_outputs(view, record)
     for key, name in _backing_jobs(record):
         view.training_task_metadata.struct_value.fields[key].string_value = name

@@ -22,7 +22,7 @@ from trainshed.api.filters.matching import (
 )
 from trainshed.api.filters.syntax import Comparison, Expression, FilterError, Term, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.patterns import Operator
 from trainshed.core.requests import snake_case
 from trainshed.core.works import Work
@@ -39,7 +39,7 @@ from trainshed.store.port import (
 
 JobTest = Callable[[Work], bool]
 
-States = Mapping[str, JobState | None] | Mapping[str, PipelineState | None]
+States = Mapping[str, JobState | None]
 """States by their names in an API (None: nothing here is ever in it)."""
 
 Further = Mapping[str, Callable[[Comparison], JobTest]]

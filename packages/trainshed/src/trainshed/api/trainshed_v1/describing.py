@@ -125,7 +125,7 @@ async def described(
             )
         case Pipeline():
             child = sight.below[0] if sight.below else None
-            name, state = (str(child.work.name), views.state(child.work)) if child else ("", None)
+            name, state = (str(child.work.name), child.work.state) if child else ("", None)
             return structs.replace(
                 await _common(services, sight),
                 pipeline=pipeline_view(work, name, state),
@@ -216,11 +216,11 @@ async def _trials(
 async def _job_states(
     services: Services, job: TuningJob, trials: Sequence[Trial], below: Sequence[Seen]
 ) -> dict[JobUid, JobState]:
-    known = {seen.work.uid: views.state(seen.work) for seen in below}
+    known = {seen.work.uid: seen.work.state for seen in below}
     if all(trial.job in known for trial in trials):
         return known
     children = await services.reader.children(job.uid)
-    return {child.uid: views.state(child) for child in children} | known
+    return {child.uid: child.state for child in children} | known
 
 
 async def resource_of(services: Services, work: Work, etag: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@ service."""
 
 import asyncio
 import shutil
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
@@ -30,7 +29,7 @@ from trainshed.api.trainshed_v1.links import link_if_any
 from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import person_of
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket
 from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.units import Nanos
@@ -143,7 +142,7 @@ async def list_(call: JsonCall) -> records.JobList:
 
     def passes(work: Work) -> bool:
         return (
-            (not states or views.state(work) in states)
+            (not states or work.state in states)
             and (not display_name or work.display_name == display_name)
             and (not user or person_of(work.creator) == user)
             and work.created >= since
@@ -188,11 +187,7 @@ async def list_(call: JsonCall) -> records.JobList:
         ]
     counts = UNSET
     if call.flag("counts"):
-        stored = (*JobState, PipelineState.PENDING)
-        of_states = await call.services.reader.counts(project, stored, _MOST_COUNTED)
-        counts = Counter[str]()
-        for state, count in of_states.items():
-            counts[state.replace(PipelineState.PENDING, JobState.PREPARING)] += count
+        counts = await call.services.reader.counts(project, tuple(JobState), _MOST_COUNTED)
     return records.JobList(jobs=tuple(shown), next_page_token=page.next_token, counts=counts)
 
 
@@ -322,7 +317,9 @@ def _stored_as(
     with these labels (key, "=", value; without "=": any value), created since then; no states, or "": any."""
     conditions: list[Condition] = []
     if states:
-        conditions.append(Either(tuple(views.stored_as(state) for state in sorted(states))))
+        conditions.append(
+            Either(tuple(Equal(Column.STATE, state.value) for state in sorted(states)))
+        )
     if display_name:
         conditions.append(Equal(Column.DISPLAY_NAME, display_name))
     if user:

@@ -13,7 +13,7 @@ from trainshed.core.failure.advice import advice
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica, person_of
-from trainshed.core.lifecycle.states import JobState, PipelineState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
@@ -22,7 +22,6 @@ from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine
-from trainshed.store.port import Column, Condition, Either, Equal
 from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
 
@@ -49,7 +48,7 @@ def summary(job: Work) -> records.JobSummary:
         job_id=job.name.job_id,
         display_name=job.display_name,
         user=person_of(job.creator),
-        state=state(job).value,
+        state=job.state.value,
         create_time=text_micros(job.created),
         start_time=text_micros(job.started),
         end_time=text_micros(job.ended),
@@ -76,29 +75,12 @@ def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
     return types, devices
 
 
-def state(work: Work) -> JobState:
-    """Return the state as a job's state."""
-    if isinstance(work, Pipeline):
-        if work.state is PipelineState.PENDING:
-            return JobState.PREPARING
-        return JobState(work.state.value)
-    return work.state
-
-
-def stored_as(wanted: JobState) -> Condition:
-    """Return the store's condition for works whose `state` is this."""
-    stored = [wanted.value]
-    if wanted is JobState.PREPARING:
-        stored.append(PipelineState.PENDING.value)
-    return Either(tuple(Equal(Column.STATE, value) for value in stored))
-
-
 def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> records.JobDescription:
     """Return the description without the resource and what only one kind of work has. `waiting` and
     `position`: its current place in the queue."""
-    outcome = None if isinstance(work, Pipeline) else work.outcome
+    outcome = work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
         waiting=waiting_view(waiting, position) if waiting else None,

@@ -41,6 +41,7 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
     RuntimePrepared,
     StartDelayed,
+    TimelineEntry,
 )
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import (
@@ -59,7 +60,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaState,
     ReplicaTrigger,
 )
-from trainshed.core.lifecycle.transition import FailurePolicy, Step, Transition
+from trainshed.core.lifecycle.transition import FailurePolicy, Step, Transition, W
 from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
@@ -505,6 +506,20 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step:
         updated=at,
     )
     return Step(ended, (timeline.refused_event(type(event).__name__, cause, now),))
+
+
+def give_up_parent(
+    work: W, name: str, cause: str, now: Nanos
+) -> tuple[W, tuple[TimelineEntry, TimelineEntry]]:
+    """End work that runs through other jobs (`name`: what an entry calls it) because of `cause`. Uses no
+    transition table, since these may be what failed. An outcome that was decided before stands."""
+    error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
+    outcome = work.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
+    at = max(now, work.updated)
+    ended = replace(
+        work, outcome=outcome, state=outcome.state, error=outcome.error, ended=at, updated=at
+    )
+    return ended, (timeline.refused_event(name, cause, now), timeline.over(outcome, now))
 
 
 def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:

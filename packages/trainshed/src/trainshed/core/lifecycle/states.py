@@ -1,4 +1,4 @@
-"""States and triggers of the five state machines: job, attempt, replica, pipeline, operation.
+"""States and triggers of the state machines: job (with tuning job and pipeline), attempt, replica, operation.
 
 The transitions between the states are in `core.lifecycle.tables`.
 """
@@ -105,39 +105,6 @@ class ReplicaTrigger(enum.StrEnum):
     EXITED = "exited"
     LOST = "lost"
     RESTARTED = "restarted"
-
-
-class PipelineState(enum.StrEnum):
-    """States of a training pipeline (facts/resources#pipelines); PAUSED is never entered here."""
-
-    QUEUED = "QUEUED"
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    CANCELLING = "CANCELLING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def is_final(self) -> bool:
-        return self in (PipelineState.SUCCEEDED, PipelineState.FAILED, PipelineState.CANCELLED)
-
-
-class PipelineTrigger(enum.StrEnum):
-    """The triggers that move a pipeline from state to state: what its backing job did, as far as the pipeline
-    shows it."""
-
-    #: Its job is stored.
-    JOB_CREATED = "job created"
-    JOB_RUNNING = "job running"
-    JOB_RETRIED = "job retried"
-    #: A user cancels the pipeline itself; all others are about its job.
-    CANCEL_ACCEPTED = "cancel accepted"
-    JOB_SUCCEEDED = "job succeeded"
-    JOB_FAILED = "job failed"
-    JOB_CANCELLED = "job cancelled"
-    #: The job succeeded, and its model could not be registered.
-    MODEL_FAILED = "model failed"
 
 
 class OperationState(enum.StrEnum):

@@ -18,8 +18,6 @@ from trainshed.core.lifecycle.states import (
     AttemptTrigger,
     JobState,
     JobTrigger,
-    PipelineState,
-    PipelineTrigger,
     ReplicaState,
     ReplicaTrigger,
 )
@@ -110,4 +108,3 @@ ROWS: Final = _read()
 JOB: Final = Table("job", JobState, JobTrigger, ROWS["job"])
 ATTEMPT: Final = Table("attempt", AttemptState, AttemptTrigger, ROWS["attempt"])
 REPLICA: Final = Table("replica", ReplicaState, ReplicaTrigger, ROWS["replica"])
-PIPELINE: Final = Table("pipeline", PipelineState, PipelineTrigger, ROWS["pipeline"])

@@ -12,17 +12,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.failure.evidence import Cause
-from trainshed.core.failure.messages import (
-    CANCELLED,
-    INTERNAL,
-    INTERNAL_ERROR_MESSAGE,
-    INVALID_ARGUMENT,
-)
+from trainshed.core.failure.messages import CANCELLED, INTERNAL, INVALID_ARGUMENT
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.machine import GIVEN_UP_RULE, Deadline
+from trainshed.core.lifecycle.machine import Deadline, give_up_parent
 from trainshed.core.lifecycle.records import Job, Outcome
 from trainshed.core.lifecycle.states import JobState, JobTrigger
 from trainshed.core.names import Api, JobUid
@@ -262,25 +256,9 @@ def _natural_end(job: TuningJob, now: Nanos) -> Outcome:
 
 
 def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
-    """End the job because of `cause`; the jobs of its trials are to be cancelled. Uses no transition table,
-    since these may be what failed. An outcome that was decided before stands."""
-    error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
-    outcome = job.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
-    at = max(now, job.updated)
-    ended = replace(
-        job,
-        outcome=outcome,
-        state=outcome.state,
-        error=outcome.error,
-        ended=at,
-        updated=at,
-        running=(),
-        infeasible=job.infeasible + len(job.running),
-    )
-    return ended, (
-        job_timeline.refused_event("Tuning", cause, now),
-        job_timeline.over(outcome, now),
-    )
+    """End the job because of `cause`; the jobs of its trials are to be cancelled."""
+    ended, entries = give_up_parent(job, "Tuning", cause, now)
+    return replace(ended, running=(), infeasible=job.infeasible + len(job.running)), entries
 
 
 def abandoned(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, ...]:
