@@ -6,10 +6,12 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,11 +54,20 @@ def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None)
     raise SystemExit(_run_shell(client, uid, {"replica": replica or ""}, line))
 
 
-def _run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str | None) -> int:
+def _run_shell(
+    client: Client,
+    uid: str,
+    which: Mapping[str, Any],
+    line: str | None,
+    *,
+    files: tuple[int, int] | None = None,
+) -> int:
     """Run a shell until it is over, and return its exit status. `which`: the replica, as the request for a
-    ticket takes it. `line`: a command line to run instead of a shell. Raises Refused, Unreachable."""
+    ticket takes it. `line`: a command line to run instead of a shell. `files`: handles of its input and its
+    output; None = this process's own. Raises Refused, Unreachable."""
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    files = files or (sys.stdin.fileno(), sys.stdout.fileno())
+    is_terminal = all(map(os.isatty, files))
     size = _size()
     order = {
         "token": ticket.token,
@@ -77,14 +88,16 @@ def _run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str | N
                 f"{plain(opened['title'])}. Leave with exit, or hang up with Enter ~ .", err=True
             )
         with _raw(sys.stdin.fileno()) if is_terminal else contextlib.nullcontext():
-            return _Session(connection, is_terminal=is_terminal).run()
+            return _Session(connection, files, is_terminal=is_terminal).run()
 
 
 class _Session:
-    """Copies bytes from standard input to the shell, and from the shell to standard output."""
+    """Copies bytes from a file to the shell, and from the shell to another."""
 
-    def __init__(self, connection: "ClientConnection", *, is_terminal: bool) -> None:
-        self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
+    def __init__(
+        self, connection: "ClientConnection", files: tuple[int, int], *, is_terminal: bool
+    ) -> None:
+        self._input, self._output = files
         self._connection = connection
         self._is_terminal = is_terminal
         self._woken, self._wake = os.pipe()
@@ -285,17 +298,52 @@ def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
 @click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
+@click.option(
+    "--copy",
+    "target",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Copy the program's directory, by tar here and there, into this new one.",
+)
 @takes_endpoint
 def autopsy(
-    endpoint: Endpoint, *, job: str, replica: str | None, attempt: int | None, line: str | None
+    endpoint: Endpoint,
+    *,
+    job: str,
+    replica: str | None,
+    attempt: int | None,
+    line: str | None,
+    target: Path | None,
 ) -> None:
     """Open a shell in the file system that a failed replica left, in the view that its program had, with its
     environment but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
 
-    What failed replicas leave is kept for a day (setting autopsy_ttl). To copy the program's directory:
-    trainshed jobs autopsy JOB -c 'tar -c .' | tar -xC DIRECTORY
+    What failed replicas leave is kept for a day (setting autopsy_ttl).
     """
+    if target and line:
+        raise click.UsageError("Give only one of --copy and --command.")
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
     which = {"replica": replica or "", "autopsy": True, **({"attempt": attempt} if attempt else {})}
-    raise SystemExit(_run_shell(client, uid, which, line))
+    if target is None:
+        raise SystemExit(_run_shell(client, uid, which, line))
+    raise SystemExit(_copy(client, uid, which, target))
+
+
+def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> int:
+    """Copy the program's directory. A program made what it holds: tar keeps names with `..`, absolute names
+    and links inside of `target`."""
+    try:
+        target.mkdir(parents=True)
+        unpacking = subprocess.Popen(
+            ["tar", "-x", "--no-same-owner", "-C", target], stdin=subprocess.PIPE
+        )
+    except OSError as failure:
+        raise click.ClickException(
+            f"Nothing was copied: {failure}. Name a directory that is not there yet; tar has to be installed."
+        ) from None
+    assert unpacking.stdin is not None
+    with unpacking, unpacking.stdin as packed, Path(os.devnull).open() as nothing:
+        files = nothing.fileno(), packed.fileno()
+        status = _run_shell(client, uid, which, "tar -c .", files=files)
+    return status or unpacking.returncode
