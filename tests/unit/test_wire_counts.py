@@ -42,7 +42,7 @@ def test_what_stands_in_a_text_is_one_value(text: bytes) -> None:
 def test_a_list_or_map_has_an_end() -> None:
     labels = {f"l{n}": "x" for n in range(counts.MAX_ENTRIES + 1)}
     with pytest.raises(WireError, match="at most 10000") as refused:
-        json.parse(JOB, {"labels": labels})
+        json.from_public(JOB, {"labels": labels})
     assert [violation.field for violation in refused.value.violations] == ["labels"]
 
 
@@ -66,9 +66,22 @@ def test_a_message_has_times_that_json_can_say() -> None:
         json.check_received(late)
 
 
+def test_a_message_has_numbers_that_json_can_say() -> None:
+    """Over REST there is no way to send others; over gRPC a Struct takes them."""
+    message: Any = pool.message_class("google.cloud.aiplatform.v1.Context")()
+    wrong = {"loss": float("nan"), "list": [[1, float("inf")]]}
+    message.metadata.update({"fine": 1.5, "text": "NaN", **wrong})
+    with pytest.raises(WireError) as refused:
+        json.check_received(message)
+    assert {violation.field for violation in refused.value.violations} == {
+        'metadata.fields["loss"]',
+        'metadata.fields["list"].list_value.values[0].list_value.values[1]',
+    }
+
+
 def test_a_hundred_faults_are_told_and_of_the_others_how_many() -> None:
     with pytest.raises(WireError) as refused:
-        json.parse(JOB, {f"unknown{n}": 1 for n in range(MOST_TOLD + 20)})
+        json.from_public(JOB, {f"unknown{n}": 1 for n in range(MOST_TOLD + 20)})
     lines = str(refused.value).splitlines()
     assert len(lines) == MOST_TOLD + 1
     assert lines[-1] == "And 20 more faults, which are not listed."

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -18,8 +18,14 @@ AI = "google.cloud.aiplatform.v1."
 ML = "google.cloud.ml.v1."
 
 
+def parse(kind: str, body: Any) -> Any:
+    """A message as a client sends it, as text or as the objects in it."""
+    raw = wire.decode_text(body) if isinstance(body, bytes) else body
+    return wire.from_public(kind, raw, keep_output_only=False)
+
+
 def public(kind: str, body: Any) -> Any:
-    return wire.to_public(wire.parse(kind, body))
+    return wire.to_public(parse(kind, body))
 
 
 @pytest.mark.parametrize(
@@ -106,14 +112,14 @@ def test_timestamps_keep_nanoseconds_and_offsets(text: str, expected: str) -> No
 def test_field_masks_are_taken_in_both_spellings() -> None:
     kind = ML + "UpdateJobRequest"
     for text in ("jobId,trainingInput.scaleTier", "job_id,training_input.scale_tier"):
-        request = cast(Any, wire.parse(kind, {"updateMask": text}))
+        request = parse(kind, {"updateMask": text})
         assert list(request.update_mask.paths) == ["job_id", "training_input.scale_tier"]
         assert wire.to_public(request) == {"updateMask": "jobId,trainingInput.scaleTier"}
 
 
 def test_structs_of_log_entries_round_trip() -> None:
     entry = {"jsonPayload": {"b": [1, {"c": None}], "a": "x"}, "severity": "ERROR"}
-    rendered = wire.render(wire.parse("google.logging.v2.LogEntry", entry))
+    rendered = wire.render(public("google.logging.v2.LogEntry", entry))
     assert json.loads(rendered) == entry
 
 
@@ -135,33 +141,23 @@ def test_any_is_packed_with_the_private_pool() -> None:
     assert wire.to_public(message) == {"response": packed}
 
 
-def test_an_any_of_a_type_that_is_not_served_is_still_rendered() -> None:
-    message = cast(Any, pool.message_class("google.longrunning.Operation")())
-    message.metadata.type_url, message.metadata.value = "type.googleapis.com/no.Such", b"\x01"
-    assert wire.to_public(message)["metadata"] == {
-        "@type": "type.googleapis.com/no.Such",
-        "value": "AQ==",
-    }
-
-
 def test_render_forms() -> None:
     job = wire.from_public(
         AI + "CustomJob",
         {"displayName": "é", "state": "JOB_STATE_RUNNING", "labels": {"b": "2", "a": "1"}},
     )
-    assert wire.render(job) == (
-        '{"displayName":"é","state":"JOB_STATE_RUNNING","labels":{"a":"1","b":"2"}}'.encode()
+    assert wire.render(wire.to_public(job)) == (
+        '{"displayName":"é","labels":{"a":"1","b":"2"},"state":"JOB_STATE_RUNNING"}'.encode()
     )
-    assert b'"state":3' in wire.render(job, enums_as_ints=True)
-    entry = wire.parse("google.logging.v2.LogEntry", {"timestamp": "2020-01-01T00:00:00.5Z"})
-    assert b"00:00:00.500000000Z" in wire.render(entry, nine_digits=True)
+    assert wire.to_public(job, enums_as_ints=True)["state"] == 3
 
 
 def test_the_first_annotated_field_of_a_process_is_known_too() -> None:
     """Protobuf parses a field's options once, with the extensions that are imported by then."""
     script = (
         "from trainshed.wire import json\n"
-        f"print(json.to_public(json.parse({AI + 'CustomJob'!r}, {{'name': 'x', 'state': 3}})))\n"
+        f"job = json.from_public({AI + 'CustomJob'!r}, {{'state': 3}}, keep_output_only=False)\n"
+        "print(json.to_public(job))\n"
     )
     done = execute(sys.executable, "-c", script, check=True)
     assert done.stdout.strip() == "{}"
@@ -227,7 +223,10 @@ JOBS: Strategy = st.fixed_dictionaries(
 def test_public_dictionaries_round_trip_as_by_protobuf(job: dict[str, Any]) -> None:
     message = wire.from_public(AI + "CustomJob", job)
     assert wire.to_public(message) == job
-    assert wire.from_public(AI + "CustomJob", json.loads(wire.render(message))) == message
+    assert (
+        wire.from_public(AI + "CustomJob", json.loads(wire.render(wire.to_public(message))))
+        == message
+    )
     theirs = pool.message_class(AI + "CustomJob")()
     assert json_format.ParseDict(job, theirs, descriptor_pool=pool.pool()) == message
     assert json_format.MessageToDict(theirs, descriptor_pool=pool.pool()) == job
@@ -249,7 +248,7 @@ KEYS = st.sampled_from(
 @given(st.recursive(JSON, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=12))
 def test_any_json_is_read_or_refused_in_words(value: Any) -> None:
     try:
-        wire.parse(AI + "CustomJob", value)
+        parse(AI + "CustomJob", value)
     except WireError as error:
         assert error.violations
         assert all(violation.description for violation in error.violations)

@@ -101,7 +101,7 @@ class GrpcHouse(House):
         except grpc.aio.AioRpcError as error:
             return _refused(error)
         response = pool.message_class(route.rpc.response).FromString(answer)
-        return Answer(200, {}, wire_json.render(response))
+        return Answer(200, {}, wire_json.render(wire_json.to_public(response)))
 
 
 def status_of(error: Any) -> Any:

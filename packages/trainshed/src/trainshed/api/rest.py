@@ -20,6 +20,8 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
+from google.protobuf.message import Message
+
 from trainshed.access.principals import Principal
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
@@ -81,8 +83,7 @@ Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 _OWN: Final = Hosts()
 _OF_ALL_APIS: Final = "//www.googleapis.com"
 _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
-_NINE_DIGITS: Final = frozenset({"logging_v2"})
-"""APIs whose timestamps all have one width, because gcloud compares them as text (spec/clients#log-pages)."""
+_PAGE_OF_LOG: Final = "google.logging.v2.ListLogEntriesResponse"
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
@@ -326,12 +327,7 @@ class RestSurface:
         response = await handler(call, bound.message)
         made = route.service not in routes.MIXED_IN
         self._services.beta.dress(response, version, made=made)
-        render = partial(
-            wire_json.render,
-            response,
-            enums_as_ints=bound.enums_as_ints,
-            nine_digits=route.api in _NINE_DIGITS,
-        )
+        render = partial(_rendered, response, bound.enums_as_ints)
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
         return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
 
@@ -371,6 +367,17 @@ def _override(request: Request) -> bool:
     request.scope["method"] = meant
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return meant == "GET" and kind == "application/x-www-form-urlencoded"
+
+
+def _rendered(response: Message, enums_as_ints: bool) -> bytes:
+    public = wire_json.to_public(response, enums_as_ints=enums_as_ints)
+    if response.DESCRIPTOR.full_name == _PAGE_OF_LOG:
+        # All of one width, because gcloud compares them as text (spec/clients#log-pages).
+        for entry in public.get("entries", ()):
+            for name in ("timestamp", "receiveTimestamp"):
+                whole, _, fraction = entry[name].removesuffix("Z").partition(".")
+                entry[name] = f"{whole}.{fraction:0<9}Z"
+    return wire_json.render(public)
 
 
 def _first(path: str) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from trainshed.wire import plans, pool
 from trainshed.wire.decode import Walk
 from trainshed.wire.json import decode_text
-from trainshed.wire.plans import Plan, Shape, Special
+from trainshed.wire.plans import Plan, Shape
 from trainshed.wire.routes import Route
 from trainshed.wire.status import Violation, WireError
 
@@ -103,8 +103,8 @@ def _tree(
                 or body == "*"
                 or (depth == 0 and field.name == body)
                 or field.shape is Shape.MAP
-                or (not last and not _is_plain_message(field))
-                or (last and field.value.is_message and field.value.special is None)
+                or (not last and field.shape is Shape.LIST)
+                or last is _is_plain_message(field)
             ):
                 violations.append(_unbound(key, name))
                 break
@@ -121,14 +121,14 @@ def _tree(
 
 
 def _is_plain_message(field: plans.Field) -> bool:
-    value = field.value
-    return field.shape is Shape.ONE and value.is_message and value.special is None
+    return field.value.message is not None and not field.value.plan.is_special
 
 
 def _is_bool(field: plans.Field) -> bool:
-    if field.value.special is Special.WRAPPER:
-        return field.value.plan.by_key["value"].value.is_bool
-    return field.value.is_bool
+    value = field.value
+    if value.message is not None and value.plan.is_wrapper:
+        value = value.plan.by_key["value"].value
+    return value.is_bool
 
 
 def _typed(text: str) -> str | bool:

@@ -5,21 +5,23 @@ the types. The order of violations is the order of the JSON text.
 """
 
 import json
-from collections.abc import Mapping, Sized
-from typing import Any, Final, Literal, assert_never, cast
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import partial
+from math import isfinite
+from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
 from trainshed.wire import counts, plans, pool, scalars
-from trainshed.wire.plans import Field, Plan, Shape, Special
+from trainshed.wire.plans import Field, Plan, Shape, Value
 from trainshed.wire.status import Undecided, Violation, WireError
 
 MAX_DEPTH: Final = 100
 """Depth of nested objects and lists; json_format's limit, and the public services'."""
 
 _OF_VALUE: Final = 3
-"""What a level within a Value counts, since it is up to three messages: clients of gRPC read no list that has
-something in it which is deeper than MAX_DEPTH."""
+"""Messages in a level within a Value, of which `json_format` counts two: clients of gRPC read none that are
+deeper than MAX_DEPTH."""
 _SHOWN: Final = 200  # characters of an offending value that a text repeats
 _PAYLOAD: Final = "Invalid JSON payload received. "
 
@@ -44,8 +46,8 @@ class Walk:
             self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
             return
         self._depth += 1
-        if plan.special is not None:
-            self._special(plan.special, plan, raw, message, path)
+        if plan.is_special:
+            self._special(plan, raw, message, path)
         elif isinstance(raw, dict):
             self._fields(plan, cast(dict[str, Any], raw), message, path)
         elif not path:
@@ -56,14 +58,15 @@ class Walk:
 
     def received(self, plan: Plan, message: Message, path: str) -> None:
         """Check a message that came in binary form, in one walk, because some have thousands of parts: clear
-        output-only fields, report and unset numbers that their enums do not have, report times that have no
-        text, count the values. Raises WireError if there are too many."""
-        if plan.special in _TIMES:
+        output-only fields, report and unset numbers that their enums do not have, report times and numbers
+        that JSON has no text for, count the values. Raises WireError if there are too many."""
+        if plan.full_name in _TEXTS:
             try:
                 cast(Any, message).ToJsonString()
             except ValueError:
-                error = scalars.Unreadable("it is out of range")
-                self._invalid(path, f"type.googleapis.com/{plan.full_name}", "", error)
+                self._refuse(path, f"Invalid value at '{path}', it is out of range")
+        elif plan.full_name == plans.VALUE and not isfinite(cast(Any, message).number_value):
+            self._refuse(path, f"Invalid value at '{path}', it is not a finite number")
         for descriptor, content in message.ListFields():
             field = plan.by_number[descriptor.number]
             if field.output_only:
@@ -72,16 +75,14 @@ class Walk:
             name = f"{path}.{field.name}" if path else field.name
             if field.shape is not Shape.ONE and (fault := counts.entries_fault(name, len(content))):
                 raise WireError((Violation(name, fault),))
-            children = plans.children(field.shape, content)
-            self._values += len(children)
+            self._values += 1 if field.shape is Shape.ONE else len(content)
             if self._values > counts.MAX_VALUES:
                 raise counts.too_many_values()
             value = field.value
-            if not value.is_message and value.enum_names is None:
+            if value.message is None and value.enum_names is None:
                 continue
-            for index, child in enumerate(children):
-                where = name if field.shape is Shape.ONE else f"{name}[{index}]"
-                if value.is_message:
+            for where, child in _parts(field.shape, name, content):
+                if value.message is not None:
                     self.received(value.plan, child, where)
                 elif child not in (value.enum_names or ()):
                     self._unknown_number(field, child, message, where)
@@ -92,8 +93,8 @@ class Walk:
         if field.shape is Shape.ONE:
             message.ClearField(field.name)
             self.undecided.append(Undecided(message, field.name, (*names,)))
-        error = scalars.UnknownValue(scalars.enum_choices(number, reversed(names.values())))
-        self._invalid(where, field.value.label, number, error)
+        choices = scalars.enum_choices(number, reversed(names.values()))
+        self._invalid(where, field.value.label, number, choices)
 
     def _fields(self, plan: Plan, raw: Mapping[str, Any], message: Message, path: str) -> None:
         taken: set[str] = set()
@@ -130,10 +131,10 @@ class Walk:
                 except scalars.Unreadable as error:
                     if value.enum_names is not None:
                         self.undecided.append(Undecided(message, field.name, (*value.enum_names,)))
-                    self._bad_one(field, raw, key, prefix, error)
+                    self._bad_one(field, raw, key, prefix, str(error))
                 return
-            if isinstance(raw, list) and value.special not in _TAKES_LISTS:
-                self._bad_one(field, raw, key, prefix, None)
+            if isinstance(raw, list) and value.message.full_name not in _TAKES_LISTS:
+                self._bad_one(field, raw, key, prefix)
                 return
             child: Message = getattr(message, field.name)
             child.SetInParent()
@@ -143,7 +144,7 @@ class Walk:
                 elements = cast(list[Any], raw)
                 if self._has_too_many(elements, prefix + field.name):
                     return
-                self._list(field, elements, getattr(message, field.name), prefix + field.name)
+                self._list(value, elements, getattr(message, field.name), prefix + field.name)
             else:
                 self._invalid(prefix + field.name, f"repeated {value.label}", raw)
         elif isinstance(raw, dict):
@@ -154,141 +155,63 @@ class Walk:
         else:
             self._invalid(prefix + field.name, f"map of {value.label}", raw)
 
-    def _bad_one(
-        self, field: Field, raw: Any, key: str, prefix: str, error: scalars.Unreadable | None
-    ) -> None:
+    def _bad_one(self, field: Field, raw: Any, key: str, prefix: str, reason: str = "") -> None:
         if isinstance(raw, list):
             self._unknown(key, prefix[:-1], "Proto field is not repeating, cannot start list.")
-        elif isinstance(raw, dict) and not field.value.is_message:
+        elif isinstance(raw, dict) and field.value.message is None:
             self._unknown(key, prefix[:-1], "Proto field is not a message, cannot start object.")
         else:
-            self._invalid(prefix + field.name, field.value.label, raw, error)
+            self._invalid(prefix + field.name, field.value.label, raw, reason)
 
-    def _list(self, field: Field, raw: list[Any], target: Any, path: str) -> None:
-        value = field.value
+    def _list(self, value: Value, raw: list[Any], target: Any, path: str) -> None:
+        into = target.add if value.read is None else target.append
         for index, element in enumerate(raw):
-            where = f"{path}[{index}]"
-            if element is None and value.special is not Special.VALUE:
-                self._invalid(where, value.label, element)
-            elif value.read is None:
-                self.message(value.plan, element, target.add(), where)
-            else:
-                try:
-                    target.append(value.read(element))
-                except scalars.Unreadable as error:
-                    self._invalid(where, value.label, element, error)
+            self._part(value, element, into, f"{path}[{index}]")
 
     def _map(self, field: Field, raw: Mapping[str, Any], target: Any, path: str) -> None:
         value, key_type = field.value, field.key
         assert key_type is not None
         assert key_type.read is not None
+        into = target.__getitem__ if value.read is None else target.__setitem__
         for text, element in raw.items():
             where = f"{path}[{json.dumps(text)}]"
             try:
-                if key_type.is_bool:
-                    key = {"true": True, "false": False}[text]
-                else:
-                    key = key_type.read(text)
+                key = key_type.read(
+                    {"true": True, "false": False}[text] if key_type.is_bool else text
+                )
             except (scalars.Unreadable, KeyError):
                 self._invalid(where, key_type.label, text)
                 continue
-            if element is None and value.special is not Special.VALUE:
-                self._invalid(where, value.label, element)
-            elif value.read is None:
-                self.message(value.plan, element, target[key], where)
-            else:
-                try:
-                    target[key] = value.read(element)
-                except scalars.Unreadable as error:
-                    self._invalid(where, value.label, element, error)
+            self._part(value, element, partial(into, key), where)
 
-    def _special(self, special: Special, plan: Plan, raw: Any, message: Any, path: str) -> None:
-        depth = self._depth
-        try:
-            match special:
-                case Special.TIMESTAMP:
-                    scalars.read_timestamp(message, raw)
-                case Special.DURATION:
-                    scalars.read_duration(message, raw)
-                case Special.FIELD_MASK:
-                    message.paths.extend(scalars.read_mask(raw))
-                case Special.WRAPPER:
-                    read = plan.by_key["value"].value.read
-                    assert read is not None
-                    message.value = read(raw)
-                case Special.STRUCT | Special.LIST_VALUE | Special.VALUE | Special.ANY:
-                    self._open(special, raw, message, path)
-                case _:
-                    assert_never(special)
-        except scalars.Unreadable as error:
-            self._depth = depth
-            self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw, error)
-
-    def _open(
-        self,
-        special: Literal[Special.STRUCT, Special.LIST_VALUE, Special.VALUE, Special.ANY],
-        raw: Any,
-        message: Any,
-        path: str,
-    ) -> None:
-        """Read a message that holds any JSON. Raises Unreadable for the whole of it."""
-        if special is Special.STRUCT:
-            if not isinstance(raw, dict):
-                raise scalars.Unreadable
-            self._struct(cast(dict[str, Any], raw), message, path)
-        elif special is Special.LIST_VALUE:
-            if not isinstance(raw, list):
-                raise scalars.Unreadable
-            for element in cast(list[Any], raw):
-                self._value(element, message.values.add(), path)
-        elif special is Special.VALUE:
-            self._value(raw, message, path)
+    def _part(self, value: Value, raw: Any, into: Callable[..., Any], where: str) -> None:
+        """Read an element of a list or map. `into`: of messages, returns the one to read into; else takes
+        what was read."""
+        if raw is None and not value.is_any_json:
+            self._invalid(where, value.label, raw)
+        elif value.read is None:
+            self.message(value.plan, raw, into(), where)
         else:
-            self._any(raw, message, path)
+            try:
+                into(value.read(raw))
+            except scalars.Unreadable as error:
+                self._invalid(where, value.label, raw, str(error))
 
-    def _value(self, raw: Any, message: Any, path: str) -> None:
-        if self._depth >= MAX_DEPTH:
-            self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
-            return
-        self._depth += _OF_VALUE
-        if raw is None:
-            message.null_value = 0
-        elif isinstance(raw, bool):
-            message.bool_value = raw
-        elif isinstance(raw, str):
-            message.string_value = scalars.read_text(raw)
-        elif isinstance(raw, list):
-            message.list_value.SetInParent()
-            for element in cast(list[Any], raw):
-                self._value(element, message.list_value.values.add(), path)
-        elif isinstance(raw, dict):
-            message.struct_value.SetInParent()
-            self._struct(cast(dict[str, Any], raw), message.struct_value, path)
-        else:
-            message.number_value = scalars.read_double(raw)
-        self._depth -= _OF_VALUE
+    def _special(self, plan: Plan, raw: Any, message: Any, path: str) -> None:
+        """Read a message whose JSON is not an object of its fields."""
+        from google.protobuf import json_format
 
-    def _struct(self, raw: Mapping[str, Any], message: Any, path: str) -> None:
-        for key, value in raw.items():
-            self._value(value, message.fields[scalars.read_text(key)], path)
-
-    def _any(self, raw: Any, message: Any, path: str) -> None:
-        if not isinstance(raw, dict):
-            raise scalars.Unreadable
-        members = dict(cast(dict[str, Any], raw))
-        if not members:
-            return
-        url = members.pop("@type", None)
-        if not isinstance(url, str) or "/" not in url:
-            raise scalars.Unreadable("Missing @type for an any field")
         try:
-            inner = pool.message_class(url.rpartition("/")[2])()
-        except KeyError:
-            raise scalars.Unreadable(f"Cannot find type '{url[:_SHOWN]}'") from None
-        plan = plans.plan_for(inner)
-        self.message(plan, members.get("value") if plan.special else members, inner, path)
-        message.type_url = url
-        message.value = inner.SerializeToString(deterministic=True)
+            if plan.full_name == plans.FIELD_MASK:
+                message.paths.extend(scalars.read_mask(raw))
+                return
+            depth = (MAX_DEPTH - self._depth) * 2 // _OF_VALUE
+            json_format.ParseDict(
+                raw, message, descriptor_pool=pool.TYPES, max_recursion_depth=depth
+            )
+        except Exception as error:  # Whatever it stumbles over: a client wrote that.
+            text = str(error) if plan.full_name not in _TEXTS else _TEXTS[plan.full_name]
+            self._invalid(path, f"type.googleapis.com/{plan.full_name}", raw, text)
 
     def _has_too_many(self, entries: Sized, path: str) -> bool:
         """Whether a list or map is refused unread, because it has too many entries."""
@@ -307,23 +230,36 @@ class Walk:
             f"{path}.{name}" if path else name, f'{_PAYLOAD}Unknown name "{name}"{where}: {reason}'
         )
 
-    def _invalid(
-        self, path: str, label: str, raw: Any, error: scalars.Unreadable | None = None
-    ) -> None:
+    def _invalid(self, path: str, label: str, raw: Any, reason: str = "") -> None:
+        """Refuse a value. `reason`: what follows it in the public text, if that begins with a semicolon; else
+        what stands in its place."""
         tail = json.dumps(raw, default=str)
         tail = tail if len(tail) <= _SHOWN else tail[:_SHOWN] + "..."
-        reason = str(error or "")
-        if isinstance(error, scalars.UnknownValue):
-            tail += reason
-        elif reason:
+        if reason and not reason.startswith(";"):
             tail = f"Field '{path.rpartition('.')[2]}', {reason}"
         else:
-            tail += _spelling(label, raw)
+            tail += reason or _spelling(label, raw)
         self._refuse(path, f"Invalid value at '{path}' ({label}), {tail}")
 
 
-_TIMES: Final = frozenset({Special.TIMESTAMP, Special.DURATION})
-_TAKES_LISTS: Final = frozenset({Special.VALUE, Special.LIST_VALUE})
+_TEXTS: Final = {
+    plans.TIMESTAMP: "Illegal timestamp format; timestamps must be RFC 3339 with a time zone",
+    plans.DURATION: "Illegal duration format; duration must end with 's'",
+}
+"""The public texts of times."""
+_TAKES_LISTS: Final = frozenset({plans.VALUE, plans.LIST_VALUE})
+
+
+def _parts(shape: Shape, name: str, content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a field that is set, one or many, each with its place."""
+    if shape is Shape.ONE:
+        yield name, content
+    elif shape is Shape.LIST:
+        for index, part in enumerate(content):
+            yield f"{name}[{index}]", part
+    else:
+        for key, part in content.items():
+            yield f"{name}[{json.dumps(key)}]", part
 
 
 def _spelling(label: str, raw: Any) -> str:

@@ -102,6 +102,18 @@ def pool() -> "descriptor_pool.DescriptorPool":
         return _pools[0]
 
 
+class _Types:
+    """The types that an Any may hold, as `json_format` looks them up. Those of `v1beta1` are the same
+    messages, and the pool has them once."""
+
+    def FindMessageTypeByName(self, name: str) -> "descriptor.Descriptor":  # noqa: N802 protobuf's name
+        return message_descriptor(name.replace(".v1beta1.", ".v1."))
+
+
+TYPES: Final[Any] = _Types()
+"""Stands for a descriptor pool."""
+
+
 def discovery_document(api: str, root_url: str) -> bytes:
     """Return the discovery document of `ml_v1` or `logging_v2` as JSON, for a service at `root_url`.
 

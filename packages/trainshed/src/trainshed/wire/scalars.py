@@ -1,4 +1,4 @@
-"""Converts single JSON values to protobuf values and back: numbers, texts, times, masks.
+"""Converts single JSON values to protobuf values: numbers, texts, masks.
 
 Pure functions. A reader takes the decoded JSON value and returns the Python value of the field; it raises
 `Unreadable`, whose text (possibly empty) becomes the tail of the public error text. What is accepted follows
@@ -9,7 +9,6 @@ import base64
 import binascii
 import math
 import re
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -24,10 +23,6 @@ _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -mat
 
 class Unreadable(ValueError):
     """The JSON value is no value of the field's type."""
-
-
-class UnknownValue(Unreadable):
-    """The value is none of the enum's; the text lists those."""
 
 
 def read_text(value: Any) -> str:
@@ -124,7 +119,7 @@ def read_float(value: Any) -> float:
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
     """Return a reader of enum names, also in lower case and with hyphens as the hosted services take them, or
-    known numbers (the SDK sends numbers), also as strings or `1.0`. It raises UnknownValue."""
+    known numbers (the SDK sends numbers), also as strings or `1.0`."""
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 
@@ -136,9 +131,9 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
         try:
             number: int = read_number(value)
         except Unreadable:
-            raise UnknownValue(enum_choices(value, numbers)) from None
+            raise Unreadable(enum_choices(value, numbers)) from None
         if number not in known:
-            raise UnknownValue(enum_choices(value, numbers))
+            raise Unreadable(enum_choices(value, numbers))
         return number
 
     return read
@@ -159,26 +154,6 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
     return f"; {question} values are {', '.join(chosen)}."
 
 
-def read_timestamp(target: Any, value: Any) -> None:
-    """Read RFC 3339 with any offset and up to nine decimals into a Timestamp."""
-    try:
-        target.FromJsonString(value)
-    except ValueError:
-        text = "Illegal timestamp format; timestamps must be RFC 3339 with a time zone"
-        raise Unreadable(text) from None
-
-
-def read_duration(target: Any, value: Any) -> None:
-    """Read `"3.5s"` into a Duration."""
-    if not isinstance(value, str) or not value.endswith("s"):
-        raise Unreadable("Illegal duration format; duration must end with 's'")
-    try:
-        target.FromJsonString(value)
-    except ValueError:
-        text = "Illegal duration format; decimal seconds are needed before the 's'"
-        raise Unreadable(text) from None
-
-
 def read_mask(value: Any) -> list[str]:
     """Read `"labels,jobSpec.network"`, in camel or snake case, as proto paths."""
     if not isinstance(value, str):
@@ -187,43 +162,3 @@ def read_mask(value: Any) -> list[str]:
     if any(not path or " " in path for path in paths):
         raise Unreadable("Illegal field mask; paths must be separated by single commas")
     return [re.sub("[A-Z]", lambda match: "_" + match.group().lower(), path) for path in paths]
-
-
-def nine_digits(text: str) -> str:
-    """Return the text of a Timestamp with nine decimals."""
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    return f"{whole}.{fraction:0<9}Z"
-
-
-def mask_text(paths: list[str]) -> str:
-    """Write proto paths as one camelCase text."""
-    return ",".join(
-        re.sub("_([a-z0-9])", lambda match: match.group(1).upper(), path) for path in paths
-    )
-
-
-def double_json(value: float) -> float | int | str:
-    """Return a JSON number, without a fraction if it has none, or one of the three names."""
-    if value.is_integer() and abs(value) < 1e15 and (value or math.copysign(1, value) > 0):
-        return int(value)
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def float_json(value: float) -> float | int | str:
-    """Return the shortest number that gives the same 32 bits."""
-    if not math.isfinite(value):
-        return double_json(value)
-    packed = struct.pack("<f", value)
-    short = next(
-        number
-        for number in (float(f"{value:.{digits}g}") for digits in range(6, 18))
-        if abs(number) <= _FLOAT_MAX and struct.pack("<f", number) == packed
-    )
-    return double_json(short)
-
-
-def bytes_json(value: bytes) -> str:
-    """Write standard base64."""
-    return base64.b64encode(value).decode()

@@ -47,7 +47,6 @@ from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
-from trainshed.wire.json import endless
 
 SERVICE: Final = f"{V1}.MetadataService"
 MAX_METADATA: Final = 200_000
@@ -192,8 +191,6 @@ def read_node(name: NodeName, sent: Any, now: Nanos) -> Node:
     faults = Faults()
     public = wire_json.to_public(sent)
     section = Section(public, name.kind.singular, faults)
-    for path in endless(sent.metadata):
-        section.fault("metadata", f"{path} is not a finite number.")
     if len(sent.display_name) > MAX_DISPLAY_NAME:
         section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
     labels = read_labels(section)

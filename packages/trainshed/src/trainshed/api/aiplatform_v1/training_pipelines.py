@@ -337,7 +337,7 @@ def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:
 def _with_texts(plan: plans.Plan, raw: Any) -> Any:
     """Return a message's JSON with numbers as texts in its text fields: the SDK lets arguments be numbers,
     and sends 10, which was meant as `10`, as 10.0."""
-    if plan.special is not None or not isinstance(raw, dict):
+    if plan.is_special or not isinstance(raw, dict):
         return raw
     members = cast("dict[str, Any]", raw)
     return {
@@ -356,7 +356,7 @@ def _values(field: plans.Field, raw: Any) -> Any:
 
 
 def _value(kind: plans.Value, raw: Any) -> Any:
-    if kind.is_message:
+    if kind.message is not None:
         return _with_texts(kind.plan, raw)
     is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
     return printed(raw) if is_number and kind.label == _TEXT else raw
