@@ -65,12 +65,11 @@ def test_bind_puts_path_query_and_body_together() -> None:
         [("updateMask", "labels,etag"), ("alt", "json")],
         b'{"labels":{"a":"b"},"etag":"aGk="}',
     )
-    assert to_public(result.message) == {
+    assert to_public(result) == {
         "name": "projects/p/jobs/j",
         "updateMask": "labels,etag",
         "job": {"labels": {"a": "b"}, "etag": "aGk="},
     }
-    assert not result.enums_as_ints
 
 
 @pytest.mark.parametrize("key", ["nope", "custom_job.display_name", "parent.x", "customJob"])
@@ -97,9 +96,9 @@ def test_every_route_of_the_sdk_is_ours(module: str, service: str) -> None:
     )
     base: Any = getattr(transport, f"_Base{service}RestTransport")
     ours = {
-        (route.method, route.verb.lower(), route.template.text, route.body)
+        (route.rpc.method, route.verb.lower(), route.template.text, route.body)
         for route in routes.routes("aiplatform_v1")
-        if route.service == f"google.cloud.aiplatform.v1.{service}"
+        if route.rpc.service == f"google.cloud.aiplatform.v1.{service}"
     }
     checked = 0
     for name, method in inspect.getmembers(base):

@@ -97,7 +97,7 @@ class GrpcHouse(House):
             rpc_path = rpc_path.replace(".aiplatform.v1.", ".aiplatform.v1beta1.")
         meanwhile()  # The headers and the only message come together.
         try:
-            answer = await self.send(rpc_path, bound.message.SerializeToString(), token=token)
+            answer = await self.send(rpc_path, bound.SerializeToString(), token=token)
         except grpc.aio.AioRpcError as error:
             return _refused(error)
         response = pool.message_class(route.rpc.response).FromString(answer)

@@ -57,7 +57,7 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
     by_grpc = isinstance(house, GrpcHouse)
     paths: dict[object, tuple[str, str, str]] = {}
     for route in (route for api in pool.APIS for route in routes.routes(api)):
-        method = f"{route.service}.{route.method}"
+        method = route.rpc.full_name
         path = "/".join(("", *route.template.segments)).replace("**", "*")
         path += f":{route.template.custom}" * bool(route.template.custom)
         # Some address datasets without their project, which nobody in one project may.

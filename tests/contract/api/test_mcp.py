@@ -22,7 +22,6 @@ from trainshed.api.mcp.tools import BY_NAME, TOOLS
 from trainshed.api.rest import ApiApplication
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
-from trainshed.httpd.messages import Front
 
 VERSION = "2026-07-28"
 OTHERS = LOCATION.replace("p1", "p2")
@@ -45,7 +44,7 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    mounts = {"mcp": Front(McpSurface(house.services, house.signing_in.authenticate))}
+    mounts = {"mcp": McpSurface(house.services, house.signing_in.authenticate)}
     house.app = ApiApplication(house.services, house.signing_in.authenticate, mounts, hosts=HOSTS)
     yield house
     house.close()

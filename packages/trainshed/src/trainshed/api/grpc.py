@@ -1,5 +1,4 @@
-"""gRPC over the registry of handlers: find the method, authenticate, authorise, read, call, answer; and the
-server of it.
+"""gRPC over the registry of handlers, and the server of it.
 
 One generic gRPC handler serves all methods through the same handlers as REST (`api.rest`). It knows no method
 by name; `v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read,
@@ -15,7 +14,7 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -24,15 +23,13 @@ from urllib.parse import unquote
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
-from trainshed.access.account_tokens import is_access_token
 from trainshed.access.strangers import SOURCE, Strangers
-from trainshed.api.calls.call import Call, permitted, tell_of_stranger
-from trainshed.api.calls.checks import completed
+from trainshed.api.calls.call import Call, tell_of_stranger
 from trainshed.api.calls.errors import Refusal, internal_refusal, not_served, refusal
-from trainshed.api.calls.http import LARGE, most_of, read_aside
+from trainshed.api.calls.http import most_of
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
-from trainshed.api.registry import CHECKS, HANDLERS
+from trainshed.api.registry import HANDLERS, answered
 from trainshed.eventloop.background import joined, outliving
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
@@ -66,10 +63,10 @@ _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode
 _log = logging.getLogger("trainshed.api")
 DETAILS: Final = "grpc-status-details-bin"
 """The trailer that holds a google.rpc.Status: code and message again, and the details."""
-MOST_TRAILER: Final = 7_000
+_MOST_TRAILER: Final = 7_000
 """Most bytes of message and details together, as encoded on the wire."""
 _SHORT_MESSAGE: Final = 300
-_SHORT_DESCRIPTIONS: Final = (160, 80, 40)
+_DESCRIPTION: Final = 60
 _FIELD: Final = 200
 """Lengths are in characters. A short message alone fits even if each character takes four bytes."""
 _REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer is whole)"
@@ -79,7 +76,6 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
     """The public APIs for a grpc.aio server, which asks for the handler of a call on its event loop."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
-        self._handlers = HANDLERS
         self._services = services
         self._authenticate = authenticate
         self._strangers = Strangers(partial(tell_of_stranger, services))
@@ -90,62 +86,49 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
                 self._methods.setdefault(path, (api, rpc))
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the handler of one call. Every path has one, if only to say what is wrong."""
+        """Return the handler of one call. Every path has one, if only to say what is wrong. It takes the
+        request as a stream, of which nothing is read before the caller is known, so that no message of an
+        unauthenticated one is held in memory."""
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
-        method = self._methods.get(aliased(path))
+        header = _value(metadata, "authorization")
         identity, began = identified(_value(metadata, HEADER) or ""), time.perf_counter()
 
-        async def look(requests: Any, context: Any) -> bytes:
-            # As a stream of which nothing is read before the caller is known, so that no message of an
-            # unauthenticated one is held in memory.
+        async def handle(requests: Any, context: Any) -> bytes:
+            request_id.set(identity)
             SOURCE.set(_source(context))
             try:
                 await self._authenticate(header)
-            except Exception:  # `answer` meets it again and tells the caller.
-                return await answer(b"", context)
-            return await answer(await anext(aiter(requests), b""), context)
-
-        async def answer(request: bytes, context: Any) -> bytes:
+                request = await anext(aiter(requests), b"")
+            except Exception:  # `_answer` meets it again and tells the caller.
+                request = b""
             # A call that its client gives up is still completed: a job that was stored without waking the
             # controller would wait until the service's next start.
-            request_id.set(identity)
-            SOURCE.set(_source(context))
-            task = joined(self._answer(path, method, metadata, request))
+            task = joined(self._answer(path, header, request))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-            outcome = await outliving(task)
-            return await self._end(context, path, outcome, identity, began)
+            return await self._end(context, path, await outliving(task), identity, began)
 
-        header = _authorization(metadata)
-        # Where an issuer may have to be asked it matters who calls, which is not known here.
-        is_known = not is_access_token((header or "").rpartition(" ")[2])
-        try:
-            if is_known:
-                await self._authenticate(header)
-        except Exception:  # Whatever it is, `look` meets it again.
-            is_known = False
-        if is_known:
-            return grpc.unary_unary_rpc_method_handler(answer)
-        return grpc.stream_unary_rpc_method_handler(look)
+        return grpc.stream_unary_rpc_method_handler(handle)
 
     async def _end(
         self, context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
     ) -> bytes:
         """Send the outcome to the caller, with the request's id; count and log it. `began`: by
         `time.perf_counter`."""
-        status = grpc_status(outcome) if isinstance(outcome, Refusal) else None
-        code = _CODES[status.code if status else 0]
+        refused = outcome if isinstance(outcome, Refusal) else None
+        code = _CODES[refused.code.number if refused is not None else 0]
         log_request("gRPC", path, code.name, began)
         if (known := self._methods.get(aliased(path))) is not None:
-            method = f"{known[1].service}.{known[1].method}"
             seconds = time.perf_counter() - began
-            self._services.meters.requests.observe(seconds, "grpc", method, code.name)
+            name = known[1].full_name
+            self._services.meters.requests.observe(seconds, "grpc", name, code.name)
         trailers = ((HEADER, identity),)
-        if status is not None:
-            if status.code == StatusCode.UNAUTHENTICATED.number:
+        if refused is not None:
+            if refused.code is StatusCode.UNAUTHENTICATED:
                 await self._strangers.refused(SOURCE.get())
-            await context.abort(code, status.message, ((DETAILS, status.details), *trailers))
+            message, status = fitting(refused)
+            await context.abort(code, message, ((DETAILS, status), *trailers))
         context.set_trailing_metadata(trailers)
         return cast(bytes, outcome)
 
@@ -154,60 +137,33 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
-    async def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
-        """Return the refusal for a path without a handler. For a method of the public APIs it is the same as
-        over REST."""
-        known = routes.by_name(_name(aliased(path))) or routes.by_name(_name(path))
-        if known is None:
-            services = ", ".join(sorted({name.rpartition(".")[0] for name in self._handlers}))
-            text = f"There is no method {path} in the APIs that are served here: {services}."
-            return Refusal(StatusCode.UNIMPLEMENTED, text)
+    async def _answer(self, path: str, header: str | None, request: bytes) -> bytes | Refusal:
+        api, rpc = self._methods.get(aliased(path), ("", None))
         try:
-            await self._authenticate(_authorization(metadata))
-            raise not_served(known, self._handlers)
-        except Exception as error:  # A caller is answered whatever goes wrong.
-            return refusal(error, "") or internal_refusal()
-
-    async def _answer(
-        self,
-        path: str,
-        known: tuple[pool.Api, Rpc] | None,
-        metadata: Iterable[tuple[str, str | bytes]],
-        request: bytes,
-    ) -> bytes | Refusal:
-        if known is None:
-            return await self._unserved(path, metadata)
-        api, rpc = known
-        try:
-            principal = await self._authenticate(_authorization(metadata))
-            method = f"{rpc.service}.{rpc.method}"
-            handler = permitted(self._handlers, principal, method)
-            call = Call(principal, self._services, method)
-            message = await read_aside(len(request), lambda: self._read(call, rpc, request))
-            answer = await handler(call, message)
-            self._services.beta.dress(answer, version_of(path))
+            if rpc is None:
+                return await self._unserved(path, header)
+            principal = await self._authenticate(header)
+            read, version = partial(_read, rpc, request), version_of(path)
+            call = Call(principal, self._services, rpc.full_name)
+            answer = await answered(call, version, len(request), read)
             return answer.SerializeToString()
-        except (
-            Exception
-        ) as error:  # A caller is answered whatever goes wrong; the log has the fault.
+        except Exception as error:  # A caller is answered whatever goes wrong.
             refused = refusal(error, api)
             if refused is None:
                 _log.error("%s failed", path, exc_info=error)
                 refused = internal_refusal()
             return refused
 
-    def _read(self, call: Call, rpc: Rpc, request: bytes) -> Message:
-        """Read a request, with the same checks as over REST. Raises WireError, InvalidRequest."""
-        check = CHECKS.get(call.method)
-        if len(request) > (most := most_of(rpc.method)):
-            raise WireError((Violation("", f"Request size exceeds the limit: {most} bytes."),))
-        try:
-            message = _read(rpc, request)
-        except WireError as refused:
-            raise completed(refused, check, call) from None
-        if check is not None and len(request) >= LARGE:
-            check(call, message)
-        return message
+    async def _unserved(self, path: str, header: str | None) -> Refusal:
+        """Return the refusal for a path without a handler. For a method of the public APIs, raise the same as
+        over REST."""
+        known = routes.by_name(_name(aliased(path))) or routes.by_name(_name(path))
+        if known is not None:
+            await self._authenticate(header)
+            raise not_served(known, HANDLERS)
+        services = ", ".join(sorted({name.rpartition(".")[0] for name in HANDLERS}))
+        text = f"There is no method {path} in the APIs that are served here: {services}."
+        return Refusal(StatusCode.UNIMPLEMENTED, text)
 
 
 def _source(context: Any) -> str:
@@ -221,7 +177,10 @@ def _name(path: str) -> str:
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:
-    """Parse a request, and clear fields that only the service writes. Raises WireError."""
+    """Parse a request, with the same checks as over REST, and clear fields that only the service writes.
+    Raises WireError."""
+    if len(request) > (most := most_of(rpc.method)):
+        raise WireError((Violation("", f"Request size exceeds the limit: {most} bytes."),))
     message = pool.message_class(rpc.request)()
     try:
         message.ParseFromString(request)
@@ -231,10 +190,6 @@ def _read(rpc: Rpc, request: bytes) -> Message:
         ) from None
     wire_json.check_received(message)
     return message
-
-
-def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    return _value(metadata, "authorization")
 
 
 def _value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None:
@@ -257,54 +212,36 @@ def aliased(path: str) -> str:
     return f"/{V1}{path[len(BETA) + 1 :]}" if is_beta else path
 
 
-class GrpcStatus(Struct, frozen=True):
-    """A refusal as it is sent to the caller."""
-
-    #: Number of the google.rpc code.
-    code: int
-    message: str
-    #: Value of the DETAILS trailer: a serialized google.rpc.Status.
-    details: bytes
-
-
-def grpc_status(refused: Refusal) -> GrpcStatus:
-    """Return the refusal's status, shortened until it fits into a trailer: first with ever shorter
-    descriptions of every field, then with the first fields only and the number of the others."""
-    return next(status for status in _ever_shorter(refused) if _size(status) <= MOST_TRAILER)
-
-
-def _ever_shorter(refused: Refusal) -> Iterator[GrpcStatus]:
-    """Yield the refusal's status, whole, and then ever shorter; the last one always fits."""
-    yield _status(refused, refused.message, refused.violations)
-    message, violations = _cut(refused.message, _SHORT_MESSAGE, _REST), refused.violations
-    yield _status(refused, message, violations)
-    for size in _SHORT_DESCRIPTIONS:
-        violations = tuple(
-            Violation(_cut(v.field, _FIELD), _cut(v.description, size)) for v in violations
-        )
-        yield _status(refused, message, violations)
-    while kept := len(violations) * 9 // 10:
-        more = len(refused.violations) - kept
-        violations = violations[:kept]
-        further = Violation("", f"... and {more} more; over REST all are told")
-        yield _status(refused, message, (*violations, further))
-    yield _status(refused, message, ())
+def fitting(refused: Refusal) -> tuple[str, bytes]:
+    """Return a refusal's message and its serialized google.rpc.Status, shortened until they fit into a
+    trailer: texts are cut, and the first violations told, with the number of the others."""
+    message, violations = refused.message, refused.violations
+    status = _status(refused, message, violations)
+    if _fits(message, status):
+        return message, status
+    message = message[:_SHORT_MESSAGE] + _REST
+    short = [Violation(v.field[:_FIELD], v.description[:_DESCRIPTION]) for v in violations]
+    kept = len(short)
+    while not _fits(message, status):
+        more = f"... and {len(short) - kept} more; over REST all are told"
+        further = [Violation("", more)] if kept < len(short) else []
+        status = _status(refused, message, (*short[:kept], *further))
+        kept = kept * 9 // 10
+    return message, status
 
 
-def _status(refused: Refusal, message: str, violations: tuple[Violation, ...]) -> GrpcStatus:
+def _status(refused: Refusal, message: str, violations: Sequence[Violation]) -> bytes:
     status: Message = status_message(refused.code, message, violations, reason=refused.reason)
-    return GrpcStatus(refused.code.number, message, status.SerializeToString(deterministic=True))
+    return status.SerializeToString(deterministic=True)
 
 
-def _size(answer: GrpcStatus) -> int:
-    """Return the bytes on the wire: messages are percent-encoded, binary trailers are base64."""
-    message = answer.message.encode(errors="replace")
-    plain = sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in message)
-    return plain + (len(answer.details) + 2) // 3 * 4
-
-
-def _cut(text: str, size: int, tail: str = "...") -> str:
-    return text if len(text) <= size else text[:size] + tail
+def _fits(message: str, status: bytes) -> bool:
+    """Whether both fit, as they are encoded on the wire: messages by percents, binary trailers as base64."""
+    plain = sum(
+        1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3
+        for byte in message.encode(errors="replace")
+    )
+    return plain + (len(status) + 2) // 3 * 4 <= _MOST_TRAILER
 
 
 _OPTIONS: Final = (

@@ -3,17 +3,25 @@
 The permissions, checks, limits and refusals are the same as over HTTP.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 from trainshed.access.principals import Principal
+from trainshed.api.calls.call import Call
 from trainshed.api.calls.errors import internal_refusal, refusal
 from trainshed.api.calls.services import Services
-from trainshed.api.rest import RestSurface
-from trainshed.api.trainshed_v1.transport import TrainshedSurface
-from trainshed.core.errors import Unauthenticated
+from trainshed.api.calls.versions import Version
+from trainshed.api.registry import answered
+from trainshed.api.trainshed_v1 import transport
+from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
-from trainshed.wire.json import decode_text
+from trainshed.wire import routes
+from trainshed.wire.binding import bind
+from trainshed.wire.json import to_public
 from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.record import Record
 
@@ -24,8 +32,6 @@ class InsideCaller:
     """Calls API methods as a given principal. All methods raise Refused."""
 
     def __init__(self, services: Services) -> None:
-        self._ours = TrainshedSurface(services, _nobody)
-        self._public = RestSurface(services, _nobody)
         self._services = services
 
     @property
@@ -42,38 +48,38 @@ class InsideCaller:
     ) -> Record:
         """Call a method of `/trainshed/v1`, and return its answer. `path`: encoded, below
         `/trainshed/v1/`."""
-        try:
-            return await self._ours.ask(principal, verb, path, query or {}, body or {})
-        except Exception as error:
-            raise _refused(error) from error
+        with _refused():
+            return await transport.answer(
+                self._services, principal, verb, path, query=query or {}, body=body or {}
+            )
 
     async def lines(
         self, principal: Principal, path: str, query: Query | None = None
     ) -> AsyncGenerator[bytes]:
         """Call a method of `/trainshed/v1` that answers with a stream, and return the stream's lines."""
-        try:
-            return await self._ours.lines(principal, path, query or {})
-        except Exception as error:
-            raise _refused(error) from error
+        with _refused():
+            return await transport.lines(self._services, principal, path, query or {})
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
-        """Call a method of the public APIs, and return the answer's parsed JSON. `path`: encoded, with the
-        query."""
-        try:
-            return decode_text(await self._public.ask(principal, verb, path, body))
-        except Exception as error:
-            raise _refused(error) from error
+        """Call a method of the public APIs, and return the answer's JSON. `path`: encoded, with the query."""
+        with _refused():
+            plain, _, query = path.partition("?")
+            if (matched := routes.match(verb, plain)) is None:
+                raise NotFound(f"There is no method {verb} {plain}.")
+            route, variables = matched
+            read = partial(bind, route, variables, parse_qsl(query, keep_blank_values=True), body)
+            call = Call(principal, self._services, route.rpc.full_name)
+            message = await answered(call, Version.V1, len(body), read)
+            return await asyncio.to_thread(to_public, message)
 
 
-async def _nobody(header: str | None) -> Principal:
-    raise Unauthenticated("Who calls from within is known already.")
-
-
-def _refused(error: Exception) -> Exception:
-    if isinstance(error, Refused):
-        return error
-    public = refusal(error, "trainshed_v1")
-    if public is None:
-        hidden = internal_refusal()
-        return Refused(hidden.code, hidden.message)
-    return Refused(public.code, public.message, public.violations)
+@contextmanager
+def _refused() -> Generator[None]:
+    """Raise what a caller over HTTP would be told in place of any error."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        public = refusal(error, "trainshed_v1") or internal_refusal()
+        raise Refused(public.code, public.message, public.violations) from error

@@ -1,6 +1,10 @@
-"""The registry of handlers, by the full names of their API methods: everything that a transport can call."""
+"""The registry of handlers, by the full names of their API methods, and how every transport calls them: read
+the request, find out whether the caller may, answer."""
 
+from collections.abc import Callable
 from types import MappingProxyType
+
+from google.protobuf.message import Message
 
 from trainshed.api import ml_v1, projects
 from trainshed.api.aiplatform_v1 import (
@@ -16,9 +20,15 @@ from trainshed.api.aiplatform_v1 import (
     tensorboards,
     training_pipelines,
 )
-from trainshed.api.calls.call import Handlers
-from trainshed.api.calls.checks import Checks
+from trainshed.api.calls.call import Call, Handlers, performed
+from trainshed.api.calls.checks import Checks, completed
+from trainshed.api.calls.errors import not_served
+from trainshed.api.calls.http import LARGE, read_aside
+from trainshed.api.calls.versions import Version
 from trainshed.api.logging_v2 import entries
+from trainshed.wire import routes
+from trainshed.wire.routes import KnownMethod
+from trainshed.wire.status import WireError
 
 HANDLERS: Handlers = MappingProxyType(
     {
@@ -48,3 +58,26 @@ CHECKS: Checks = MappingProxyType(
     {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS, **studies.CHECKS}
 )
 """Checks by full method name, for requests of which only a part can be read."""
+
+
+async def answered(call: Call, version: Version, size: int, read: Callable[[], Message]) -> Message:
+    """Return the answer to a request of `size` bytes, which `read` makes a message of. A large one is read
+    and checked aside, as far as that needs no store. Raises NotServed, PermissionDenied, WireError, and what
+    the handler raises."""
+    handler, check = HANDLERS.get(call.method), CHECKS.get(call.method)
+    if handler is None:
+        raise not_served(routes.by_name(call.method) or KnownMethod(call.method, ""), HANDLERS)
+
+    def read_whole() -> Message:
+        try:
+            request = read()
+        except WireError as refused:
+            raise completed(refused, check, call) from None
+        if check is not None and size >= LARGE:
+            check(call, request)
+        return request
+
+    answer = await performed(handler, call, await read_aside(size, read_whole))
+    service = call.method.rpartition(".")[0]
+    call.services.beta.dress(answer, version, made=service not in routes.MIXED_IN)
+    return answer

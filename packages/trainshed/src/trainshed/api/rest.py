@@ -15,67 +15,54 @@ Paths that `ml` v1 and Vertex share below `/v1/projects/P/locations/L/` are Vert
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
 from google.protobuf.message import Message
 
-from trainshed.access.principals import Principal
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.call import (
-    Call,
-    HandCall,
-    HandHandler,
-    audited,
-    id_of,
-    permitted,
-    tell_of_stranger,
-)
-from trainshed.api.calls.checks import completed
+from trainshed.api.calls.call import Call, HandCall, HandHandler, audited, id_of, tell_of_stranger
 from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.http import (
-    LARGE,
     SMALL_BODY,
     error_answer,
     json_answer,
     most_of,
     no_such_method,
-    read_aside,
     refusal_answer,
     sent_object,
 )
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
-from trainshed.api.registry import CHECKS, HANDLERS
+from trainshed.api.registry import HANDLERS, answered
 from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
-from trainshed.core.errors import NotFound, Unauthenticated, Unavailable
+from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
 from trainshed.httpd.messages import (
     JSON,
     Application,
-    Front,
     Receive,
     Request,
     Response,
     Scope,
     Send,
+    serve,
     sized,
 )
 from trainshed.httpd.routing import ANY, Router, Template
 from trainshed.telemetry.lines import METHOD, Logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
-from trainshed.wire.binding import Bound, bind
+from trainshed.wire.binding import bind, wants_numbers
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
-from trainshed.wire.status import WireError
 
 Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 """Takes a request and the variables of its path."""
@@ -110,11 +97,9 @@ class ApiApplication:
         self._authenticate = authenticate
         self._mounts = mounts or {}
         self._hosts = hosts
-        self._front = Front(self)
         self._strangers = Strangers(partial(tell_of_stranger, services))
         self._shell = ShellSurface(services)
         self._ports = PortSurface(services)
-        self._rest = RestSurface(services, authenticate)
         trainshed = TrainshedSurface(services, authenticate)
         self._surfaces: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "trainshed": trainshed.answer,
@@ -168,34 +153,52 @@ class ApiApplication:
         is_browser = any(n == b"accept" and b"text/html" in v for n, v in scope["headers"])
         if is_browser and first not in self._mounts and not self._is_served(scope):
             first = ""  # The console's page of what is not there leads on.
-        return self._mounts.get(first, self._front) if first or is_browser else self._front
+        return self._mounts.get(first, self._own) if first or is_browser else self._own
+
+    async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await serve(Request(scope, receive), self._answer, error_answer, receive, send)
 
     def _is_served(self, scope: Scope) -> bool:
         verb, path = scope["method"], scope["raw_path"].decode("latin-1")
-        served = _first(path) in self._surfaces or self._router.match(verb, path) is not None
-        return served or self._rest.knows(verb, path)
+        is_ours = _first(path) in self._surfaces or self._router.match(verb, path) is not None
+        is_public = routes.match(verb, _plain(path)) is not None or _known(verb, path) is not None
+        return is_ours or is_public
 
-    def begin(self, request: Request) -> Request:
-        """Return the request itself: it is all that handlers need."""
-        return request
+    async def _answer(self, request: Request) -> Response:
+        """Answer a request by its path. Raises whatever is wrong with it; `request.api` then says in which
+        API's form."""
+        if (surface := self._surfaces.get(_first(request.path))) is not None:
+            return await surface(request)
+        is_form = _override(request)
+        verb, path = request.method, request.raw_path
+        if (public := _match(verb, path)) is not None:
+            return await self._public(request, *public, is_form=is_form)
+        if (ours := self._router.match(verb, path)) is not None:
+            endpoint, variables = ours
+            return await endpoint(request, variables)
+        if (known := _known(verb, path)) is None:
+            return refusal_answer(no_such_method(request, " in the APIs that are served here"))
+        await self._authenticate(request.headers.get("authorization"))
+        raise not_served(known, HANDLERS)
 
-    async def answer(self, call: Request) -> Response:
-        """Answer a request by its path. Raises whatever is wrong with it; `call.api` then says in which API's
-        form."""
-        surface = self._surfaces.get(_first(call.path))
-        if surface is not None:
-            return await surface(call)
-        if (answered := await self._rest.answer(call)) is not None:
-            return answered
-        matched = self._router.match(call.method, call.raw_path)
-        if matched is None:
-            return await self._rest.refuse(call)
-        endpoint, variables = matched
-        return await endpoint(call, variables)
-
-    def refuse(self, call: Request, error: Exception) -> Response:
-        """Return the error in the public form of its API."""
-        return error_answer(call, error)
+    async def _public(
+        self, request: Request, route: Route, variables: dict[str, str], *, is_form: bool
+    ) -> Response:
+        """Answer a request of a public API."""
+        request.api = route.api
+        request.scope[METHOD] = route.rpc.full_name
+        principal = await self._authenticate(request.headers.get("authorization"))
+        body = await request.decoded_body(most_of(route.rpc.method))
+        query = request.parameters
+        if is_form:
+            query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
+        read, version = partial(bind, route, variables, query, body), _version(request.raw_path)
+        call = Call(principal, self._services, route.rpc.full_name)
+        answer = await answered(call, version, len(body), read)
+        render = partial(_rendered, answer, wants_numbers(query))
+        # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
+        large = answer.ByteSize() > _LARGE
+        return json_answer(await asyncio.to_thread(render) if large else render())
 
     async def _by_hand(
         self, method: tuple[str, HandHandler], request: Request, names: Mapping[str, str]
@@ -248,107 +251,12 @@ class ApiApplication:
         return json_answer(b"" if request.method == "HEAD" else body)
 
 
-class RestSurface:
-    """Answers requests of the public APIs."""
-
-    def __init__(self, services: Services, authenticate: Authenticate) -> None:
-        self._handlers = HANDLERS
-        self._services = services
-        self._authenticate = authenticate
-
-    async def answer(self, request: Request) -> Response | None:
-        """Answer a request; None if no route has its path. Raises whatever is wrong with it; `request.api`
-        then says in which API's form."""
-        path = request.raw_path
-        is_form = _override(request)
-        matched = self._match(request)
-        if matched is None:
-            return None
-        route, variables = matched
-        request.api = route.api
-        request.scope[METHOD] = f"{route.service}.{route.method}"
-        principal = await self._authenticate(request.headers.get("authorization"))
-        body = await request.decoded_body(most_of(route.method))
-        query = request.parameters
-        if is_form:
-            query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
-        return json_answer(
-            await self._call(principal, route, variables, query, body, version=_version(path))
-        )
-
-    async def ask(self, principal: Principal, verb: str, target: str, body: bytes) -> bytes:
-        """Return the JSON answer to a request of a caller who is known already. `target`: the path and its
-        query as they would be sent. Raises NotFound if no method has this path."""
-        path, _, query = target.partition("?")
-        matched = routes.match(verb, path)
-        if matched is None:
-            raise NotFound(f"There is no method {verb} {path}.")
-        route, variables = matched
-        parameters = parse_qsl(query, keep_blank_values=True)
-        return await self._call(
-            principal, route, variables, parameters, body, version=_version(path)
-        )
-
-    def knows(self, verb: str, path: str) -> bool:
-        """Whether the public APIs have a method at this path, served here or not."""
-        return routes.match(verb, _plain(path)) is not None or _known(verb, path) is not None
-
-    async def refuse(self, request: Request) -> Response:
-        """Refuse a request without a route: as not found, or with NotServed if the public APIs have the
-        method."""
-        if (known := _known(request.method, request.raw_path)) is None:
-            return refusal_answer(no_such_method(request, " in the APIs that are served here"))
-        await self._authenticate(request.headers.get("authorization"))
-        raise not_served(known, self._handlers)
-
-    def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:
-        verb, path = request.method, request.raw_path
-        if path.startswith("/ui/"):
-            matched = routes.match(verb, "/v1/" + path[4:])
-            return (
-                matched if matched is not None and matched[0].service in routes.MIXED_IN else None
-            )
+def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    """Return the route of the public APIs at this path, and its variables."""
+    if not path.startswith("/ui/"):
         return routes.match(verb, _plain(path))
-
-    async def _call(
-        self,
-        principal: Principal,
-        route: Route,
-        variables: dict[str, str],
-        query: Sequence[tuple[str, str]],
-        body: bytes,
-        *,
-        version: Version,
-    ) -> bytes:
-        method = f"{route.service}.{route.method}"
-        handler = permitted(self._handlers, principal, method)
-        call = Call(principal, self._services, method)
-        bound = await read_aside(len(body), lambda: self._read(call, route, variables, query, body))
-        response = await handler(call, bound.message)
-        made = route.service not in routes.MIXED_IN
-        self._services.beta.dress(response, version, made=made)
-        render = partial(_rendered, response, bound.enums_as_ints)
-        # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
-        return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
-
-    def _read(
-        self,
-        call: Call,
-        route: Route,
-        variables: dict[str, str],
-        query: Sequence[tuple[str, str]],
-        body: bytes,
-    ) -> Bound:
-        """Bind a request to its message. A large one is also checked here, as far as that needs no store.
-        Raises WireError, InvalidRequest."""
-        check = CHECKS.get(call.method)
-        try:
-            bound = bind(route, variables, query, body)
-        except WireError as refused:
-            raise completed(refused, check, call) from None
-        if check is not None and len(body) >= LARGE:
-            check(call, bound.message)
-        return bound
+    matched = routes.match(verb, "/v1/" + path[4:])
+    return matched if matched is not None and matched[0].rpc.service in routes.MIXED_IN else None
 
 
 def _known(verb: str, path: str) -> routes.KnownMethod | None:

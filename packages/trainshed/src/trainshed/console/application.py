@@ -26,13 +26,13 @@ from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
-    Front,
     Receive,
     Request,
     Response,
     Scope,
     Send,
     Streamed,
+    serve,
     sized,
 )
 from trainshed.httpd.routing import Router, Template
@@ -91,7 +91,6 @@ class ConsoleApplication:
         self._facts = facts
         self._now = now
         self._closing = closing
-        self._front = Front(self)
         #: What is done without a session.
         self._door: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
             ("GET", "/login"): self._show_login,
@@ -120,13 +119,9 @@ class ConsoleApplication:
         """Answer one request. The first one loads what pages are made with, in a thread."""
         if not is_prepared():
             await asyncio.to_thread(prepare)
-        await self._front(scope, receive, send)
+        await serve(Request(scope, receive), self._respond, self.refuse, receive, send)
 
-    def begin(self, request: Request) -> Request:
-        """Return the request itself: the console needs nothing else while it answers."""
-        return request
-
-    async def answer(self, call: Request) -> Response:
+    async def _respond(self, call: Request) -> Response:
         """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
         if call.path.startswith(ASSETS):
             return asset_response(call) or self._trouble(

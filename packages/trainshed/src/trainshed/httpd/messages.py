@@ -7,7 +7,6 @@ They are plain ASGI without a framework, since a job is submitted within a fract
 import asyncio
 import contextlib
 import json
-import logging
 import zlib
 from collections.abc import (
     AsyncGenerator,
@@ -20,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import cached_property
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from trainshed.eventloop.background import joined
@@ -276,46 +275,27 @@ class Streamed(Response):
 
 
 C = TypeVar("C")
-_log = logging.getLogger(__name__)
+Answer = Callable[[C], Awaitable[Response]]
+"""Finds out who calls and what is asked, and does it. Raises whatever is wrong."""
+Refuse = Callable[[C, Exception], Response]
+"""Returns the response to a request that raised an error, in the public form of its API. A fault of the
+service itself is logged there, since no later function knows the request."""
 
 
-class Surface(Protocol[C]):
-    """What one application does with its requests. `C` is the type of a request in progress."""
-
-    def begin(self, request: Request) -> C:
-        """Returns the request in progress. It must not raise: there is no call yet that an error could be
-        shown in."""
-        ...
-
-    async def answer(self, call: C) -> Response:
-        """Find out who calls and what is asked, and do it. Raises whatever is wrong."""
-        ...
-
-    def refuse(self, call: C, error: Exception) -> Response:
-        """Returns the response to a request that raised `error`, in the public form of its API. A fault of
-        the service itself is logged here, since no later function knows the request."""
-        ...
+async def respond(call: C, answer: Answer[C], refuse: Refuse[C]) -> Response:
+    """Return the response to a request in progress, which may be a refusal. Raises Disconnected."""
+    try:
+        return await answer(call)
+    except Disconnected:
+        raise
+    except Exception as error:  # Whatever went wrong, the caller gets an answer.
+        return refuse(call, error)
 
 
-class Front(Generic[C]):
-    """A surface as an ASGI application."""
-
-    def __init__(self, surface: Surface[C]) -> None:
-        self._surface = surface
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = self._surface.begin(Request(scope, receive))
-        try:
-            response = await self.respond(call)
-            await response.send(receive, send)
-        except Disconnected:
-            _log.debug("client went away: %s %s", scope["method"], scope["path"])
-
-    async def respond(self, call: C) -> Response:
-        """Returns the response, which may be a refusal. Raises Disconnected."""
-        try:
-            return await self._surface.answer(call)
-        except Disconnected:
-            raise
-        except Exception as error:  # Whatever went wrong, the caller gets an answer.
-            return self._surface.refuse(call, error)
+async def serve(
+    call: C, answer: Answer[C], refuse: Refuse[C], receive: Receive, send: Send
+) -> None:
+    """Answer a request in progress, or refuse it."""
+    with contextlib.suppress(Disconnected):
+        response = await respond(call, answer, refuse)
+        await response.send(receive, send)

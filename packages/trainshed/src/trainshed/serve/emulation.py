@@ -223,4 +223,4 @@ def _json_name(request: Message, name: str) -> str:
 def _routes() -> dict[str, Route]:
     """Return the first REST binding of each RPC, by its full name."""
     listed = [route for api in pool.APIS for route in routes.routes(api)]
-    return {f"{route.service}.{route.method}": route for route in reversed(listed)}
+    return {route.rpc.full_name: route for route in reversed(listed)}

@@ -35,7 +35,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import connections
-from trainshed.httpd.messages import Application, Front
+from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica import protocol
@@ -141,7 +141,7 @@ class Service:
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
         self._console = self._build_console()
         mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
-        mounts["mcp"] = Front(McpSurface(self._app.services, authenticate))
+        mounts["mcp"] = McpSurface(self._app.services, authenticate)
         application = ApiApplication(
             self._app.services, authenticate, mounts, hosts=own_hosts(settings)
         )

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
-from msgspec import Struct
 
 from trainshed.wire import plans, pool
 from trainshed.wire.decode import Walk
@@ -33,20 +32,15 @@ _SYSTEM: Final = frozenset(
         "upload_protocol",
         "uploadType",
         "userProject",
+        # Chooses between two public error forms; there is one here.
+        ".xgafv",
     }
 )
 
 
-class Bound(Struct, frozen=True):
-    """A request as the handler gets it, and the form in which the client wants the answer."""
-
-    message: Message
-    enums_as_ints: bool
-
-
 def bind(
     route: Route, variables: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes
-) -> Bound:
+) -> Message:
     """Build the route's request message. Raises WireError with every violation of body and query.
 
     `variables` are those of `routes.match`, `query` the decoded pairs in their order. Output-only fields
@@ -56,34 +50,30 @@ def bind(
     message = pool.message_class(route.rpc.request)()
     plan = plans.plan_for(message)
     walk = Walk(keep_output_only=False)
-    alt, own = _split(query)
     violations: list[Violation] = []
     if route.body:
         raw = decode_text(body)
         walk.message(plan, raw if route.body == "*" else {route.body: raw}, message, "")
-    parameters = _tree(plan, own, route.body, violations)
+    parameters = _tree(plan, _own(query), route.body, violations)
     if parameters:
         walk.message(plan, parameters, message, "")
     for name, text in variables.items():
         _set_variable(message, name, text)
     if violations or walk.violations:
         raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
-    return Bound(message, enums_as_ints="enum-encoding=int" in alt)
+    return message
 
 
-def _split(query: Iterable[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:
-    """Return the system parameter `alt` (without its `$`), and the method's own parameters. All other system
-    parameters are ignored: an answer is always whole and compact."""
-    alt = ""
-    own: list[tuple[str, str]] = []
-    for key, text in query:
-        bare = key.removeprefix("$")
-        # `$.xgafv` chooses between two public error forms; there is one here.
-        if bare in _SYSTEM or key == "$.xgafv":
-            alt = text if bare == "alt" else alt
-        else:
-            own.append((key, text))
-    return alt, own
+def wants_numbers(query: Iterable[tuple[str, str]]) -> bool:
+    """Whether a client wants enums as numbers (`$alt=json;enum-encoding=int`). All other system parameters
+    are ignored: an answer is always whole and compact."""
+    alts = [text for key, text in query if key.removeprefix("$") == "alt"]
+    return bool(alts) and "enum-encoding=int" in alts[-1]
+
+
+def _own(query: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the method's own parameters."""
+    return [pair for pair in query if pair[0].removeprefix("$") not in _SYSTEM]
 
 
 def _tree(

@@ -38,6 +38,10 @@ class Rpc(Struct, frozen=True):
     response: str
 
     @property
+    def full_name(self) -> str:
+        return f"{self.service}.{self.method}"
+
+    @property
     def path(self) -> str:
         """The gRPC path, `/package.Service/Method`."""
         return f"/{self.service}/{self.method}"
@@ -54,16 +58,6 @@ class Route(Struct, frozen=True):
     template: Template
     #: "" (no body), "*" (the whole request) or the name of the request's field.
     body: str
-
-    @property
-    def service(self) -> str:
-        """The full name of the service."""
-        return self.rpc.service
-
-    @property
-    def method(self) -> str:
-        """The RPC's name."""
-        return self.rpc.method
 
 
 class _Call(Struct, frozen=True, array_like=True):
@@ -103,7 +97,7 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
         if call.service not in MIXED_IN
         for verb, path, body in call.bindings
     ]
-    by_name = {f"{rpc.service}.{rpc.method}": rpc for rpc in rpcs(api).values()}
+    by_name = {rpc.full_name: rpc for rpc in rpcs(api).values()}
     bindings += [
         Route(api, by_name[name], verb, Template.parse(path), body)
         for name, verb, path, body in _ADDED.get(api, ())

@@ -7,7 +7,7 @@ name of the resource that it carries. Only Logging also lists bare projects, and
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -21,7 +21,6 @@ from trainshed.access.book import AccessBook
 from trainshed.access.permissions import is_recorded
 from trainshed.access.policy import home_of
 from trainshed.access.principals import Bearer, Principal
-from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.services import Services
 from trainshed.core import secrets
 from trainshed.core.errors import (
@@ -34,8 +33,6 @@ from trainshed.core.errors import (
 from trainshed.core.names import ids_by_number
 from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
 from trainshed.wire import json as wire_json
-from trainshed.wire import routes
-from trainshed.wire.routes import KnownMethod
 from trainshed.wire.status import StatusCode
 
 _CREATING: Final = frozenset(
@@ -107,39 +104,26 @@ Handlers = Mapping[str, Handler]
 """Handlers by full method name."""
 
 
-def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
-    """Return the handler of `method` (full name), which `principal` may call. Raises NotServed,
-    PermissionDenied.
+async def performed(handler: Handler, call: Call, request: Any) -> Message:
+    """Return what a handler answers to a call, if its principal may make it in the projects that the request
+    names. Raises PermissionDenied, and what the handler raises."""
+    principal, services, method = call.principal, call.services, call.method
+    name_by_id(request, (*principal.rights.projects, services.settings.project))
+    projects = tuple(projects_of(request))
 
-    For somebody whose rights differ by project, the handler first checks the projects that the request names.
-    """
-    handler = handlers.get(method)
-    if handler is None:
-        raise not_served(routes.by_name(method) or KnownMethod(method, ""), handlers)
-
-    async def answer(call: Call, request: Any, projects: Sequence[str]) -> Message:
+    async def answer() -> Message:
         authorize(principal, method, projects)
+        allowed = call
         if method in _CREATING:
-            call = replace(call, public=wire_json.to_public(request))
-            texts = list(texts_of(call.public))
-            refuse_more(principal, call.services.access.book, texts)
+            allowed = replace(call, public=wire_json.to_public(request))
+            texts = list(texts_of(allowed.public))
+            refuse_more(principal, services.access.book, texts)
             record_secrets(texts)
-        call.services.sent(method, request)
-        return _masked(await handler(call, request), request)
+        services.sent(method, request)
+        return _masked(await handler(allowed, request), request)
 
-    async def within(call: Call, request: Any) -> Message:
-        name_by_id(request, (*principal.rights.projects, call.services.settings.project))
-        projects = tuple(projects_of(request))
-        return await audited(
-            partial(answer, call, request, projects),
-            call.services,
-            principal,
-            method,
-            project=next(iter(projects), ""),
-            resource=_subject(request),
-        )
-
-    return within
+    project, resource = next(iter(projects), ""), _subject(request)
+    return await audited(answer, services, principal, method, project=project, resource=resource)
 
 
 def _masked(answer: Message, request: Any) -> Message:

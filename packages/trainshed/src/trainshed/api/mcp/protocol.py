@@ -15,7 +15,7 @@ from trainshed.api.inside import InsideCaller
 from trainshed.api.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
 from trainshed.api.trainshed_v1.call import read
 from trainshed.core.errors import InvalidRequest
-from trainshed.httpd.messages import JSON, Request, Response, sized
+from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.status import Refused, WireError
 
 VERSION: Final = "2026-07-28"
@@ -40,7 +40,7 @@ class _Fault(Struct, frozen=True):
 
 
 class McpSurface:
-    """Answers requests at `/mcp`, as an `httpd.messages` surface."""
+    """Answers requests at `/mcp`, as an ASGI application."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._services = services
@@ -48,10 +48,10 @@ class McpSurface:
         self._caller = InsideCaller(services)
         self._submitting = asyncio.Lock()
 
-    def begin(self, request: Request) -> Request:
-        return request
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await serve(Request(scope, receive), self._answer, error_answer, receive, send)
 
-    async def answer(self, call: Request) -> Response:
+    async def _answer(self, call: Request) -> Response:
         """Answer a request. Raises Unauthenticated, BodyTooLarge, BodyNotRead."""
         if call.method != "POST":
             return sized(b"", JSON, 405, [(b"allow", b"POST")])
@@ -105,10 +105,6 @@ class McpSurface:
             case _:
                 return _failed(identity, _Fault(-32601, f"There is no method {method!r}.", 404))
         return _sent({"id": identity, "result": {"resultType": "complete", **result}})
-
-    def refuse(self, call: Request, error: Exception) -> Response:
-        """Return the error in the form of our own API."""
-        return error_answer(call, error)
 
 
 def _malformed(message: Any) -> _Fault | None:

@@ -22,7 +22,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import is_port, pages_of
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward, relay
-from trainshed.httpd.messages import Front, Headers, Receive, Request, Response, Scope, Send, sized
+from trainshed.httpd.messages import Headers, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.status import StatusCode
 
 OPEN: Final = "/.trainshed"
@@ -52,7 +52,6 @@ class PortSurface:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._front = Front(self)
 
     def page_of(self, scope: Scope) -> tuple[JobUid, str] | None:
         """Return the job and the name of the page that a request or WebSocket is for, by its host."""
@@ -62,7 +61,7 @@ class PortSurface:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         if scope["type"] == "http":
-            await self._front(scope, receive, send)
+            await serve(Request(scope, receive), self._answer, self._refuse, receive, send)
             return
         await receive()  # The client's wish to connect.
         services = self._services
@@ -74,11 +73,7 @@ class PortSurface:
         except (RequestError, NoAnswer):
             await send({"type": "websocket.close", "code": 1008})  # Before it is accepted: 403.
 
-    def begin(self, request: Request) -> Request:
-        """Return the request itself: it is all that is needed."""
-        return request
-
-    async def answer(self, call: Request) -> Response:
+    async def _answer(self, call: Request) -> Response:
         """Answer a request. Raises whatever is wrong with it."""
         if call.path == OPEN:
             return await self._open(call)
@@ -88,7 +83,7 @@ class PortSurface:
         lapse = partial(services.access.lapse, ticket.principal)
         return await forward(line, call, _RULES, services.closing, lapse)
 
-    def refuse(self, call: Request, error: Exception) -> Response:
+    def _refuse(self, call: Request, error: Exception) -> Response:
         """Return a page that says what is wrong and leads back."""
         if isinstance(error, NoAnswer):
             error = Unavailable(f"What listens there gives no answer: {error}.")

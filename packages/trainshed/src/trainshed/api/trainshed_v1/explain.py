@@ -85,13 +85,13 @@ async def _read(
     if matched is None:
         raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
     route, variables = matched
-    create_call = Call(call.principal, call.services, f"{route.service}.{route.method}")
+    create_call = Call(call.principal, call.services, route.rpc.full_name)
     try:
-        bound = bind(route, variables, (), wire_json.encode_text(body))
+        request = bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
         raise completed(refused, _CHECKS[create_call.method], create_call) from None
     refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
-    draft = await _asked_for(create_call, bound.message)
+    draft = await _asked_for(create_call, request)
     spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
     uid = call.services.new_uid()
     name = (

@@ -175,45 +175,49 @@ class TrainshedSurface:
         # Where nothing is sent, nothing is received: a stream listens there for the client's leaving.
         has_body = request.method in _WITH_BODY
         body = await sent_object(request, method.most) if has_body else {}
-        call = self._call(principal, matched, request.values, body)
+        call = _call(self._services, principal, matched, request.values, body)
         if method.stream is not None:
             lapse = partial(_lapse, self._services, principal)
             parts = await method.stream(await _authorized(call, method.name))
             return Streamed(parts, self._services.closing, NDJSON, lapse)
         return json_answer(encode_text(plain(await _answer(method, call))))
 
-    async def ask(
-        self,
-        principal: Principal,
-        verb: str,
-        path: str,
-        query: Mapping[str, Sequence[str]],
-        body: Mapping[str, Any],
-    ) -> Record:
-        """Return the answer to a caller who is known already. `path`: encoded, below the prefix."""
-        matched = _known(verb, path)
-        return await _answer(matched[0], self._call(principal, matched, query, body))
 
-    async def lines(
-        self, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
-    ) -> AsyncGenerator[bytes]:
-        """Return the lines of a method that answers with a stream, for a caller who is known already."""
-        matched = _known("GET", path)
-        stream = matched[0].stream
-        assert stream is not None, f"{path} is no stream"
-        call = self._call(principal, matched, query, {})
-        return await stream(await _authorized(call, matched[0].name))
+async def answer(
+    services: Services,
+    principal: Principal,
+    verb: str,
+    path: str,
+    *,
+    query: Mapping[str, Sequence[str]],
+    body: Mapping[str, Any],
+) -> Record:
+    """Return the answer to a caller who is known already. `path`: encoded, below the prefix."""
+    matched = _known(verb, path)
+    return await _answer(matched[0], _call(services, principal, matched, query, body))
 
-    def _call(
-        self,
-        principal: Principal,
-        matched: tuple[Method, dict[str, str]],
-        query: Mapping[str, Sequence[str]],
-        body: Mapping[str, Any],
-    ) -> JsonCall:
-        method, variables = matched
-        target = next(iter(variables.values()), "")
-        return JsonCall(principal, self._services, target, query, body, method.body)
+
+async def lines(
+    services: Services, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
+) -> AsyncGenerator[bytes]:
+    """Return the lines of a method that answers with a stream, for a caller who is known already."""
+    matched = _known("GET", path)
+    stream = matched[0].stream
+    assert stream is not None, f"{path} is no stream"
+    call = _call(services, principal, matched, query, {})
+    return await stream(await _authorized(call, matched[0].name))
+
+
+def _call(
+    services: Services,
+    principal: Principal,
+    matched: tuple[Method, dict[str, str]],
+    query: Mapping[str, Sequence[str]],
+    body: Mapping[str, Any],
+) -> JsonCall:
+    method, variables = matched
+    target = next(iter(variables.values()), "")
+    return JsonCall(principal, services, target, query, body, method.body)
 
 
 async def _lapse(services: Services, principal: Principal) -> None:

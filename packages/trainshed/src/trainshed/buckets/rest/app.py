@@ -50,7 +50,16 @@ from trainshed.buckets.rest.xml_methods import answer_xml
 from trainshed.buckets.settings import check_request
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import Hosts, refuse
-from trainshed.httpd.messages import Front, Message, Receive, Request, Response, Scope, Send
+from trainshed.httpd.messages import (
+    Message,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    respond,
+    serve,
+)
 
 _OWN = Hosts()
 _THREADS = 32
@@ -79,7 +88,6 @@ class BucketsApp:
         self._authenticator = authenticator
         self._hosts = hosts
         self._metadata = metadata
-        self._front = Front(self)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="buckets")
         self._strangers = Strangers(_tell_of_stranger)
 
@@ -99,7 +107,8 @@ class BucketsApp:
         if fault := self._hosts.fault(scope):
             await refuse(scope, answered, fault)
         else:
-            await self._front(scope, receive, answered)
+            call = self.begin(Request(scope, receive))
+            await serve(call, self.answer, self.refuse, receive, answered)
 
     def begin(self, request: Request) -> Call:
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
@@ -232,7 +241,7 @@ class BucketsApp:
             if not allowed or inner_call.query.get("alt") == "media":
                 says = "A batch is for metadata of buckets and objects alone: make this call by itself."
                 return error_answer(InvalidRequest(says), Endpoint.METADATA)
-            return await self._front.respond(inner_call)
+            return await respond(inner_call, self.answer, self.refuse)
 
         return await answer_batch(call, answer_part)
 
