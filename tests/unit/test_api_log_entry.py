@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.jobs import job
-from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries
+from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries, task_of
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.store.logs.lines import LogLine, Severity, Stream, read_line
@@ -32,7 +32,7 @@ def test_public_lines_and_severities() -> None:
         ("The replica workerpool0-0 exited.", Severity.ERROR),
         ("Job failed.", Severity.ERROR),
     ]
-    assert {entry.task for entry in entries} == {"service"}
+    assert {entry.source.resource_labels["task_name"] for entry in entries} == {"service"}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,8 @@ def test_a_plain_line_as_the_public_message() -> None:
 def test_a_line_that_no_client_could_read_is_a_text(text: str) -> None:
     """Otherwise a program's line would fail each request for its project's log."""
     reading = read_line(Stream.STDOUT, text)
-    entry = Entry(NAME, "master-replica-0", 1, "", reading.severity, text, reading.payload)
+    source = task_of(NAME, "master-replica-0")
+    entry = Entry(source, 1, "", reading.severity, text, reading.payload)
     sent = message(entry).SerializeToString()
     assert type(message(entry)).FromString(sent) == message(entry)
     assert rendered(entry)["textPayload"] == text

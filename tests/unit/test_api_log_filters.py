@@ -4,15 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.entry import Entry
+from trainshed.api.logging_v2.entry import Entry, task_of
 from trainshed.api.logging_v2.filters import FOREVER, compile_log_filter
 from trainshed.core.names import Api, JobName
 from trainshed.store.logs.lines import Severity
 
 SECOND = 10**9
 ENTRY = Entry(
-    JobName(Api.VERTEX, "p1", "us-central1", "42"),
-    "workerpool0-0",
+    task_of(JobName(Api.VERTEX, "p1", "us-central1", "42"), "workerpool0-0"),
     100 * SECOND,
     "id5",
     Severity.WARNING,

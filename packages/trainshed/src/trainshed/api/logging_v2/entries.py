@@ -24,7 +24,7 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.entry import AnyEntry, AuditEntry, message
+from trainshed.api.logging_v2.entry import Entry, audit_entry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.core.errors import (
@@ -38,12 +38,10 @@ from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.audit import AuditRow
-from trainshed.store.logs.lines import Severity
 from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
-from trainshed.wire.status import StatusCode
 
 _SERVICE: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
@@ -75,7 +73,7 @@ async def list_(call: Call, request: Any) -> Message:
     question = (*projects, request.filter, request.order_by)
     after = _position(request.page_token, question)
     now = call.services.now()
-    sources: list[AsyncIterator[AnyEntry]]
+    sources: list[AsyncIterator[Entry]]
     if wanted.is_of_audit:
         span = Span(wanted.start, wanted.end, None, after, descending)
         most = AT_MOST // len(projects)
@@ -138,14 +136,14 @@ HANDLERS: Final[Handlers] = {
 
 
 class _Page(Struct, frozen=True):
-    entries: tuple[AnyEntry, ...]
+    entries: tuple[Entry, ...]
     next: Position | None
 
 
-async def _search(entries: AsyncIterator[AnyEntry], wanted: LogFilter, size: int) -> _Page:
+async def _search(entries: AsyncIterator[Entry], wanted: LogFilter, size: int) -> _Page:
     """Return at most `size` entries that pass. `next`: the position of the last one examined, None at the
     end."""
-    page: list[AnyEntry] = []
+    page: list[Entry] = []
     last: Position | None = None
     scanned = length = 0
     scan = Scan(wanted.passes)
@@ -166,8 +164,8 @@ async def _search(entries: AsyncIterator[AnyEntry], wanted: LogFilter, size: int
     return _Page(tuple(page), None)
 
 
-async def _batches(entries: AsyncIterator[AnyEntry]) -> AsyncIterator[list[AnyEntry]]:
-    batch: list[AnyEntry] = []
+async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
+    batch: list[Entry] = []
     async for entry in entries:
         batch.append(entry)
         if len(batch) == _BATCH:
@@ -290,32 +288,7 @@ AT_MOST: Final = 20_000
 """Records that one request looks at, the newest of its projects."""
 
 
-def entry_of(row: AuditRow) -> AuditEntry:
-    record = row.record
-    by = {"principalEmail": record.acting_as or record.who}
-    payload: dict[str, Any] = {
-        "serviceName": _service(record.method),
-        "methodName": record.method,
-        "resourceName": record.resource,
-        "authenticationInfo": by,
-        "requestMetadata": {"callerIp": record.source},
-        "metadata": dict(record.detail),
-        "status": {},
-    }
-    severity = Severity.NOTICE
-    if record.status:
-        severity, name = Severity.ERROR, StatusCode.of(record.status).name
-        payload["status"] = {"code": record.status, "message": name}
-    if record.acting_as:
-        first = {"firstPartyPrincipal": {"principalEmail": record.who}}
-        payload["authenticationInfo"] = {**by, "serviceAccountDelegationInfo": [first]}
-    text = f"{record.who} {record.method} {record.resource}"
-    return AuditEntry(row.project, row.at, f"{row.seq:020d}", text, payload, severity)
-
-
-async def audit_entries(
-    call: Call, project: str, span: Span, most: int
-) -> AsyncIterator[AuditEntry]:
+async def audit_entries(call: Call, project: str, span: Span, most: int) -> AsyncIterator[Entry]:
     """Yield the records in `span` of a project, the newest `most`. Raises PermissionDenied."""
     authorize(call.principal, _LIST, (project,))
     start, end = span.narrowed()
@@ -328,14 +301,8 @@ async def audit_entries(
             break
         before = page[-1].seq
     entries = await asyncio.to_thread(
-        lambda: sorted(map(entry_of, rows[:most]), key=lambda entry: entry.position)
+        lambda: sorted(map(audit_entry, rows[:most]), key=lambda entry: entry.position)
     )
     for entry in reversed(entries) if span.descending else entries:
         if span.holds(entry):
             yield entry
-
-
-def _service(method: str) -> str:
-    """Return the API of a method: `google.cloud.ml.v1.JobService.CreateJob` is of `ml.googleapis.com`."""
-    words = method.split(".")
-    return f"{words[-4]}.googleapis.com" if words[0] == "google" else words[0]

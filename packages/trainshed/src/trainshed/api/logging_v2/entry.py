@@ -6,6 +6,7 @@ follow from the job's timeline, and from the audit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,9 +18,11 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import SERVICE_TASK, JobName, log_task_name
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
+from trainshed.store.audit import AuditRow
 from trainshed.store.logs.lines import LogLine, Severity
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
+from trainshed.wire.status import StatusCode
 
 RESOURCE_TYPE: Final = "ml_job"
 AUDIT_LOG: Final = "cloudaudit.googleapis.com"
@@ -60,135 +63,95 @@ _VERDICTS: Final[Mapping[object, Severity]] = {
 """Severities of verdicts by their effect; all other verdicts report a failure."""
 
 
+class Source(Struct, frozen=True):
+    """What entries come from: what all entries of one task, or of the audit, have in common."""
+
+    log_name: str
+    resource_type: str
+    resource_labels: dict[str, str]
+    labels: dict[str, str] = {}
+
+
+@lru_cache(1024)
+def task_of(job: JobName, task: str, trial: str = "") -> Source:
+    """Return the source of a task of a job. `trial`: its number, in the log of a tuning job."""
+    labels = {"ml.googleapis.com/job_id": job.job_id, "ml.googleapis.com/task_name": task}
+    return Source(
+        f"projects/{job.project_id}/logs/ml.googleapis.com%2F{quote(task, safe='')}",
+        RESOURCE_TYPE,
+        {"job_id": job.job_id, "project_id": job.project_id, "task_name": task},
+        labels | {"ml.googleapis.com/trial_id": trial} if trial else labels,
+    )
+
+
 class Entry(Struct, frozen=True):
     """A log entry. Entries of one job have one order: by `at`, then `insert_id` as text."""
 
-    #: The job whose entry readers see; a trial's line belongs to the tuning job when that job's log is read.
-    job: JobName
-    task: str
+    source: Source
     #: Nanoseconds since the epoch.
     at: Nanos
     insert_id: str
     severity: Severity
     text: str
+    #: The fields of a line that was JSON; of a record of the audit, the AuditLog message in its public form.
     payload: dict[str, Any] | None = None
-    #: Number of the trial; "" = none.
-    trial: str = ""
 
     @property
     def position(self) -> tuple[int, str]:
         return (self.at, self.insert_id)
-
-    @property
-    def log_name(self) -> str:
-        return (
-            f"projects/{self.job.project_id}/logs/ml.googleapis.com%2F{quote(self.task, safe='')}"
-        )
-
-    @property
-    def resource_type(self) -> str:
-        return RESOURCE_TYPE
-
-    @property
-    def resource_labels(self) -> dict[str, str]:
-        return {
-            "job_id": self.job.job_id,
-            "project_id": self.job.project_id,
-            "task_name": self.task,
-        }
-
-    @property
-    def labels(self) -> dict[str, str]:
-        labels = {
-            "ml.googleapis.com/job_id": self.job.job_id,
-            "ml.googleapis.com/task_name": self.task,
-        }
-        return labels | {"ml.googleapis.com/trial_id": self.trial} if self.trial else labels
-
-    def put(self, view: Any) -> None:
-        """Write what it holds into a LogEntry message. A line that was JSON keeps its fields beside
-        `message`."""
-        if self.payload is None:
-            view.text_payload = self.text
-        else:
-            view.json_payload.update({**self.payload, "message": self.text})
-
-
-class AuditEntry(Struct, frozen=True):
-    """A record of the audit. Its attributes are those of `Entry`."""
-
-    project: str
-    at: Nanos
-    insert_id: str
-    text: str
-    #: The AuditLog message in its public form.
-    payload: dict[str, Any]
-    severity: Severity
-
-    @property
-    def position(self) -> tuple[int, str]:
-        return (self.at, self.insert_id)
-
-    @property
-    def log_name(self) -> str:
-        return f"projects/{self.project}/logs/{AUDIT_LOG}%2Factivity"
-
-    @property
-    def resource_type(self) -> str:
-        return "audited_resource"
-
-    @property
-    def resource_labels(self) -> dict[str, str]:
-        return {key: self.payload[f"{key}Name"] for key in ("service", "method")} | {
-            "project_id": self.project
-        }
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {}
-
-    def put(self, view: Any) -> None:
-        """Write what it holds into a LogEntry message."""
-        view.proto_payload.Pack(wire_json.from_public(_AUDIT_MESSAGE, self.payload))
-
-
-AnyEntry = Entry | AuditEntry
 
 
 def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
     """Return the entry of a replica's line, as one of the job `name`."""
-    return Entry(
-        name,
-        log_task_name(name.api, line.replica),
-        line.at,
-        line.insert_id,
-        line.severity,
-        line.text,
-        line.payload,
-        trial=trial,
+    source = task_of(name, log_task_name(name.api, line.replica), trial)
+    return Entry(source, line.at, line.insert_id, line.severity, line.text, line.payload)
+
+
+def audit_entry(row: AuditRow) -> Entry:
+    """Return the entry of a record of the audit."""
+    record = row.record
+    # `google.cloud.ml.v1.JobService.CreateJob` is of `ml.googleapis.com`.
+    words = record.method.split(".")
+    service = f"{words[-4]}.googleapis.com" if words[0] == "google" else words[0]
+    by: dict[str, Any] = {"principalEmail": record.acting_as or record.who}
+    if record.acting_as:
+        first = {"firstPartyPrincipal": {"principalEmail": record.who}}
+        by["serviceAccountDelegationInfo"] = [first]
+    severity, status = Severity.NOTICE, dict[str, Any]()
+    if record.status:
+        severity, name = Severity.ERROR, StatusCode.of(record.status).name
+        status = {"code": record.status, "message": name}
+    payload: dict[str, Any] = {
+        "serviceName": service,
+        "methodName": record.method,
+        "resourceName": record.resource,
+        "authenticationInfo": by,
+        "requestMetadata": {"callerIp": record.source},
+        "metadata": dict(record.detail),
+        "status": status,
+    }
+    source = Source(
+        f"projects/{row.project}/logs/{AUDIT_LOG}%2Factivity",
+        "audited_resource",
+        {"service": service, "method": record.method, "project_id": row.project},
     )
+    text = f"{record.who} {record.method} {record.resource}"
+    return Entry(source, row.at, f"{row.seq:020d}", severity, text, payload)
 
 
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
     """Return the service's own lines, in strictly ascending time: an entry whose time is not later than its
     predecessor's moves behind it."""
     entries: list[Entry] = []
+    source = task_of(job.name, SERVICE_TASK)
     last, begun = 0, timeline[0].at if timeline else 0
     # The first line of a log says what the job gets instead of what it asked for (spec/runtimes#substitutes).
     for event in sorted(timeline, key=lambda event: event.kind != "notice" or event.at != begun):
         for text in _texts(event):
             last = max(event.at, last + 1)
-            entries.append(
-                Entry(
-                    job.name,
-                    SERVICE_TASK,
-                    last,
-                    # "-" sorts before the digits of a replica's line (`LogLine.insert_id`).
-                    f"{job.uid:016x}-{len(entries):020x}",
-                    _severity(event),
-                    text,
-                )
-            )
+            # "-" sorts before the digits of a replica's line (`LogLine.insert_id`).
+            insert_id = f"{job.uid:016x}-{len(entries):020x}"
+            entries.append(Entry(source, last, insert_id, _severity(event), text))
     return tuple(entries)
 
 
@@ -198,19 +161,26 @@ def _severity(event: TimelineEntry) -> Severity:
     return _SEVERITIES.get(event.kind, Severity.INFO)
 
 
-def message(entry: AnyEntry) -> Message:
+def message(entry: Entry) -> Message:
+    source = entry.source
     view = pool.message(
         "google.logging.v2.LogEntry",
-        log_name=entry.log_name,
+        log_name=source.log_name,
         insert_id=entry.insert_id,
         severity=entry.severity.value,
-        labels=entry.labels,
+        labels=source.labels,
     )
     view.timestamp.seconds, view.timestamp.nanos = divmod(entry.at, 10**9)
     view.receive_timestamp.CopyFrom(view.timestamp)
-    view.resource.type = entry.resource_type
-    view.resource.labels.update(entry.resource_labels)
-    entry.put(view)
+    view.resource.type = source.resource_type
+    view.resource.labels.update(source.resource_labels)
+    if entry.payload is None:
+        view.text_payload = entry.text
+    elif source.resource_type == RESOURCE_TYPE:
+        # A line that was JSON keeps its fields beside `message`.
+        view.json_payload.update({**entry.payload, "message": entry.text})
+    else:
+        view.proto_payload.Pack(wire_json.from_public(_AUDIT_MESSAGE, entry.payload))
     return view
 
 

@@ -27,12 +27,12 @@ from trainshed.api.filters.syntax import (
     Term,
     parse_filter,
 )
-from trainshed.api.logging_v2.entry import RESOURCE_TYPE, AnyEntry
+from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
 from trainshed.core.patterns import Operator
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
 
-EntryTest = Callable[[AnyEntry], bool]
+EntryTest = Callable[[Entry], bool]
 FOREVER: Final = 2**63 - 1
 """A time in nanoseconds since the epoch that no line reaches."""
 
@@ -98,29 +98,30 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
             test = text_test(leaf, fold_case=True)
             absent = leaf.operator is Operator.NOT_EQUAL
 
-            def compare(entry: AnyEntry) -> bool:
+            def compare(entry: Entry) -> bool:
                 value = read(entry)
                 return absent if value is None else test(value)
 
             return compare
 
 
-def _text_field(leaf: Comparison) -> Callable[[AnyEntry], str | None]:
+def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
     """Return the function that reads a path's value from an entry; it returns None if the entry has no such
     value. Raises FilterError for an unknown path."""
     match leaf.path:
         case ("resource", "type"):
             # An entry of a job has whichever of the two names is asked for.
             kind = leaf.value if leaf.value in _TYPES else RESOURCE_TYPE
-            return lambda entry: kind if entry.resource_type in _TYPES else entry.resource_type
+            kinds = {RESOURCE_TYPE: kind}
+            return lambda entry: kinds.get(entry.source.resource_type, entry.source.resource_type)
         case ("resource", "labels", *rest) if rest:
             resource_label = ".".join(rest)
-            return lambda entry: entry.resource_labels.get(resource_label)
+            return lambda entry: entry.source.resource_labels.get(resource_label)
         case ("labels", *rest) if rest:
             label = ".".join(rest)
-            return lambda entry: entry.labels.get(label)
+            return lambda entry: entry.source.labels.get(label)
         case ("logName",) | ("log_name",):
-            return lambda entry: entry.log_name
+            return lambda entry: entry.source.log_name
         case ("textPayload" | "text_payload",) | ("jsonPayload" | "json_payload", "message"):
             return lambda entry: entry.text
         case _:
@@ -137,7 +138,7 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
     if absent or leaf.operator in (Operator.EQUAL, Operator.HAS):
         test = text_test(leaf, fold_case=True)
 
-        def compare(entry: AnyEntry) -> bool:
+        def compare(entry: Entry) -> bool:
             value = _inside(entry.payload, path)
             if value is None:
                 return absent
@@ -151,7 +152,7 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
             f"{leaf.name} can be compared by {leaf.operator} with a number only"
         ) from None
 
-    def in_order(entry: AnyEntry) -> bool:
+    def in_order(entry: Entry) -> bool:
         value = _inside(entry.payload, path)
         return isinstance(value, int | float) and ordered(value)
 

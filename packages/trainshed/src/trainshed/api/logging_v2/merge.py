@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from msgspec import Struct
 
 from trainshed.api.calls.services import Services
-from trainshed.api.logging_v2.entry import AnyEntry, Entry, replica_entry, service_entries
+from trainshed.api.logging_v2.entry import Entry, replica_entry, service_entries
 from trainshed.api.resources.jobs import with_links
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
@@ -16,7 +16,6 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 
-E = TypeVar("E", bound=AnyEntry)
 Position = tuple[int, str]
 """(nanoseconds, insert id) of an entry."""
 
@@ -54,7 +53,7 @@ class Span(Struct, frozen=True):
         start, end = self.narrowed()
         return job.created < end and (job.ended == 0 or job.ended + SETTLED >= start)
 
-    def holds(self, entry: AnyEntry) -> bool:
+    def holds(self, entry: Entry) -> bool:
         start, end = self.narrowed()
         if not start <= entry.at < end:
             return False
@@ -87,10 +86,12 @@ async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterato
         yield entry
 
 
-async def merged(sources: Sequence[AsyncIterator[E]], *, descending: bool) -> AsyncIterator[E]:
+async def merged(
+    sources: Sequence[AsyncIterator[Entry]], *, descending: bool
+) -> AsyncIterator[Entry]:
     """Yield the entries of ordered sources in one order, by time and insert id."""
     choose = max if descending else min
-    heads: dict[int, E] = {}
+    heads: dict[int, Entry] = {}
     for index, source in enumerate(sources):
         await _advance(heads, index, source)
     while heads:
@@ -99,7 +100,7 @@ async def merged(sources: Sequence[AsyncIterator[E]], *, descending: bool) -> As
         await _advance(heads, index, sources[index])
 
 
-async def _advance(heads: dict[int, E], index: int, source: AsyncIterator[E]) -> None:
+async def _advance(heads: dict[int, Entry], index: int, source: AsyncIterator[Entry]) -> None:
     try:
         heads[index] = await anext(source)
     except StopAsyncIteration:
