@@ -6,7 +6,7 @@ It counts bytes as they arrive, before anything is kept of them. It knows no pat
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, cast
 
 import httptools
@@ -339,6 +339,8 @@ _KEEP_ALIVE: Final = 75
 """Seconds without a request after which a connection is closed."""
 _MOST_MESSAGE: Final = 1 << 20
 """Bytes that a WebSocket message may have."""
+_NOT_UTF8: Final = 1007
+"""The close code for a text message that is not UTF-8 (RFC 6455, 7.4.1)."""
 
 
 def server_config(
@@ -367,12 +369,54 @@ def server_config(
 
 
 def _counted(groups: ConnectionGroups) -> Callable[..., asyncio.Protocol]:
-    """Returns uvicorn's protocol for WebSockets. Their library is loaded with the first connection: most
-    services never have one."""
+    """Returns what makes the protocol of a WebSocket. Its library is loaded with the first one: most services
+    never have any."""
 
     def made(**options: Any) -> asyncio.Protocol:
-        from trainshed.httpd.sockets import CountedWebSocket
-
-        return CountedWebSocket(groups, **options)
+        return _websocket()(groups, **options)
 
     return made
+
+
+@cache
+def _websocket() -> Callable[..., asyncio.Protocol]:
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    class CountedWebSocket(WebSocketsSansIOProtocol):
+        """A WebSocket counts as opening until its first message, as other connections do until their first
+        head."""
+
+        _counted: Connections
+
+        def __init__(self, groups: ConnectionGroups, **options: Any) -> None:
+            super().__init__(**options)
+            self._groups = groups
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
+            super().connection_made(transport)
+            self._counted = self._groups.of(transport)
+            self._counted.open(self)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._counted.closed(self)
+            super().connection_lost(exc)
+
+        def send_receive_event_to_app(self) -> None:
+            if self.curr_msg_data_type == "text" and not self.close_sent:
+                try:
+                    b"".join(self.frames).decode()
+                except UnicodeDecodeError:
+                    self.frames = []
+                    self.conn.send_close(_NOT_UTF8, "a text message must be UTF-8")
+                    self.handle_parser_exception()
+                    return
+            self._counted.active(self)
+            super().send_receive_event_to_app()
+
+        def is_held_back(self) -> bool:
+            return self.read_paused
+
+        def drop(self, reason: Reason) -> None:
+            self.transport.abort()
+
+    return CountedWebSocket
