@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from trainshed.controller.mailboxes import LONGEST_DELAY, seconds_until
+from trainshed.controller.mailboxes import seconds_until
 from trainshed.core.capacity import EACH, QuotaKey, limit_of
 from trainshed.core.catalog.quotas import (
     BUDGETS,
@@ -217,5 +217,5 @@ class BudgetWatch:
             self._reached(reached, self._budgets.month[0])
         moments = [at for budget in standing if (at := budget.next_mark(now)) is not None]
         delay = seconds_until(min([*moments, self._budgets.month[1]]), now)
-        self._set_timer(min(delay, LONGEST_DELAY), is_soon=False)
+        self._set_timer(delay, is_soon=False)
         self._decide()

@@ -7,7 +7,7 @@ from typing import Final
 
 from trainshed.controller.budgets import Budgets, BudgetWatch
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
-from trainshed.controller.mailboxes import LONGEST_DELAY, seconds_until
+from trainshed.controller.mailboxes import seconds_until
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -116,7 +116,7 @@ class Decisions:
         """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
         if self._timer is not None:
             self._timer.cancel()
-        delay = min(seconds_until(at, self._now()), LONGEST_DELAY)
+        delay = seconds_until(at, self._now())
         self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
 
     def _time_passed(self) -> None:
