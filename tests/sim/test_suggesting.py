@@ -23,7 +23,7 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.studies import Studies
-from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
+from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 
@@ -39,14 +39,6 @@ class Advisor(LearningAdvisor):
         super().__init__(bar=bar)
         self.faults: list[Exception] = []
         self.meanwhile: Happening | None = None
-        #: The trials of each question whether to stop.
-        self.asked: list[tuple[int, ...]] = []
-
-    async def should_stop(
-        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
-    ) -> tuple[StoppingVerdict, ...]:
-        self.asked.append(tuple(numbers))
-        return await super().should_stop(spec, curves, numbers)
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
@@ -326,19 +318,3 @@ def test_the_study_s_rule_is_asked_about_a_trial_that_runs() -> None:
     assert [bureau.operation(name).should_stop for name in checks] == [False, True, False]
     states = [trial.state for trial in bureau.trials()]
     assert states == [TrialState.REQUESTED, TrialState.STOPPING, TrialState.REQUESTED]
-
-
-def test_checks_that_wait_together_are_one_question() -> None:
-    """The curves of a study are read and sent once, however many of its clients ask."""
-    bureau = Bureau(bar=0.5)
-    for value in (0.7, 0.1, 0.2):
-        bureau.request(0.1, 0.6, value)
-    checks = [bureau.check(number) for number in (1, 2, 3, 2)]
-    bureau.serve()
-    assert bureau.advisor.asked == [(1, 2, 3)]
-    # The last one finds its trial stopping, which is told to stop once more.
-    assert [bureau.operation(name).should_stop for name in checks] == [False, True, True, True]
-    later = bureau.check(1)
-    bureau.serve()
-    assert bureau.advisor.asked == [(1, 2, 3), (1,)]
-    assert not bureau.operation(later).should_stop

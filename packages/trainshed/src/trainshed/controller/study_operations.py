@@ -25,13 +25,13 @@ from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.port import StoppingVerdict, seen
+from trainshed.studies.port import seen
 
 log = logging.getLogger(__name__)
 
 _NOT_FOUND = 5
 _PAUSE = 1.0
-"""Seconds before the store or the advisor, after a failure, is asked again."""
+"""Seconds before an operation that failed is tried again."""
 _TRIES = 5
 
 
@@ -47,9 +47,6 @@ class StudyOperations:
         self._now = now
         self._busy: dict[StudyUid, asyncio.Task[None]] = {}
         self._again: set[StudyUid] = set()
-        #: Verdicts on checks that wait, by the operation's name; kept while the study's operations are
-        #: carried out.
-        self._verdicts: dict[StudyUid, dict[str, StoppingVerdict]] = {}
         self._closing = False
 
     async def start(self) -> None:
@@ -78,17 +75,9 @@ class StudyOperations:
         self._again.add(uid)
         while uid in self._again:
             self._again.discard(uid)
-            try:
-                for operation in await self._studies.running_operations(uid):
-                    await self._until_done(operation)
-            except Exception as failure:
-                log.warning(
-                    "study %d: operations not done: %s; once more in a second", uid, failure
-                )
-                self._again.add(uid)
-                await asyncio.sleep(_PAUSE)
+            for operation in await self._studies.running_operations(uid):
+                await self._until_done(operation)
         del self._busy[uid]
-        self._verdicts.pop(uid, None)
 
     async def _until_done(self, operation: Operation) -> None:
         failure: Exception | None = None
@@ -177,8 +166,7 @@ class StudyOperations:
         except NotFound:
             text = f"{study.name.trial(operation.trial)} does not exist; it was deleted"
             raise NotFound(text) from None
-        verdict = await self._verdict(study, operation)
-        stop = not checked.state.is_over and verdict is not None and verdict.should_stop
+        stop = not checked.state.is_over and await self._should_stop(study, checked)
         if stop:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.
             trial = await self._studies.change_trial(
@@ -192,38 +180,18 @@ class StudyOperations:
         )
         await self._finish(done)
 
-    async def _verdict(self, study: Study, operation: Operation) -> StoppingVerdict | None:
-        """Return the verdict on a check; None: the trial is over, or has measured nothing. The first of the
-        study's waiting checks asks for all of them, so that its curves are read and sent once."""
-        known = self._verdicts.get(study.uid, {})
-        if operation.name not in known:
-            known = self._verdicts[study.uid] = await self._judged(study)
-        return known.pop(operation.name, None)
-
-    async def _judged(self, study: Study) -> dict[str, StoppingVerdict]:
-        """Return the verdicts on all waiting checks of the study, by the operation's name."""
-        # In this order, so that what a client measured before it asked is among the curves.
-        waiting = await self._studies.running_operations(study.uid)
+    async def _should_stop(self, study: Study, checked: Trial) -> bool:
         trials = {trial.number: trial for trial in await self._studies.history((study.uid,))}
         measured = await self._studies.measurements(study.uid)
-        curves = {
-            number: curve_of(trials[number], points)
+        curves = [
+            curve_of(trials[number], points)
             for number, points in measured.items()
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
-        }
-        operations = {
-            operation.name: operation.trial
-            for operation in waiting
-            if operation.kind is OperationKind.CHECK_STOPPING
-            and operation.trial in curves
-            and not curves[operation.trial].is_over
-        }
-        if not operations:
-            return {}
-        numbers = tuple(dict.fromkeys(operations.values()))
-        stops = await self._advisor.should_stop(study.spec, tuple(curves.values()), numbers)
-        verdicts = dict(zip(numbers, stops, strict=True))
-        return {name: verdicts[number] for name, number in operations.items()}
+        ]
+        if all(curve.number != checked.number for curve in curves):
+            return False  # It has measured nothing.
+        (verdict,) = await self._advisor.should_stop(study.spec, curves, (checked.number,))
+        return verdict.should_stop
 
     async def _finish(
         self, operation: Operation, assigned: Sequence[int] = (), suggested: Sequence[Trial] = ()
