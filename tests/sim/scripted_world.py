@@ -11,9 +11,9 @@ from tests.sim.parents import parent_stores
 from tests.sim.scripted import ScriptedDatasets, ScriptedEngine, ScriptedRuntimes
 from tests.sim.service import SimBuckets
 from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
-from trainshed.controller.ports import Ports
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job

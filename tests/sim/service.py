@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from tests.sim.engine.streams import Journals
 from tests.sim.scenario import Scenario
 from trainshed.controller.capacity import AT_ONCE
+from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.parents import ParentStores
-from trainshed.controller.ports import Ports
 from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid, ReplicaId

@@ -15,10 +15,11 @@ import logging
 from collections.abc import Callable
 from itertools import chain, count
 from types import TracebackType
-from typing import Self, assert_never
+from typing import Protocol, Self, assert_never
 
-from trainshed.controller.launch_plans import launch_plans, slot_requests
-from trainshed.controller.ports import Ports
+from msgspec import Struct
+
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans, slot_requests
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.cluster import has_reducers
 from trainshed.core.environment import service_account
@@ -45,7 +46,7 @@ from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
-from trainshed.datasets.port import Account, DataRefused, DataUnwritten, summary
+from trainshed.datasets.port import Account, DataRefused, DataUnwritten, SplitFiles, summary
 from trainshed.engines.port import (
     Engine,
     EngineUnavailable,
@@ -77,6 +78,37 @@ _LONGEST_TOLD = 300
 
 Package = tuple[RuntimeChoice, tuple[JobPackage, ...]]
 """A runtime and the packages on top of it."""
+
+
+class JobBuckets(Protocol):
+    """Answers questions about the buckets of a job. Blocking, so called from a worker thread, except for
+    `shown`."""
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        """Return (name, directory) of the buckets that a project's programs may see. Does not block. Raises
+        EngineUnavailable."""
+        ...
+
+    def write_probe(self, uri: str) -> None:
+        """Raise OSError or ValueError, with the reason, if a program could not write there."""
+        ...
+
+
+class Ports(Struct, frozen=True):
+    """Everything that instructions are carried out through."""
+
+    engine: Engine
+    runtimes: Runtimes
+    #: Writes the splits of datasets that programs read.
+    datasets: SplitFiles
+    buckets: JobBuckets
+    #: Takes the output of preparations.
+    log: ServiceLog
+    launch_defaults: LaunchDefaults
+    #: Gives an event back to the control loop.
+    report: Callable[[JobUid, Event], None]
+    #: How long a stopped program has to end by itself, in ns.
+    grace: int
 
 
 class JobCarrier:
@@ -160,53 +192,36 @@ class JobCarrier:
         self._finished()
 
     async def _do(self, instruction: Instruction) -> bool:
-        """Carry out an instruction, whatever goes wrong. Return True if it was done or reported as
-        impossible, False if it was given up because it is not demanded any more."""
+        """Carry out an instruction, whatever goes wrong; try again while the engine cannot answer. Return
+        True if it was done or reported as impossible, False if it was given up because it is not demanded any
+        more."""
+        tries = 0
         while True:
+            delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
             try:
-                return await self._until_answered(instruction)
+                await _carry_out(self._ports, self._job(), instruction)
+                return True
+            except EngineUnavailable as failure:
+                if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
+                    what = type(instruction).__name__
+                    text = "%s: %s; it is tried every %g s"
+                    self._log(instruction).warning(text, what, failure, delay)
+                    self._tell_delay(instruction, failure, delay)
             except Exception as failure:
                 # Broad on purpose: an unexpected failure must not leave the job without a carrier.
+                if (cause := _cause_of(failure)) is not None:
+                    self._failed(instruction, str(failure), cause)
+                    return True
                 name = type(instruction).__name__
                 self._log(instruction).exception("%s could not be carried out", name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._failed(instruction, repr(failure), Cause.SERVICE)
                     return True
                 # No other instruction would end the replica or give the slots back.
-                if not await self._pause(PAUSE):
-                    return False
-
-    async def _until_answered(self, instruction: Instruction) -> bool:
-        """Do the same as `_do`, trying again while the engine cannot answer. Raises only what no port
-        documents."""
-        tries = 0
-        while True:
-            try:
-                await _carry_out(self._ports, self._job(), instruction)
-            except EngineUnavailable as failure:
-                delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
-                if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
-                    what = type(instruction).__name__
-                    text = "%s: %s; it is tried every %g s"
-                    self._log(instruction).warning(text, what, failure, delay)
-                    self._tell_delay(instruction, failure, delay)
-                if not await self._pause(delay):
-                    return False
-                tries += 1
-            except (PackageFailed, SecretMissing) as failure:
-                self._failed(instruction, str(failure), Cause.PACKAGE)
-                return True
-            except DataRefused as failure:
-                self._failed(instruction, str(failure), Cause.DATA)
-                return True
-            except LaunchRejected as failure:
-                self._failed(instruction, str(failure), Cause.REJECTED)
-                return True
-            except (StartFailed, BuildFailed, DataUnwritten) as failure:
-                self._failed(instruction, str(failure), Cause.SERVICE)
-                return True
-            else:
-                return True
+                delay = PAUSE
+            if not await self._pause(delay):
+                return False
+            tries += 1
 
     def _log(self, instruction: Instruction) -> logging.LoggerAdapter[logging.Logger]:
         replica = instruction.replica if isinstance(instruction, StopReplica) else None
@@ -234,6 +249,21 @@ class JobCarrier:
                     await self._changed.wait()
                     self._changed.clear()
         return self._current in instructions(self._job())
+
+
+def _cause_of(failure: Exception) -> Cause | None:
+    """Return the cause of an end that a port documents; None: no port does."""
+    match failure:
+        case PackageFailed() | SecretMissing():
+            return Cause.PACKAGE
+        case DataRefused():
+            return Cause.DATA
+        case LaunchRejected():
+            return Cause.REJECTED
+        case StartFailed() | BuildFailed() | DataUnwritten():
+            return Cause.SERVICE
+        case _:
+            return None
 
 
 def _includes(done: Instruction, other: Instruction) -> bool:

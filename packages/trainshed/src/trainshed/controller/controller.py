@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import AT_ONCE
-from trainshed.controller.carrier import JobCarrier, is_ready
+from trainshed.controller.carrier import JobCarrier, Ports, is_ready
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
@@ -27,7 +27,6 @@ from trainshed.controller.leftovers import lost_without_slots, settle_leftovers,
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
-from trainshed.controller.ports import Ports
 from trainshed.controller.steps import JobSteps, count_step
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import Watchers

@@ -16,13 +16,13 @@ from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.controller.board_curves import BoardStores
+from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
 from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import ParentStores
-from trainshed.controller.ports import Ports
 from trainshed.controller.retention import RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.table import table_with

@@ -30,8 +30,8 @@ from trainshed.wire.status import Refused, StatusCode
 
 
 class BucketAdapter:
-    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets` and
-    `api.calls.services.BucketProbe`."""
+    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.carrier.JobBuckets`,
+    and `api.calls.services.BucketProbe`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
