@@ -33,10 +33,11 @@ from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.cli.client_files import credentials_document
+from trainshed.console.pages import buckets
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
-from trainshed.serve.bucket_adapters import BucketAdapter, GatewayBuckets
+from trainshed.serve.bucket_adapters import BucketAdapter
 
 RULES = BucketRules("own", (BucketTable("shared-1", shared=True),))
 
@@ -324,10 +325,13 @@ def test_a_download_of_the_console_ends_with_its_session(
     service.put("bucket-p", "big", bytes(MIB))
     sent: list[int] = []
     visit: Any = SimpleNamespace(
-        principal=Principal("ana@test", Rights(ROLES[OWNER])), is_valid=lambda: not any(sent)
+        principal=Principal("ana@test", Rights(ROLES[OWNER])),
+        is_valid=lambda: not any(sent),
+        buckets=service.uds,
+        query={"object": "big"}.get,
+        quoted={"bucket": "bucket-p"}.get,
     )
-    path = "/storage/v1/b/bucket-p/o/big?alt=media"
-    download = GatewayBuckets(service.uds).download(visit, path, "big")
+    download = asyncio.run(buckets.download(visit))
 
     async def take(message: Any) -> None:
         sent.append(len(message.get("body", b"")))

@@ -19,7 +19,6 @@ from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.visits import FIRST_SEGMENTS, Facts
-from trainshed.serve.bucket_adapters import GatewayBuckets
 
 ADDRESS = "http://trainshed.example"
 HTML = ("accept", "text/html,*/*;q=0.8")
@@ -41,7 +40,7 @@ class ConsoleHouse(House):
         console = ConsoleApplication(
             self.sessions,
             InsideCaller(self.services),
-            GatewayBuckets(self.directory / "nobody-listens.sock"),
+            self.directory / "nobody-listens.sock",
             signing_in=self.signing_in,
             facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
             now=self.now,

@@ -12,15 +12,17 @@ import logging
 import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.principals import Principal, Shown
 from trainshed.access.sessions import Sessions
+from trainshed.api.inside import InsideCaller
 from trainshed.console import live
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, PAGES, STREAMS
-from trainshed.console.visits import Backend, Buckets, Facts, Page, SigningIn, View, Visit
+from trainshed.console.visits import Facts, Page, SigningIn, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of
@@ -76,8 +78,8 @@ class ConsoleApplication:
     def __init__(
         self,
         sessions: Sessions,
-        backend: Backend,
-        buckets: Buckets,
+        backend: InsideCaller,
+        buckets: Path,
         *,
         facts: Facts,
         signing_in: SigningIn,

@@ -1,9 +1,10 @@
-"""The types of the console's pages: a visit is a request of a person who is signed in; a view is a page. The
-ports through which pages read and change anything are the API's own methods, called within the process with
-the visitor's rights; the composition root passes the implementations in (ADR 70)."""
+"""The types of the console's pages: a visit is a request of a person who is signed in; a view is a page.
+Pages read and change anything by the API's own methods, called within the process with the visitor's rights
+(ADR 70)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -13,6 +14,7 @@ from trainshed.access.authorization import needed
 from trainshed.access.issuers import SignedIn
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
+from trainshed.api.inside import InsideCaller
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
 from trainshed.wire.status import Refused, StatusCode
@@ -44,9 +46,6 @@ class Facts(Struct, frozen=True):
         return f"{self.address}/login?code={code}"
 
 
-Query = Mapping[str, Sequence[str]]
-
-
 class SigningIn(Protocol):
     """Signs in by issuers of OpenID Connect."""
 
@@ -64,59 +63,6 @@ class SigningIn(Protocol):
         ...
 
 
-class News(Protocol):
-    """Wake-ups when something of a job has changed (`store.notices`)."""
-
-    @property
-    def latest(self) -> int: ...
-
-    def count(self, uid: JobUid) -> int: ...
-
-    async def wait_beyond(self, uid: JobUid | None, count: int, patience: float) -> bool: ...
-
-
-class Backend(Protocol):
-    """The API's methods. All raise `wire.status.Refused`: what the API refuses, the console refuses."""
-
-    @property
-    def notices(self) -> News: ...
-
-    async def ask(
-        self,
-        principal: Principal,
-        verb: str,
-        path: str,
-        query: Query | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> Record:
-        """Call a method of `/trainshed/v1` and return its answer. `path`: encoded, below that prefix."""
-        ...
-
-    async def lines(
-        self, principal: Principal, path: str, query: Query | None = None
-    ) -> AsyncGenerator[bytes]:
-        """Call a GET method of `/trainshed/v1` that answers with a stream, and return the stream."""
-        ...
-
-    async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
-        """Call a method of the public APIs by its encoded path and query, and return the answer's JSON."""
-        ...
-
-
-class Buckets(Protocol):
-    """Buckets and their objects, as far as the visitor may read them. Paths are those of the storage API,
-    encoded, with their query."""
-
-    async def ask(self, visit: "Visit", path: str) -> Any:
-        """Return the JSON that answers `GET path`. Raises `wire.status.Refused`."""
-        ...
-
-    def download(self, visit: "Visit", path: str, name: str) -> Response:
-        """Return the answer to `GET path` as a download, which browsers save under `name`. It ends when the
-        visit is not valid any more."""
-        ...
-
-
 R = TypeVar("R", bound=Record)
 _ANY_PROJECT: Final = "-"
 
@@ -126,8 +72,9 @@ class Visit(Struct, frozen=True):
 
     request: Request
     principal: Principal
-    backend: Backend
-    buckets: Buckets
+    backend: InsideCaller
+    #: Where the bucket process listens for what the visitor asks of it.
+    buckets: Path
     facts: Facts
     #: Set when the service stops; streams end then.
     closing: asyncio.Event

@@ -1,32 +1,25 @@
 """Adapts the bucket store to the protocols of other packages: packages, job directories, bucket names,
-accesses, summaries, copies, pages of the console."""
+accesses, summaries, copies."""
 
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, Final
-from urllib.parse import quote
+from typing import BinaryIO, Final
 
 from trainshed.access.policy import member_of
 from trainshed.api.calls.services import ContentDigest
-from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound, no_such_bucket
-from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.port import ObjectRecord, ObjectRef
-from trainshed.console.visits import Visit
 from trainshed.core import errors
 from trainshed.core.patterns import fixed_part, matches
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
-from trainshed.httpd.messages import Message, Receive, Response, Send
 from trainshed.summaries.directories import LocalDirectory, LogDirectory
 from trainshed.summaries.reading import MARK, Directory, EventFile
 from trainshed.viewers.process import ShownDirectory
-from trainshed.wire.status import Refused, StatusCode
 
 
 class BucketAdapter:
@@ -237,58 +230,3 @@ class _RemoteDirectory:
             return self._store.content(self._bucket, self._prefix + file.path)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
-
-
-_MOST: Final = 4 << 20
-"""Most bytes of an answer of the storage API that a page is made of."""
-_CODES: Final = {
-    404: StatusCode.NOT_FOUND,
-    413: StatusCode.RESOURCE_EXHAUSTED,
-    503: StatusCode.UNAVAILABLE,
-}
-_KEPT: Final = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"})
-
-
-class GatewayBuckets:
-    """Calls the bucket process on behalf of a visitor (`console.visits.Buckets`)."""
-
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
-
-    async def ask(self, visit: Visit, path: str) -> Any:
-        status, answer = await self._calls(visit).ask("GET", path, _MOST)
-        if status < 400:
-            return answer
-        code = _CODES.get(status, StatusCode.PERMISSION_DENIED)
-        raise Refused(code, str(answer["error"].get("message", status)))
-
-    def download(self, visit: Visit, path: str, name: str) -> Response:
-        return _Download(self._calls(visit), path, name)
-
-    def _calls(self, visit: Visit) -> BucketCalls:
-        return BucketCalls(self._socket, caller_of(visit.principal), visit.is_valid)
-
-
-class _Download(Response):
-    """The download of an object. What jobs wrote is never shown as a page of this address."""
-
-    def __init__(self, calls: BucketCalls, path: str, name: str) -> None:
-        super().__init__()
-        self._calls = calls
-        self._path = path
-        self._name = name
-
-    async def send(self, receive: Receive, send: Send) -> None:
-        async def pass_on(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0].lower() in _KEPT]
-                if message["status"] < 400:
-                    disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
-                    kept.append((b"content-disposition", disposition.encode()))
-                kept.append((b"content-security-policy", b"sandbox; default-src 'none'"))
-                names = {name for name, _ in kept}
-                more = [pair for pair in self.headers if pair[0] not in names]
-                message = {**message, "headers": [*kept, *more]}
-            await send(message)
-
-        await self._calls.send("GET", self._path, receive, pass_on)

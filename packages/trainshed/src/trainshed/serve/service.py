@@ -52,7 +52,6 @@ from trainshed.serve.addresses import (
 )
 from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import GatewayBuckets
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 
@@ -186,7 +185,7 @@ class Service:
                 clock.now,
             ),
             InsideCaller(self._app.services),
-            GatewayBuckets(bootstrap.gateway_socket),
+            bootstrap.gateway_socket,
             signing_in=bootstrap.signing_in,
             facts=Facts(
                 version=self._app.services.settings.version,

@@ -3,23 +3,32 @@
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from trainshed.buckets.authentication import caller_of
+from trainshed.buckets.gateway import BucketCalls
 from trainshed.console.pages.job import describe, tab_view
 from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import View, Visit
 from trainshed.core.requested import requested
-from trainshed.httpd.messages import Response
+from trainshed.httpd.messages import Message, Receive, Response, Send
 from trainshed.wire.status import Refused, StatusCode
 
 _PAGE: Final = 200
 _SCHEME: Final = "gs://"
+_MOST: Final = 4 << 20
+"""Most bytes of an answer of the storage API that a page is made of."""
+_CODES: Final = {
+    404: StatusCode.NOT_FOUND,
+    413: StatusCode.RESOURCE_EXHAUSTED,
+    503: StatusCode.UNAVAILABLE,
+}
+_KEPT: Final = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"})
 
 
 async def buckets(visit: Visit) -> View:
     """`/buckets`: the buckets of the project."""
     project, _ = visit.place
-    answer = await visit.buckets.ask(
-        visit, f"/storage/v1/b?{urlencode({'project': project, 'maxResults': _PAGE})}"
-    )
+    query = urlencode({"project": project, "maxResults": _PAGE})
+    answer = await _ask(visit, f"/storage/v1/b?{query}")
     return View("Buckets", "buckets.html", {"buckets": answer.get("items", ())}, place="buckets")
 
 
@@ -35,7 +44,7 @@ async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, 
     if token:
         query["pageToken"] = token
     path = f"/storage/v1/b/{quote(name, safe='')}/o?{urlencode(query)}"
-    answer = await visit.buckets.ask(visit, path)
+    answer = await _ask(visit, path)
     parts = [part for part in prefix.split("/") if part]
     return {
         "bucket": name,
@@ -68,4 +77,42 @@ async def download(visit: Visit) -> Response:
     if not name:
         raise Refused(StatusCode.INVALID_ARGUMENT, "The address names no object to download.")
     path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
-    return visit.buckets.download(visit, path, clean(name.rpartition("/")[2]) or "object")
+    return _Download(_calls(visit), path, clean(name.rpartition("/")[2]) or "object")
+
+
+async def _ask(visit: Visit, path: str) -> Any:
+    """Return the JSON that answers `GET path` of the storage API. Raises Refused."""
+    status, answer = await _calls(visit).ask("GET", path, _MOST)
+    if status < 400:
+        return answer
+    code = _CODES.get(status, StatusCode.PERMISSION_DENIED)
+    raise Refused(code, str(answer["error"].get("message", status)))
+
+
+def _calls(visit: Visit) -> BucketCalls:
+    return BucketCalls(visit.buckets, caller_of(visit.principal), visit.is_valid)
+
+
+class _Download(Response):
+    """The download of an object. What jobs wrote is never shown as a page of this address."""
+
+    def __init__(self, calls: BucketCalls, path: str, name: str) -> None:
+        super().__init__()
+        self._calls = calls
+        self._path = path
+        self._name = name
+
+    async def send(self, receive: Receive, send: Send) -> None:
+        async def pass_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [pair for pair in message["headers"] if pair[0].lower() in _KEPT]
+                if message["status"] < 400:
+                    disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
+                    kept.append((b"content-disposition", disposition.encode()))
+                kept.append((b"content-security-policy", b"sandbox; default-src 'none'"))
+                names = {name for name, _ in kept}
+                more = [pair for pair in self.headers if pair[0] not in names]
+                message = {**message, "headers": [*kept, *more]}
+            await send(message)
+
+        await self._calls.send("GET", self._path, receive, pass_on)
