@@ -6,30 +6,19 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import Patience, follow
+from trainshed.cli.jobs.follow import Entries
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output import output_format, print_data
-from trainshed.cli.text.colours import faint
-from trainshed.cli.text.moments import duration, local_clock, parse_moment
+from trainshed.cli.text.moments import parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.records import DrillKind
 from trainshed.wire.trainshed_v1.record import plain, read
-from trainshed.wire.trainshed_v1.timeline import (
-    Drill,
-    ResumeFinding,
-    ResumeReport,
-    Steps,
-    TimelineEntry,
-    Verdict,
-)
+from trainshed.wire.trainshed_v1.timeline import Drill, ResumeFinding, ResumeReport, Steps
 
-_EAGER = 50
-"""Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
 _PAUSE = 0.5
-"""Seconds."""
-_SECOND = 10**9
+"""Seconds between two looks at the job."""
 
 
 @click.command()
@@ -96,7 +85,7 @@ def command(
     if is_data:
         print_data(plain(finding))
     else:
-        click.echo("\n".join(["", *drill_lines(finding)]))
+        click.echo("\n".join(["", *_lines(finding)]))
     if finding.outcome == "started_over":
         raise SystemExit(1)
 
@@ -104,45 +93,21 @@ def command(
 def _watched(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
     """Tell what happens to the job until the result of the drill is known or the job is over, and return what
     the resume report then says of it."""
-    ordered = parse_moment(drill.order_time)
-    path = job_path(job.uid, "/resumeReport")
-
-    def finding() -> ResumeFinding:
-        report = read(client.get(path), ResumeReport)
-        for part in report.drills:
-            if part.drill.order_time == drill.order_time:
-                return part
-        return ResumeFinding(drill=drill, why="it is not taken up yet")
-
-    patience = Patience(client, job.uid, f"trainshed drill {job.job_id}")
-    for update in follow(client, job.uid, patience, lines=False):
-        if isinstance(update, TimelineEntry) and parse_moment(update.at) >= ordered:
-            click.echo(timeline_line(update), err=is_data)
-        elif isinstance(update, JobView) and finding().restart:
-            break
-    known = finding()
-    if not known.restart or _is_known(known):
-        return known
-    # Each line of the program may tell the step that is missing.
-    logs = {"follow": "true", "since": known.restart.at}
-    looked = 0.0
-    with client.stream(job_path(job.uid, "/logs"), **logs) as lines:
-        for number, _ in enumerate(lines):
-            if number < _EAGER or time.monotonic() - looked > _PAUSE:
-                looked = time.monotonic()
-                if _is_known(finding()):
-                    break
-    return finding()
-
-
-def _is_known(finding: ResumeFinding) -> bool:
-    """Whether further lines of the program would not change the finding."""
-    steps = _steps_of(finding)
-    return not steps.before or bool(steps.after)
-
-
-def _steps_of(finding: ResumeFinding) -> Steps:
-    return finding.steps or Steps()
+    ordered, entries = parse_moment(drill.order_time), Entries(client, job.uid)
+    nothing = ResumeFinding(drill=drill, why="it is not taken up yet")
+    while True:
+        is_over = JobView.parse(client.get(job_path(job.uid))).state.is_final
+        for entry in entries.fresh():
+            if parse_moment(entry.at) >= ordered:
+                click.echo(timeline_line(entry), err=is_data)
+        report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)
+        ours = (part for part in report.drills if part.drill.order_time == drill.order_time)
+        finding = next(ours, nothing)
+        steps = finding.steps or Steps()
+        # Each line of the program may tell the step that is missing.
+        if is_over or (finding.restart and (steps.after or not steps.before)):
+            return finding
+        time.sleep(_PAUSE)
 
 
 def _report(endpoint: Endpoint, job: str, form: str) -> None:
@@ -154,70 +119,28 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
     if form == "json":
         print_data(answer)
     elif report.drills:
-        for line in report_lines(report):
-            click.echo(line)
+        for finding in report.drills:
+            click.echo("\n".join([*_lines(finding), ""]))
+        click.echo(f"Report  {report.result}")
     else:
         click.echo(f"This job has had no drill. Order one: trainshed drill {job} --kind kill")
     if report.result == "FAIL":
         raise SystemExit(1)
 
 
-def report_lines(report: ResumeReport) -> list[str]:
-    """Return the lines of a whole report, with its result at the end."""
-    lines: list[str] = []
-    for finding in report.drills:
-        lines += [*drill_lines(finding), ""]
-    return [*lines, f"Report  {report.result}"]
-
-
-def drill_lines(finding: ResumeFinding) -> list[str]:
+def _lines(finding: ResumeFinding) -> list[str]:
     """Return the lines of a report about one drill."""
-    drill = finding.drill
-    fired = parse_moment(drill.fire_time)
-    what = f"{drill.kind} of {drill.task}"
-    if not finding.outcome:
-        return pairs([(f"Drill {drill.number}", what), ("Outcome", finding.why)])
-    facts = [
-        (f"Drill {drill.number}", f"{what} at {local_clock(fired)}"),
-        ("Decided", _decided(finding.verdict or None)),
-        ("Down", _down(finding)),
-        ("Steps", _steps(_steps_of(finding))),
-        ("Outcome", _outcome(finding)),
-        ("Advice", finding.advice.partition(": ")[2]),
-    ]
-    return pairs([(label, value) for label, value in facts if value])
-
-
-def _decided(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "nothing yet"
-    of = f" ({verdict.count} of {verdict.budget})" if verdict.budget else ""
-    return f"{verdict.effect.replace('_', ' ')}{of}, by the rule {verdict.rule}"
-
-
-def _down(finding: ResumeFinding) -> str:
-    restart = finding.restart
-    if not restart:
-        return ""
-    text = f"{duration(round((finding.down_seconds or 0) * _SECOND))} to the next start"
-    if isinstance(finding.silent_seconds, float):
-        text += f", {duration(round(finding.silent_seconds * _SECOND))} to its first line"
-    return text + faint(f"  (attempt {restart.attempt}, incarnation {restart.incarnation})")
-
-
-def _steps(steps: Steps) -> str:
-    if steps.before is None:
-        return ""
+    drill, verdict, steps = finding.drill, finding.verdict or None, finding.steps or Steps()
+    outcome = finding.outcome.replace("_", " ") or finding.why
+    if isinstance(finding.lost, int):
+        outcome += f", {finding.lost} {finding.unit}{'s' * (finding.lost != 1)} lost"
     after = steps.after.number if steps.after else "none"
-    text = f"{steps.before.number} before, {after} after"
-    first = f"the first ever was {steps.first.number}" if steps.first else ""
-    whose = ", ".join(part for part in (first, steps.replica) if part)
-    return text + faint(f"  ({whose})") if whose else text
-
-
-def _outcome(finding: ResumeFinding) -> str:
-    outcome, lost = finding.outcome, finding.lost
-    text = outcome.replace("_", " ")
-    if not isinstance(lost, int):
-        return text
-    return f"{text}, {lost} {finding.unit}{'s' * (lost != 1)} lost"
+    facts = (
+        (f"Drill {drill.number}", f"{drill.kind} of {drill.task}"),
+        ("Decided", verdict and f"{verdict.effect.replace('_', ' ')} by the rule {verdict.rule}"),
+        ("Down", finding.restart and f"{finding.down_seconds or 0:.2f}s to the next start"),
+        ("Steps", steps.before and f"{steps.before.number} before, {after} after"),
+        ("Outcome", outcome),
+        ("Advice", finding.outcome and finding.advice.partition(": ")[2]),
+    )
+    return pairs([(label, value) for label, value in facts if value])
