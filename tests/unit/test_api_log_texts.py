@@ -5,13 +5,11 @@ import json
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from tests.unit.jobs import job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.logs import AT, log_texts
-from trainshed.core.lifecycle.records import Parent
 from trainshed.core.names import ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.replica.observe.segments import quoted
@@ -45,13 +43,9 @@ def stored(n: int, t: int, stream: str, text: str) -> bytes:
 
 
 @settings(max_examples=300)
-@given(
-    st.lists(st.tuples(st.sampled_from(tuple(Stream)), TEXTS), min_size=1, max_size=6),
-    st.booleans(),
-)
-@example([(Stream.STDOUT, "{}"), (Stream.STDOUT, '{"message":"a\\"b","k":1}')], False)
-def test_lines_are_sent_as_their_records(found: list[tuple[Stream, str]], of_trial: bool) -> None:
-    of = replace(JOB, parent=Parent(JOB.uid, JOB.name, 7)) if of_trial else JOB
+@given(st.lists(st.tuples(st.sampled_from(tuple(Stream)), TEXTS), min_size=1, max_size=6))
+@example([(Stream.STDOUT, "{}"), (Stream.STDOUT, '{"message":"a\\"b","k":1}')])
+def test_lines_are_sent_as_their_records(found: list[tuple[Stream, str]]) -> None:
     times = [T0 + 9 * n for n in range(len(found))]
     data = b"".join(stored(n, times[n], *each) for n, each in enumerate(found))
     expected: list[str] = []
@@ -62,9 +56,8 @@ def test_lines_are_sent_as_their_records(found: list[tuple[Stream, str]], of_tri
         )
         members = asdict(views.paged_line(JOB.name.api, line))
         del members["place"]
-        members["trial"] = 7 if of_trial else UNSET
         expected.append(encoded(records.LogLine(**members)).decode() + "\n")
-    texts = log_texts(of, SOURCE, data)
+    texts = log_texts(JOB, SOURCE, data)
     assert list(texts) == expected
     assert [json.loads(text[:AT] + '"}')["at"] for text in texts] == [
         json.loads(text)["at"] for text in expected

@@ -67,7 +67,7 @@ def test_values_of_json_are_made_plain_with_their_names() -> None:
 def test_further_lines_of_a_message_stand_below_its_first() -> None:
     replicas = [{"id": "r", "task": "worker", "state": "RUNNING"}]
     job = JobView.parse({"api": "vertex", "state": "RUNNING", "replicas": replicas})
-    line = LogLine(replica="r", severity="INFO", message="a\nservice  Job completed")
+    line = LogLine(replica="r", task="worker", severity="INFO", message="a\nservice  Job completed")
     shown = click.unstyle(LineTexts(job).of([line])[0]).splitlines()
     assert shown == ["worker  a", "        service  Job completed"]
 

@@ -231,9 +231,9 @@ async def test_a_launch_says_what_ran(house: House) -> None:
         ("replica=workerpool1-0&tail=1", ["b2"]),
         ("since=2025-10-09T08:53:22Z", ["a2", "b2"]),
         ("since=2030-01-01T00:00:00Z", []),
-        ("after=0/workerpool0-0/1/1", ["b0", "b1", "a2", "b2"]),
-        ("after=0/workerpool0-0/1/1,0/workerpool1-0/1/2,0/service/1/7", ["a2"]),
-        ("after=0/workerpool0-0/2/0&since=2025-10-09T08:53:22Z", ["b2"]),
+        ("after=workerpool0-0/1/1", ["b0", "b1", "a2", "b2"]),
+        ("after=workerpool0-0/1/1,workerpool1-0/1/2,service/1/7", ["a2"]),
+        ("after=workerpool0-0/2/0&since=2025-10-09T08:53:22Z", ["b2"]),
     ],
 )
 async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> None:
@@ -378,7 +378,7 @@ async def test_streams_end_when_the_client_leaves_or_the_server_stops(house: Hou
         (f"{JOB}/logs?since=soon", 400),
         (f"{JOB}/logs?tail=many", 400),
         (f"{JOB}/logs?after=workerpool0-0", 400),
-        (f"{JOB}/logs?after=0/workerpool9-0/1/1", 400),
+        (f"{JOB}/logs?after=workerpool9-0/1/1", 400),
         ("/trainshed/v1/jobs/7/logs", 404),
         ("/trainshed/v1/nothing", 404),
         ("/trainshed/v2/status", 404),

@@ -309,53 +309,9 @@ async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: Hou
         assert await lines.next() is None
 
 
-async def messages(house: House, path: str) -> list[tuple[int, str]]:
-    async with house.stream(path) as lines:
-        return [(line["trial"], line["message"]) async for line in lines]
-
-
-async def test_logs_of_a_tuning_job_are_those_of_its_trials_by_time(house: House) -> None:
-    """spec/logs#order, spec/tuning#trials: more lines than are read at once, of each trial in their order."""
-    name = await created(house)
-    await begun(house, name, 71, 72)
-    house.write_log(71, "workerpool0-0", *((START + 2 * n, f"a{n}") for n in range(300)))
-    house.write_log(72, "workerpool0-0", *((START + 2 * n + 1, f"b{n}") for n in range(300)))
-    lines = await messages(house, f"{OURS}/1000/logs")
-    assert lines == [
-        (trial, f"{letter}{n}") for n in range(300) for trial, letter in ((1, "a"), (2, "b"))
-    ]
-    last = [(1, "a299"), (2, "b299")]
-    assert await messages(house, f"{OURS}/1000/logs?tail=2") == last
-    assert await messages(house, f"{OURS}/1000/logs?tail=1") == last[1:]
-    seen = "1/workerpool0-0/1/299,2/workerpool0-0/1/298"
-    assert await messages(house, f"{OURS}/1000/logs?after={seen}") == last[1:]
-
-
-async def test_following_takes_in_trials_that_begin_later(house: House) -> None:
-    name = await created(house)
-    await begun(house, name, 71)
-    house.write_log(71, "workerpool0-0", (START, "one"))
-    async with house.stream(f"{OURS}/1000/logs?follow=true&tail=5") as lines:
-        assert (await lines.next())["message"] == "one"
-        await begun(house, name, 72)
-        house.write_log(72, "workerpool0-0", (START + SECOND, "two"))
-        line = await lines.next()
-        assert (line["trial"], line["message"]) == (2, "two")
-        house.write_log(71, "workerpool0-0", (START + 2 * SECOND, "late"))
-        assert (await lines.next())["message"] == "late"
-        await house.become(name, state=JobState.SUCCEEDED, running=())
-        assert await lines.next() is None
-
-
-async def test_logs_refuse_what_is_not_there(house: House) -> None:
-    name = await created(house)
-    await begun(house, name, 71, 72)
-    answer = await house.call("GET", f"{OURS}/1000/logs?replica=workerpool1-0")
-    assert answer.status == 400
-    assert "it has: workerpool0-0" in answer.error["message"]
-
-
-@pytest.mark.parametrize(("method", "path"), [("POST", ":drill"), ("GET", "/resumeReport")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", ":drill"), ("GET", "/resumeReport"), ("GET", "/logs")]
+)
 async def test_what_needs_replicas_names_a_trials_job(house: House, method: str, path: str) -> None:
     """spec/operations#drills: drills are of jobs that have replicas of their own."""
     name = await created(house)
@@ -434,7 +390,5 @@ async def test_a_pipeline_of_a_tuning_job_shows_the_trials(house: House) -> None
     await begun(house, tuning, 71)
     view = await house.result("GET", path)
     assert [trial["number"] for trial in view["child"]["trials"]] == [1]
-    house.write_log(71, "workerpool0-0", (START, "hello"))
-    assert await messages(house, f"{path}/logs") == [(1, "hello")]
     refused = await house.call("POST", f"{path}:drill", {"kind": "kill"})
     assert "the job of trial 1" in refused.error["message"]

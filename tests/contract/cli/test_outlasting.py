@@ -32,7 +32,7 @@ def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     queries = [request.query for request in service.sent if request.path.endswith("/logs")]
     assert queries == [
         {"follow": "true"},
-        {"follow": "true", "after": "0/workerpool0-0/1/1,0/workerpool1-0/1/1"},
+        {"follow": "true", "after": "workerpool0-0/1/1,workerpool1-0/1/1"},
     ]
 
 

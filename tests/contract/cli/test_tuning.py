@@ -121,10 +121,10 @@ def test_a_pipeline_tells_of_its_trials_and_its_model(service: FakeService) -> N
 def test_logs_are_of_the_trial_alone(service: FakeService, words: tuple[str, ...]) -> None:
     """Whoever follows them is done with the trial, while its tuning job goes on."""
     service.on("GET", f"{JOBS}/7", search(trial(3)))
-    lines = [line("workerpool0-0", "one") | {"trial": 3}]
+    lines = [line("workerpool0-0", "one")]
     service.on("GET", f"{JOBS}/{trial(3)['job']}", job("73", "SUCCEEDED"))
     service.on("GET", f"{JOBS}/{trial(3)['job']}/logs", Stream(lines))
     result = service.cli("jobs", "logs", "7", "--trial", "3", *words)
-    assert (result.exit_code, result.stdout) == (0, "trial  3  one\n"), result.stderr
+    assert (result.exit_code, result.stdout) == (0, "workerpool0-0  one\n"), result.stderr
     refused = service.cli("jobs", "logs", "7", "--trial", "4").stderr
     assert "has begun no trial 4; begun are: 3." in refused

@@ -298,7 +298,7 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
     await house.happen(name, JobAdmitted(()))
     house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
-    path, replica = f"/jobs/{uid}/lines/new", "0/workerpool0-0/1"
+    path, replica = f"/jobs/{uid}/lines/new", "workerpool0-0/1"
 
     async def texts(after: int) -> list[str]:
         answer = await browser.get(f"{path}?after={replica}/{after}")
@@ -313,7 +313,7 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
         int(uid), "workerpool0-0", *((START + 3 + n, f"flood {n}") for n in range(5_000))
     )
     assert await texts(2) == [f"flood {n}" for n in range(4_600, 5_000)]
-    odd = f"0/x/{'9' * 5000}/1,x"
+    odd = f"x/{'9' * 5000}/1,x"
     assert (await browser.get(f"{path}?after={odd}")).status == 400
 
 

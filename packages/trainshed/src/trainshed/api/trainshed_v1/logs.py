@@ -1,5 +1,5 @@
-"""A job's log: as a stream of NDJSON, of a job's replicas, of all trials of a tuning job, or of a pipeline's
-job; and by pages, for readers who look at a part of millions of lines.
+"""A job's log: as a stream of NDJSON, and by pages, for readers who look at a part of millions of lines. That
+of all trials of a tuning job is answered by the Logging API.
 
 In a stream the lines of each replica come in their order and without gaps. Lines that exist already are
 merged by time across replicas; later lines are sent as they come. A follower that reconnects names the last
@@ -12,36 +12,31 @@ filter examines a bounded number of lines, and then says that there is more to e
 import asyncio
 import re
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct, field
+from msgspec import Struct
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_nanos
-from trainshed.api.resources.jobs import find_job, find_work
+from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_task_name
-from trainshed.core.pipelines import Pipeline
 from trainshed.core.streams import StreamSource
-from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogPage, LogPosition, Severity, Stream, read_line
 from trainshed.store.logs.lines import LogLine as StoredLine
 from trainshed.store.logs.onward import JobLog, Texts
 from trainshed.store.logs.onward import Writer as LogWriter
 from trainshed.store.logs.segments import decoded_lines
-from trainshed.store.port import NO_JOB
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _AT_ONCE: Final = 64 << 10
@@ -53,7 +48,7 @@ to a socket, so that those who follow a log would keep up all others."""
 _LEAST: Final = 4 << 10
 """Fewest bytes that are read of each writer."""
 _LONGEST_TAIL: Final = 10_000
-_PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
+_PLACE: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
 """The replicas whose lines are wanted; None for all."""
@@ -65,31 +60,13 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     stream the lines of the log, a `LogLine` each.
 
     With `follow` the stream goes on until the job is over and everything was sent. `after`: for a client
-    that reconnects, the last line that it has seen of each writer, TRIAL/REPLICA/ATTEMPT/N.
+    that reconnects, the last line that it has seen of each writer, REPLICA/ATTEMPT/N.
     """
-    work, _ = await find_work(call.services.reader, call.target)
-    programs = _Programs(call.services, work)
-    await programs.look()
-    replicas = chosen_replicas(work, await _spec(call.services, work), call.texts("replica"))
-    await _start(call, programs.sources, replicas)
-    return _lines(call, programs, replicas, follow=call.flag("follow"))
-
-
-async def _spec(services: Services, work: Work) -> JobSpec | None:
-    """Return the specification that lists the replicas; None if the pipeline's job was deleted."""
-    match work:
-        case Job():
-            return work.spec
-        case TuningJob():
-            return work.spec.trial
-        case Pipeline():
-            try:
-                child, _ = await services.reader.job_by_uid(work.job)
-            except NotFound:
-                return None
-            return await _spec(services, child)
-        case _:
-            assert_never(work)
+    job, _ = await find_job(call.services.reader, call.target)
+    replicas = chosen_replicas(job, call.texts("replica"))
+    position = await _start(call, job, replicas)
+    log = call.services.logs.onward(job.uid, position, replicas)
+    return _lines(call.services, job, log, follow=call.flag("follow"))
 
 
 class _Writer(Struct):
@@ -118,135 +95,44 @@ class _Writer(Struct):
         return taken
 
 
-class _Source(Struct):
-    """A job whose lines are streamed."""
-
-    job: Job
-    #: The position after which its lines are sent.
-    position: dict[ReplicaId, tuple[int, int]] = field(
-        default_factory=dict[ReplicaId, tuple[int, int]]
-    )
-    log: JobLog | None = None
-    writers: dict[LogWriter, _Writer] = field(default_factory=dict[LogWriter, _Writer])
-    #: There may be more to read.
-    more: bool = True
-    #: No further lines will come.
-    over: bool = False
-
-    def look(self, services: Services, replicas: Replicas) -> None:
-        """Find the job's writers, and mark them for reading."""
-        if self.log is None:
-            self.log = services.logs.onward(self.job.uid, self.position, replicas)
-        for writer in self.log.writers():
-            known = self.writers.setdefault(writer, _Writer(writer))
-            known.more = True
-
-    def fill(self, most: int) -> None:
-        """Read on for writers of which everything was sent, about `most` bytes each."""
-        for writer in self.writers.values():
-            if writer.more and writer.is_drained:
-                texts, writer.more = writer.log.read(most, partial(log_texts, self.job))
-                writer.read, writer.sent = texts or (), 0
-        self.more = any(writer.more or not writer.is_drained for writer in self.writers.values())
-
-
-class _Programs:
-    """The jobs that write the lines of a work; finished ones are no longer listed."""
-
-    def __init__(self, services: Services, work: Work) -> None:
-        self._services = services
-        self._uid = work.uid
-        self._known: dict[JobUid, _Source] = {}
-        self._begun: dict[JobUid, int] = {}
-        #: For each tuning job, the newest known job of its trials.
-        self._newest: dict[JobUid, JobUid] = {}
-        self.is_over = False
-
-    @property
-    def sources(self) -> list[_Source]:
-        """Return the jobs of which lines may still come."""
-        return [source for source in self._known.values() if not (source.over and not source.more)]
-
-    def news(self) -> set[JobUid]:
-        """Return the jobs whose notices may mean new lines, new programs, or the end."""
-        return {self._uid, *self._begun, *(source.job.uid for source in self.sources)}
-
-    async def look(self) -> None:
-        """Find the jobs and which of them are over. States are read before lines, so that a job's end is not
-        reported before its last lines can be read."""
-        for source in self.sources:
-            source.more = True
-        self.is_over = await self._look(self._uid)
-
-    async def _look(self, uid: JobUid) -> bool:
-        """Look at a work and what it runs. Returns whether it is over, or was deleted."""
-        try:
-            work, _ = await self._services.reader.job_by_uid(uid)
-        except NotFound:
-            if uid in self._known:
-                self._known[uid].over = True
-            return True
-        match work:
-            case Job():
-                self._see(work)
-            case TuningJob():
-                await self._look_at_trials(work)
-            case Pipeline():
-                self._begun.setdefault(work.job, 0)
-                await self._look(work.job)
-            case _:
-                assert_never(work)
-        return work.state.is_final
-
-    async def _look_at_trials(self, work: TuningJob) -> None:
-        fresh: set[JobUid] = set()
-        if self._begun.get(work.uid) != work.begun:
-            self._begun[work.uid] = work.begun
-            newest = self._newest.get(work.uid, NO_JOB)
-            for child in await self._services.reader.children(work.uid, newest):
-                self._newest[work.uid] = child.uid
-                if isinstance(child, Job):
-                    fresh.add(child.uid)
-                    self._see(child)
-        for source in [known for known in self._known.values() if not known.over]:
-            if source.job.uid not in fresh:
-                await self._look(source.job.uid)
-
-    def _see(self, job: Job) -> None:
-        source = self._known.setdefault(job.uid, _Source(job))
-        source.over = job.state.is_final
-
-
 async def _lines(
-    call: JsonCall, programs: _Programs, replicas: Replicas, *, follow: bool
+    services: Services, job: Job, log: JobLog, *, follow: bool
 ) -> AsyncGenerator[bytes]:
-    services, notices = call.services, call.services.notices
-    pace, loop = Pace(notices), asyncio.get_running_loop()
+    notices, loop = services.notices, asyncio.get_running_loop()
+    pace, writers = Pace(notices), dict[LogWriter, _Writer]()
     while True:
         await pace.begin()
-        counts = {uid: notices.count(uid) for uid in programs.news()}
-        await programs.look()
-        fresh = programs.news() - counts.keys()
-        for source in programs.sources:
-            source.look(services, replicas)
-        while lines := await loop.run_in_executor(_THREAD, _read, programs.sources):
+        count = notices.count(job.uid)
+        # Before its lines, so that a job's end is not reported before its last lines can be read.
+        is_over = await _is_over(services, job.uid)
+        for writer in log.writers():
+            writers.setdefault(writer, _Writer(writer)).more = True
+        while lines := await loop.run_in_executor(_THREAD, _read, job, [*writers.values()]):
             pace.spoke()
             yield lines
-        if programs.is_over or not follow:
+        if is_over or not follow:
             return
         if pace.is_silent():
             yield SIGN_OF_LIFE
-        if not fresh:
-            await pace.news({uid: counts[uid] for uid in programs.news()})
+        await pace.news({job.uid: count})
 
 
-def _read(sources: Sequence[_Source]) -> bytes:
-    """Return the next lines of all sources, by time, about _AT_ONCE bytes of them; b"" if there are none
+async def _is_over(services: Services, uid: JobUid) -> bool:
+    try:
+        work, _ = await services.reader.job_by_uid(uid)
+    except NotFound:
+        return True
+    return work.state.is_final
+
+
+def _read(job: Job, writers: Sequence[_Writer]) -> bytes:
+    """Return the next lines of all writers, by time, about _AT_ONCE bytes of them; b"" if there are none
     now."""
-    share = max(_AT_ONCE // max(sum(len(source.writers) for source in sources), 1), _LEAST)
-    for source in sources:
-        source.fill(share)
-    writers = [writer for source in sources for writer in source.writers.values()]
+    share = max(_AT_ONCE // max(len(writers), 1), _LEAST)
+    for writer in writers:
+        if writer.more and writer.is_drained:
+            texts, writer.more = writer.log.read(share, partial(log_texts, job))
+            writer.read, writer.sent = texts or (), 0
     # A writer with more to read may have lines that are earlier than later ones of others.
     bound = min(
         (_moment(writer.read[-1]) for writer in writers if writer.more and writer.read),
@@ -263,33 +149,24 @@ def _moment(text: str) -> str:
     return text[:AT]
 
 
-async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas) -> None:
-    """Set where the stream begins: at the beginning, at a time, or before the last N lines, but always after
-    what was seen."""
+async def _start(call: JsonCall, job: Job, replicas: Replicas) -> LogPosition:
+    """Return the position after which the stream begins: that of the beginning, of a time, or before the last
+    N lines, but always after what was seen."""
     tail, since = call.number("tail"), call.moment("since")
     seen = seen_places(call.texts("after"))
-    logs = call.services.logs
+    position: dict[ReplicaId, tuple[int, int]] = {}
     if tail:
         count = min(tail, _LONGEST_TAIL)
         # First where each replica is, so that what it writes while the last lines are read is sent, too.
-        begins = [await _before(call, source.job, replicas, None) for source in sources]
-        last = [
-            (log_line.at, index, log_line)
-            for index, source in enumerate(sources)
-            for log_line in await logs.tail(source.job.uid, count, replicas=replicas)
-        ]
-        for _, index, log_line in sorted(last, key=lambda entry: entry[:2])[-count:]:
-            place, begin = (log_line.attempt, log_line.n - 1), begins[index]
-            begin[log_line.replica] = min(begin.get(log_line.replica, place), place)
-        for source, begin in zip(sources, begins, strict=True):
-            source.position = begin
+        position = await _before(call, job, replicas, None)
+        for last in await call.services.logs.tail(job.uid, count, replicas=replicas):
+            place = (last.attempt, last.n - 1)
+            position[last.replica] = min(position.get(last.replica, place), place)
     elif since:
-        for source in sources:
-            source.position = await _before(call, source.job, replicas, since)
-    for source in sources:
-        parent = source.job.parent
-        for replica, place in seen.get(parent.trial if parent else 0, {}).items():
-            source.position[replica] = max(place, source.position.get(replica, place))
+        position = await _before(call, job, replicas, since)
+    for replica, place in seen.items():
+        position[replica] = max(place, position.get(replica, place))
+    return position
 
 
 async def _before(
@@ -306,47 +183,40 @@ async def _before(
     return position
 
 
-def chosen_replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
+def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
     """Return the writers with these ids (`workerpool0-0`) or tasks (`master-replica-0`, `service`); None for
     all. Raises InvalidRequest for an unknown one."""
-    if not names or spec is None:
+    if not names:
         return None
-    known = {str(replica): replica for replica in spec.replicas()}
-    known |= {log_task_name(work.name.api, replica): replica for replica in known.values()}
+    known = {str(replica): replica for replica in job.spec.replicas()}
+    known |= {log_task_name(job.name.api, replica): replica for replica in known.values()}
     known[SERVICE_TASK] = SERVICE
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InvalidRequest(
-            (
-                Violation(
-                    "replica",
-                    f"{work.name} has no replica {unknown[0]!r}; it has: {', '.join(known)}.",
-                ),
-            )
-        )
+        text = f"{job.name} has no replica {unknown[0]!r}; it has: {', '.join(known)}."
+        raise InvalidRequest((Violation("replica", text),))
     return frozenset(known[name] for name in names)
 
 
-def seen_places(texts: Sequence[str]) -> Mapping[int, LogPosition]:
-    """Parse texts `TRIAL/REPLICA/ATTEMPT/N` into positions by trial (0 = no trial). Raises InvalidRequest."""
-    places: dict[int, dict[ReplicaId, tuple[int, int]]] = {}
+def seen_places(texts: Sequence[str]) -> LogPosition:
+    """Parse texts `REPLICA/ATTEMPT/N` into a position. Raises InvalidRequest."""
+    places: dict[ReplicaId, tuple[int, int]] = {}
     for text in texts:
         match = _PLACE.fullmatch(text)
-        if match is None:
-            raise InvalidRequest((_violation(text),))
         try:
-            replica = SERVICE if match[2] == SERVICE_TASK else ReplicaId.parse(match[2])
+            name, attempt, number = match.groups() if match else (text, "", "")
+            replica = SERVICE if name == SERVICE_TASK else ReplicaId.parse(name)
+            places[replica] = (int(attempt), int(number))
         except ValueError:
             raise InvalidRequest((_violation(text),)) from None
-        places.setdefault(int(match[1]), {})[replica] = (int(match[3]), int(match[4]))
     return places
 
 
 def _violation(text: str) -> Violation:
     return Violation(
         "after",
-        f"{text!r} is no place in a log: give the trial (0 = none), replica, attempt and number of the "
-        "last line that was seen, as in 0/workerpool0-0/1/17.",
+        f"{text!r} is no place in a log: give the replica, attempt and number of the last line that was "
+        "seen, as in workerpool0-0/1/17.",
     )
 
 
@@ -362,7 +232,6 @@ def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
     """Return a `LogLine` per line, with line ends, for `data`, which holds whole lines of a replica of the
     job. Lines that a crash of the machine has damaged are left out."""
     replica, task = str(source.replica), log_task_name(job.name.api, source.replica)
-    trial = job.parent.trial if job.parent and job.parent.trial else UNSET
     texts: list[str] = []
     for entry in decoded_lines(data):
         reading = read_line(_STREAMS[entry.s], entry.m)
@@ -374,7 +243,6 @@ def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
             severity=reading.severity.value,
             message=reading.text,
             n=entry.n,
-            trial=trial,
         )
         texts.append(f"{_encode(line).decode()}\n")
     return texts
@@ -405,7 +273,7 @@ async def page(call: JsonCall) -> records.LogPage:
     job, _ = await find_job(call.services.reader, call.target)
     limit = min(call.number("limit") or _DEFAULT, _LARGEST)
     passes = _filter(call)
-    replicas = chosen_replicas(job, job.spec, call.texts("replica"))
+    replicas = chosen_replicas(job, call.texts("replica"))
     before, after = _place(call, "before"), _place(call, "after")
     start = call.moment("from")
     forwards = after is not None or bool(start)

@@ -50,8 +50,8 @@ to end may still accept streams."""
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
 _MOST_PLACES = 500
-"""Writers whose last seen line a new stream is told of. Lines of other writers come again, and `SeenLines`
-drops them."""
+"""Replicas whose last seen line a new stream is told of. Lines of others come again, and `SeenLines` drops
+them."""
 
 
 Stream = AbstractContextManager[Iterable[U]]
@@ -171,45 +171,31 @@ def _lines_of(block: bytes) -> Sequence[Line]:
 
 
 class SeenLines:
-    """The lines of a job that a follower has seen: for each writer, the last one."""
+    """The lines of a job that a follower has seen: for each replica, the last one."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, str], tuple[int, int]] = {}
+        self._last: dict[str, tuple[int, int]] = {}
         self._first = ""
 
     def fresh(self, lines: Sequence[Line]) -> list[Line]:
         """Return the lines that were not seen yet; they count as seen from now on."""
         fresh: list[Line] = []
-        writer, place = (-1, ""), (-1, -1)
         for line in lines:
-            if line.replica != writer[1] or (line.trial or 0) != writer[0]:
-                self._reached(writer, place)
-                writer = (line.trial or 0, line.replica)
-                place = self._last.get(writer, (-1, -1))
-            if line.attempt > place[0] or (line.n > place[1] and line.attempt == place[0]):
-                place = (line.attempt, line.n)
+            place = (line.attempt, line.n)
+            if place > self._last.get(line.replica, (-1, -1)):
+                self._last[line.replica] = place
                 fresh.append(line)
-        self._reached(writer, place)
         self._first = self._first or (fresh[0].at if fresh else "")
         return fresh
-
-    def _reached(self, writer: tuple[int, str], place: tuple[int, int]) -> None:
-        """Record a writer's last line. Writers are kept in the order of their last lines."""
-        if place[0] >= 0:
-            self._last.pop(writer, None)
-            self._last[writer] = place
 
     def query(self, bounded: bool) -> dict[str, Any]:
         """Return the parameters with which a stream goes on behind the seen lines; {} = none was seen yet.
         `bounded`: the first stream did not begin at the beginning of the log."""
         if not self._last:
             return {}
-        places = [
-            f"{trial}/{replica}/{attempt}/{n}"
-            for (trial, replica), (attempt, n) in [*self._last.items()][-_MOST_PLACES:]
-        ]
-        # Of a writer without a seen line nothing may come that is older than the beginning of the tail.
-        return {"after": ",".join(places), "since": self._first if bounded else None}
+        places = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
+        # Of a replica without a seen line nothing may come that is older than the beginning of the tail.
+        return {"after": ",".join(places[:_MOST_PLACES]), "since": self._first if bounded else None}
 
 
 def follow(client: Client, uid: str, patience: Patience, *, lines: bool = True) -> Iterator[Update]:

@@ -171,7 +171,10 @@ def require_over(client: Client, uid: str) -> JobView:
     help="Follow until the job ends, also across service restarts.",
 )
 @click.option(
-    "--trial", type=click.IntRange(min=1), metavar="N", help="Show only this trial of a tuning job."
+    "--trial",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The trial of a tuning job that is meant.",
 )
 @click.option("--replica", metavar="REPLICA", help="Show only this replica, such as workerpool1-0.")
 @click.option(
@@ -185,7 +188,7 @@ def require_over(client: Client, uid: str) -> JobView:
 def logs(
     session: Session, endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: Any
 ) -> None:
-    """Print the log lines of a job in order of time; of a tuning job those of all its trials.
+    """Print the log lines of a job in order of time; of a tuning job those of a --trial.
 
     Behind them stands the error of a job that has failed. What happened between them: trainshed jobs
     timeline, or watch.
@@ -197,7 +200,7 @@ def logs(
     which["since"] = rfc3339(since) if since else None
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
-    writer = _job_of_trial(view, trial) if trial else view.uid
+    writer = _job_of_trial(view, trial) if trial else view.program.uid
     path = job_path(writer, "/logs")
     try:
         if follows:

@@ -112,7 +112,7 @@ def _row(line: LogLine, place: str = "") -> list[Any]:
         line.task,
         line.severity,
         clean(line.message),
-        f"0/{line.replica}/{line.attempt}/{line.n}",
+        f"{line.replica}/{line.attempt}/{line.n}",
         place or _cursor(line),
         coloured(line.message),
     ]

@@ -90,7 +90,7 @@ const showLine = ([at, task, severity, text, place, cursor, pieces]) => {
  * @param {string} place
  */
 const remember = (place) => {
-  const [, replica, ...numbers] = place.split("/");
+  const [replica, ...numbers] = place.split("/");
   const [attempt, number] = numbers.map(Number);
   const last = seen.get(replica);
   const isLater = !last || attempt > last[0] || (attempt === last[0] && number > last[1]);
@@ -348,7 +348,7 @@ const beginStream = async () => {
   const { signal } = (asking = new AbortController());
   const headers = { accept: "application/json" };
   while (!document.hidden && !signal.aborted) {
-    const places = [...seen].map(([replica, [attempt, n]]) => `0/${replica}/${attempt}/${n}`);
+    const places = [...seen].map(([replica, [attempt, n]]) => `${replica}/${attempt}/${n}`);
     const query = new URLSearchParams({ replica: replicaField.value, after: places.join(",") });
     const answer = await fetch(`${tools.dataset.job}/lines/new?${query}`, { headers, signal })
       .then(async (response) => response.ok && response.json())

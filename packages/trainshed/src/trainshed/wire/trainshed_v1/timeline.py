@@ -57,8 +57,6 @@ class LogLine(Record, frozen=True):
     message: str = ""
     #: Number of the line in its replica's attempt, from 0 on.
     n: int = 0
-    #: Only for lines of trials.
-    trial: int | UnsetType = UNSET
 
 
 class PagedLine(LogLine, frozen=True):
