@@ -4,9 +4,8 @@ Random search draws every trial anew, numbers evenly on their scale, lists evenl
 search walks one grid over the whole tree of parameters, in a fixed order.
 """
 
-import math
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -40,111 +39,33 @@ class GridSearch:
     made them."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
-        grid = Grid(spec.parameters)
         tried = {trial.parameters for trial in trials}
-        number = max((trial.number for trial in trials), default=0) + 1
-        points: list[Parameters] = []
-        for _ in range(count):
-            point = _untried(grid, tried, number + len(points))
-            if point is None:
-                return Proposals(tuple(points), exhausted=True)
-            tried.add(point)
-            points.append(point)
-        return Proposals(tuple(points))
+        fresh = (point for point in grid(spec.parameters) if point not in tried)
+        points = tuple(islice(fresh, count))
+        return Proposals(points, exhausted=len(points) < count)
 
 
-def _untried(grid: "Grid", tried: set[Parameters], number: int) -> Parameters | None:
-    """Return the first untried point from the place of trial `number` on, then from the beginning; None if
-    there is none.
+def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
+    """Yield all points of a tree of parameters, in the order in which the last one changes fastest."""
+    nodes = [Node(parameter) for parameter in parameters]
 
-    Usually that place itself is untried, so a long study pays for one look, not for all that came before.
-    """
-    for step in range(min(grid.size, len(tried) + 1)):
-        point = grid.point((number - 1 + step) % grid.size)
-        if point not in tried:
-            return point
-    return None
+    def points(index: int, chosen: dict[int, Value]) -> Iterator[Parameters]:
+        if index == len(nodes):
+            yield tuple((nodes[at].parameter.id, value) for at, value in chosen.items())
+            return
+        parent, when = nodes[index].parameter.parent, nodes[index].parameter.when
+        if parent < 0 or (
+            parent in chosen and any(is_same(chosen[parent], trigger) for trigger in when)
+        ):
+            for value in _values(nodes[index]):
+                yield from points(index + 1, {**chosen, index: value})
+        else:
+            yield from points(index + 1, chosen)
 
-
-class Grid:
-    """All points of a tree of parameters in one order."""
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self._roots: list[_Branch] = []
-        branches: list[_Branch] = []
-        for index, parameter in enumerate(parameters):
-            branches.append(_Branch(index, Node(parameter), []))
-            siblings = branches[parameter.parent].children if parameter.parent >= 0 else self._roots
-            siblings.append(branches[-1])
-        #: How many points there are.
-        self.size = math.prod(root.ways for root in self._roots)
-
-    def point(self, place: int) -> Parameters:
-        """Return the point at a place, 0 to `size` - 1."""
-        chosen: list[tuple[int, str, Value]] = []
-        _choose(self._roots, place, chosen)
-        return tuple((name, value) for _, name, value in sorted(chosen, key=lambda entry: entry[0]))
+    return points(0, {})
 
 
-def _choose(
-    siblings: Sequence["_Branch"], place: int, chosen: list[tuple[int, str, Value]]
-) -> None:
-    for branch in reversed(siblings):
-        place, rest = divmod(place, branch.ways)
-        position, rest = branch.find(rest)
-        chosen.append((branch.index, branch.node.parameter.id, branch.value(position)))
-        _choose(branch.active(position), rest, chosen)
-
-
-class _Branch:
-    """A node and its subtree. Its values are numbered from 0 on; most of them activate no child."""
-
-    def __init__(self, index: int, node: Node, children: "list[_Branch]") -> None:
-        self.index = index
-        self.node = node
-        self.children = children
-
-    @cached_property
-    def ways(self) -> int:
-        """In how many ways the node and its subtree can be set."""
-        plain = (self.node.size or STEPS) - len(self._forks)
-        return plain + sum(ways for _, ways in self._forks)
-
-    @cached_property
-    def _forks(self) -> list[tuple[int, int]]:
-        """The positions that activate a child, ascending, and in how many ways their children can be set."""
-        values = [value for child in self.children for value in child.node.parameter.when]
-        positions = {at for value in values if (at := self.node.position(value)) is not None}
-        return [
-            (at, math.prod(child.ways for child in self.active(at))) for at in sorted(positions)
-        ]
-
-    def value(self, position: int) -> Value:
-        if self.node.size == 0:
-            return self.node.value(position / (STEPS - 1))
-        return self.node.listed_value(position)
-
-    def active(self, position: int) -> "list[_Branch]":
-        """Return the children that are active at a position."""
-        if not self.children:
-            return []
-        value = self.value(position)
-        return [
-            child
-            for child in self.children
-            if any(is_same(value, trigger) for trigger in child.node.parameter.when)
-        ]
-
-    def find(self, place: int) -> tuple[int, int]:
-        """Return the position that a place falls on, and the place among the ways below that position."""
-        passed = 0
-        for position, ways in self._forks:
-            plain = position - passed
-            if place < plain:
-                break
-            place -= plain
-            if place < ways:
-                return position, place
-            place -= ways
-            passed = position + 1
-        return passed + place, 0
+def _values(node: Node) -> Iterator[Value]:
+    if node.size == 0:
+        return (node.value(step / (STEPS - 1)) for step in range(STEPS))
+    return (node.listed_value(position) for position in range(node.size))

@@ -9,6 +9,7 @@ outputs are ranked (`belief.warp`). Nothing is kept between calls: the same tria
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from trainshed.studies.gp.process import Posterior
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
 from trainshed.studies.port import Proposals, Seen
-from trainshed.studies.random_search import Grid
+from trainshed.studies.random_search import grid
 from trainshed.studies.routines import Array
 from trainshed.studies.space import Node, Space, starting_point
 from trainshed.wire.trainshed_v1.jobs import Outlook, OutlookAxis
@@ -79,9 +80,11 @@ class _Study:
         self._done = self._space.encode([trial.parameters for trial in self._shown.done])
         self._tried = {trial.parameters for trial in trials}
         self._running = {trial.parameters for trial in trials if not trial.state.is_over}
-        grid = Grid(spec.parameters)
-        is_small = all(node.size for node in self._space.nodes) and grid.size <= _SMALL
-        self._all = [grid.point(place) for place in range(grid.size)] if is_small else []
+        #: All points, if they can be counted and are few; else none.
+        self._all: list[Parameters] = []
+        if all(node.size for node in self._space.nodes):
+            points = list(islice(grid(spec.parameters), _SMALL + 1))
+            self._all = points if len(points) <= _SMALL else []
         self._beliefs: tuple[Belief, ...] = ()
         self._success: Posterior | None = None
 
