@@ -28,25 +28,23 @@ esac
 def _built(
     tmp_path: Path,
     release: Release,
-    smoke: str = "import sys",
+    imports: tuple[str, ...] = (),
     lock: str = "framework==1.0.3\n",
     **environ: str,
 ) -> tuple[Path, list[str]]:
     """The environment's directory and what was said, from a uv that installs nothing."""
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "1.0.lock").write_text(lock)
-    uv, program = tmp_path / "uv", tmp_path / "smoke.py"
+    uv = tmp_path / "uv"
     uv.write_text(_UV)
     uv.chmod(0o755)
-    program.write_text(smoke)
-    sheet = Sheet("family", "Family", (release,), ("common",), tmp_path, ((3, 10), (3, 13)))
+    preferred = ((3, 10), (3, 13))
+    sheet = Sheet("family", "Family", (release,), ("common",), tmp_path, preferred, imports)
     known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     installer = Installer(tmp_path / "uv-cache", {**known, **environ}, str(uv))
     lines: list[str] = []
     environments = Environments(tmp_path / "cache", installer, time.monotonic_ns)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trainshed.runtimes.environments.SMOKE_TESTS", program)
-        prefix = environments.build(sheet, release, running_interpreter(), lines.append)
+    prefix = environments.build(sheet, release, running_interpreter(), lines.append)
     return prefix.root, lines
 
 
@@ -103,6 +101,6 @@ def test_a_full_disk_is_told_apart_from_an_index_that_does_not_answer(tmp_path: 
 
 
 def test_an_environment_that_does_not_work_is_not_kept(tmp_path: Path) -> None:
-    with pytest.raises(BuildFailed, match="no framework here"):
-        _built(tmp_path, Release("1.0", _ALL), smoke="raise SystemExit('no framework here')")
+    with pytest.raises(BuildFailed, match="No module named 'framework'"):
+        _built(tmp_path, Release("1.0", _ALL), imports=("sys", "framework"))
     assert not [path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]

@@ -95,10 +95,12 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[Release, ...]
     #: Requirements of every release that is not slim; `sources` and `left_out` hold for the same releases.
     requirements: tuple[str, ...]
-    #: The folder of its locks; `smoke.py` has a test of the folder's name.
+    #: The folder of its locks.
     folder: Path
     #: Lowest and highest preferred Python, if nobody asked for one.
     preferred_pythons: tuple[Minor, Minor]
+    #: Modules that have to load before an environment counts as built.
+    imports: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     #: The framework of prebuilt images that it stands for (`core.catalog.images`); "" = none.
