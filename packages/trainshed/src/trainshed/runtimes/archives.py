@@ -34,9 +34,6 @@ _PLAIN_REQUIREMENT = re.compile(
 """Build requirements that the setuptools and wheel of every runtime meet."""
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _ZIPS = (".zip", ".whl")
-_END = b"PK\5\6"
-_END_64 = b"PK\6\7"
-_LONGEST_END = (1 << 16) + 42
 _BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
@@ -125,34 +122,17 @@ def _is_plain(build: object) -> bool:
 
 def _zip_project(path: Path, most: int) -> bytes | None:
     """Return the text of its pyproject.toml, empty if it has none. Raises Refused."""
-    with path.open("rb") as file:
-        _check_members(path, _zip_members(file))
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            _check_members(path, len(members))
-            _check_unpacked(path, sum(info.file_size for info in members), most)
-            text = b""
-            for info in members:
-                if _is_metadata(info.filename):
-                    content = _read(path, info.filename, archive.open(info))
-                    text = content if _is_project(info.filename) else text
-            return text
-
-
-def _zip_members(file: IO[bytes]) -> int:
-    """Return how many members the archive declares, since reading its list takes memory for all of them."""
-    size = file.seek(0, 2)
-    file.seek(max(0, size - _LONGEST_END))
-    end = file.read()
-    at = end.rfind(_END)
-    if at < 0:
-        return 0
-    (count,) = struct.unpack_from("<H", end, at + 10)
-    if count == 0xFFFF and end[at - 20 : at - 16] == _END_64:
-        (place,) = struct.unpack_from("<Q", end, at - 12)
-        file.seek(place + 32)
-        (count,) = struct.unpack("<Q", file.read(8))
-    return int(count)
+    # To read the list of its members takes memory for all of them, which is limited.
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        _check_members(path, len(members))
+        _check_unpacked(path, sum(info.file_size for info in members), most)
+        text = b""
+        for info in members:
+            if _is_metadata(info.filename):
+                content = _read(path, info.filename, archive.open(info))
+                text = content if _is_project(info.filename) else text
+        return text
 
 
 def _wheel_metadata(path: Path) -> str:
