@@ -249,36 +249,13 @@ _UNKNOWN = ("no such image", "image not known", "no such object")
 
 class ImageTool:
     """podman or docker, behind its command line: inspects, pulls and exports images, and never runs one. All
-    methods except `fingerprint` and `close` block, and raise ToolFailed; all may be called from several
-    threads."""
+    methods except `close` block, and raise ToolFailed; all may be called from several threads."""
 
-    def __init__(
-        self,
-        name: str,
-        commands: Commands,
-        store: Path,
-        *,
-        takes_scratch: bool = False,
-        without_store: str = "",
-    ) -> None:
-        """`name`: the tool's usual name. `store`: the file that lists the images' names, replaced whenever
-        they change; `without_store`: the fingerprint while there is no such file."""
+    def __init__(self, name: str, commands: Commands, *, takes_scratch: bool = False) -> None:
+        """`name`: the tool's usual name."""
         self.name = name
         self._commands = commands
-        self._store = store
         self._takes_scratch = takes_scratch
-        self._without_store = without_store
-
-    def fingerprint(self) -> str:
-        """Return a text that changes whenever an image is added, removed or renamed on this machine; "" if
-        that is not known. Returns at once, never raises."""
-        try:
-            stat = self._store.stat()
-        except FileNotFoundError:
-            return self._without_store
-        except OSError:
-            return ""
-        return f"{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}"
 
     def inspect(self, reference: str) -> ImageConfig | None:
         """Return the image of that name or id on this machine; None if there is none."""

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from trainshed.core.runtime import Image
 from trainshed.eventloop.background import heed
@@ -37,36 +36,26 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
-class KnownImage(Struct, frozen=True):
-    """What a reference meant when it was last looked up."""
-
-    reference: str
-    #: The image's id.
-    id: str
-    #: The fingerprint of the tool's images at that time (`ImageTool.fingerprint`).
-    fingerprint: str
-
-
 class KnownImages:
-    """What references meant, one small file for each below `root`. Safe for several threads and processes."""
+    """The ids of the images that references meant, one small file for each below `root`. Safe for several
+    threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def find(self, reference: str) -> KnownImage | None:
-        """Return what a reference meant; None = it is not known. Reads one small file."""
+    def find(self, reference: str) -> str | None:
+        """Return the id of what a reference meant; None = it is not known. Reads one small file."""
         try:
-            return msgspec.json.decode(self._place(reference).read_bytes(), type=KnownImage)
+            return self._place(reference).read_text()
         except (OSError, ValueError):
             return None
 
-    def keep(self, known: KnownImage) -> None:
+    def keep(self, reference: str, image_id: str) -> None:
         """Write down what a reference means. Raises OSError."""
         self._root.mkdir(parents=True, exist_ok=True)
-        place = self._place(known.reference)
-        draft = place.with_name(f".{secrets.token_hex(8)}")
-        draft.write_bytes(msgspec.json.encode(known))
-        os.replace(draft, place)  # noqa: PTH105 -- beside its place, whatever that is
+        draft = self._root / f".{secrets.token_hex(8)}"
+        draft.write_text(image_id)
+        draft.replace(self._place(reference))
 
     def _place(self, reference: str) -> Path:
         return self._root / hashlib.sha256(reference.encode()).hexdigest()[:32]
@@ -132,17 +121,10 @@ class Images:
         file-system calls."""
         known = self._known.find(reference)
         image = self._unpacked(known)
-        if known is None or image is None:
+        # What a tag means now is known by the tool alone.
+        if known is None or not (is_pinned(reference) or self._tools.missing()):
             return None
-        if not is_pinned(reference):
-            if self._pulling.is_due(reference):
-                return None
-            tool = self._tools.tool()
-            if tool is None:
-                return image if self._tools.missing() else None
-            if not known.fingerprint or tool.fingerprint() != known.fingerprint:
-                return None
-        self._shelf.used(known.id)
+        self._shelf.used(known)
         return image
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
@@ -166,8 +148,6 @@ class Images:
                 tell(f"{self._tools.missing()} {reference} is used as it was unpacked before.")
                 return unpacked
             raise BuildFailed(f"The image {reference} cannot be had. {self._tools.missing()}")
-        # Before anything is asked: what changes from here on is looked up again next time.
-        fingerprint = tool.fingerprint()
         try:
             config = self._pulling.get(
                 tool, reference, tell, stop, can_do_without=unpacked is not None
@@ -175,12 +155,9 @@ class Images:
             if config is None:
                 assert unpacked is not None
                 return unpacked
-            if (changed := tool.fingerprint()) != fingerprint:
-                # The pull has changed it. In this order, so that the next job need not look again.
-                fingerprint, config = changed, tool.inspect(reference) or config
             _check_machine(reference, config)
             image = self._unpack(tool, reference, config, tell, stop)
-            self._known.keep(KnownImage(reference, config.id, fingerprint))
+            self._known.keep(reference, config.id)
         except ToolFailed as failure:
             raise BuildFailed(
                 f"The image {reference} cannot be had from {tool.name}: {failure}."
@@ -222,7 +199,7 @@ class Images:
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
 
         self._shelf.put(config.id, fill, writable=_ROOT, progress=tell, stop=stop)
-        image = self._unpacked(KnownImage(reference, config.id, ""))
+        image = self._unpacked(config.id)
         assert image is not None
         return image
 
@@ -239,10 +216,10 @@ class Images:
         if stat.st_mode & 0o077:
             self._root.chmod(0o700)
 
-    def _unpacked(self, known: KnownImage | None) -> Image | None:
-        if known is None or not self._shelf.has(known.id):
+    def _unpacked(self, image_id: str | None) -> Image | None:
+        if image_id is None or not self._shelf.has(image_id):
             return None
-        place = self._shelf.path(known.id)
+        place = self._shelf.path(image_id)
         try:
             config = msgspec.json.decode((place / _CONFIG).read_bytes(), type=ImageConfig)
         except OSError:

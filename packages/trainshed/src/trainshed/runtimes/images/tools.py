@@ -6,8 +6,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 from trainshed.runtimes.images.commands import Commands, ImageTool, ToolFailed
 
@@ -15,26 +13,20 @@ from trainshed.runtimes.images.commands import Commands, ImageTool, ToolFailed
 def _docker(commands: Commands) -> ImageTool:
     """Return docker, if its daemon answers, wherever DOCKER_HOST says it is. Blocks; raises ToolFailed."""
     commands.ask("version", "--format", "{{.Server.Version}}")
-    facts: dict[str, Any] = json.loads(commands.ask("info", "--format", "{{json .}}"))
-    root, driver = facts.get("DockerRootDir") or "", facts.get("Driver") or ""
-    # There is no such file where the daemon is elsewhere, or its store of another kind.
-    return ImageTool("docker", commands, Path(root, "image", driver, "repositories.json"))
+    return ImageTool("docker", commands)
 
 
 def _podman(commands: Commands) -> ImageTool:
     """Return podman, as root or rootless, if it works here. Blocks; raises ToolFailed."""
     facts = json.loads(commands.ask("info", "--format", "json"))
-    store, driver = facts["store"], facts["store"]["graphDriverName"]
-    if not store.get("graphRoot"):
-        raise ToolFailed("it does not say where its images lie")
+    driver = facts["store"]["graphDriverName"]
     if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
         # It can give files to one user only, so it could not take images in which others own files. That does
         # not matter here: everything that an ordinary user unpacks is their own.
         commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
     # A rootless podman without its own directory keeps its state below $TMPDIR, which then must not change.
     settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
-    images = Path(store["graphRoot"], f"{driver}-images", "images.json")
-    return ImageTool("podman", commands, images, takes_scratch=settled, without_store="no images")
+    return ImageTool("podman", commands, takes_scratch=settled)
 
 
 AUTO, NONE = "auto", "none"
