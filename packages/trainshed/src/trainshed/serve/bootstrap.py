@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -279,67 +279,32 @@ def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> T
     return TokenAuthority(book, owner, clock.now, jobs)
 
 
-SECRETS: Final = (
-    *("owner.token", FILE, "sessions.json", "credentials.json", "boto.cfg"),
-    *("service.json", "jobs.key", "secrets.key", "trainshed.db", "trainshed.db-wal"),
-    *("trainshed-rescued.db", "tls/*.key", "tls/storage-relay.pem"),
-    "engines/*/authority/*.key",
-)
-"""Files of a data directory that only the service's own user may read, as patterns."""
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-
-
 class Exposed(click.ClickException):
-    """Other users can read a secret or replace it, and this one cannot change that. The message says what to
+    """Other users can write to the data directory, and this one cannot change that. The message says what to
     do."""
 
 
-def close_to_others(data: Path) -> Iterator[str]:
-    """Close what is open, and yield what that was, for people. Raises Exposed."""
-    directory = data.stat()
-    if directory.st_mode & _OTHERS_WRITE:
-        if directory.st_mode & stat.S_ISVTX:
-            raise Exposed(
-                f"{data} is for files of all users. Choose a directory below it with --data."
-            )
-        if _may_change(directory):
-            data.chmod(stat.S_IMODE(directory.st_mode) & ~_OTHERS_WRITE)
-            yield (
-                f"other users could write to {data} (mode {_mode(directory)}), and so replace what is in it. "
-                "It is closed now; look at whose its files are: ls -l"
-            )
-        elif directory.st_mode & stat.S_IWOTH:
-            raise Exposed(f"All can write to {data}: chmod go-w, or choose another by --data.")
-    opened: list[str] = []
-    for path in sorted(path for pattern in SECRETS for path in data.glob(pattern)):
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            continue  # Of a service that just ends.
-        if status.st_uid not in (os.geteuid(), 0, directory.st_uid):
-            raise Exposed(
-                f"{path} belongs to user {status.st_uid}, who may have put it there and can read it. If it "
-                f"is yours: chown {os.geteuid()} {path}. If not, restore it from a backup."
-            )
-        if status.st_mode & _OTHERS:
-            if not _may_change(status):
-                raise Exposed(
-                    f"Other users can read {path} (mode {_mode(status)}), and this one cannot change that. "
-                    f"As its owner: chmod 600 {path}."
-                )
-            path.chmod(0o600)
-            opened.append(f"{path.relative_to(data)} ({_mode(status)})")
-    if opened:
-        yield (
-            f"other users could read secrets in {data}: {', '.join(opened)}. They are closed now. If "
-            "somebody has read them, make new ones: docs/operate.md says how."
+_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
+
+
+def close_to_others(data: Path) -> str:
+    """Keep other users out of the data directory, but for a group that may read. Return what was open, for
+    people; "" = nothing. Raises Exposed."""
+    status = data.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if not mode & _OTHERS:
+        return ""
+    if mode & stat.S_ISVTX:
+        raise Exposed(f"{data} is for files of all users. Choose a directory below it with --data.")
+    if os.geteuid() in (0, status.st_uid):
+        data.chmod(mode & ~_OTHERS)
+        return (
+            f"other users could enter {data} (mode {mode:04o}). It is closed now. If they could write there, "
+            "look at whose its files are: ls -l; if somebody has read secrets, make new ones: "
+            "docs/operate.md says how."
         )
-
-
-def _may_change(status: os.stat_result) -> bool:
-    return os.geteuid() in (0, status.st_uid)
-
-
-def _mode(status: os.stat_result) -> str:
-    return f"{stat.S_IMODE(status.st_mode):04o}"
+    if mode & stat.S_IWOTH:
+        raise Exposed(f"All can write to {data}: chmod go-w, or choose another by --data.")
+    return (
+        ""  # A volume of somebody else's, as Kubernetes makes them: our files in it are ours alone.
+    )

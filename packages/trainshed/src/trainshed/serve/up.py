@@ -178,7 +178,7 @@ def _serve(
     from trainshed.serve.bootstrap import Bootstrap, close_to_others
     from trainshed.serve.service import Service
 
-    for mended in close_to_others(settings.data):
+    if mended := close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)
 
     async def serve(bootstrap: Bootstrap) -> None:
