@@ -80,7 +80,9 @@ class House:
             lambda: next(self.uids),
             lambda: CREATED,
         )
-        curves = JobCurves(CurveStores(store.curves, boards, store.reader, store.intake, self))
+        curves = JobCurves(
+            CurveStores(store.curves, boards, store.reader, store.intake, self.directory)
+        )
         curves.start()
         try:
             yield curves

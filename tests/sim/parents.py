@@ -3,15 +3,16 @@ are made up."""
 
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
-from trainshed.controller.parents import ModelBuckets, ParentStores
+from trainshed.controller.parents import ParentStores
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.records import SeenSummaries
+from trainshed.core.units import Nanos
 from trainshed.store.sqlite.database import Store
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.port import Curve, Proposals, Seen, StoppingVerdict
@@ -95,16 +96,6 @@ class LearningAdvisor(CountingAdvisor):
         )
 
 
-class Buckets:
-    """Every place of a model has one, but for those in `empty`."""
-
-    def __init__(self, *empty: str) -> None:
-        self.empty = set(empty)
-
-    def last_written(self, uri: str) -> int:
-        return 0 if uri in self.empty else 1
-
-
 def fresh_uids() -> Iterator[int]:
     """Identities of the jobs that parents make, far from those that tests give."""
     return itertools.count(10**15)
@@ -128,12 +119,13 @@ def parent_stores(
     *,
     advisor: ProcessAdvisor | None = None,
     reported: Callable[[JobUid, int], tuple[Measurement, ...]] | None = None,
-    buckets: ModelBuckets | None = None,
+    empty: Collection[str] = (),
     printed: Callable[[object], Awaitable[Sequence[tuple[int, str]]]] | None = None,
     logged: Logged | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
-    """Of a store of the simulation. `uids`: those of a service that came before are not given again."""
+    """Of a store of the simulation. `empty`: places where a model is looked for in vain. `uids`: those of a
+    service that came before are not given again."""
     numbers = uids or fresh_uids()
     return ParentStores(
         intake=store.intake,
@@ -142,7 +134,7 @@ def parent_stores(
         models=store.models,
         advisor=advisor or CountingAdvisor(),
         reported=reported or MadeUpMetrics().measurements,
-        buckets=buckets or Buckets(),
+        last_written=lambda uri: Nanos(uri not in empty),
         printed=printed or _nothing,
         logged=logged or _no_logs,
         now=now,

@@ -21,7 +21,7 @@ from tests.sim.engine.world import World
 from tests.sim.group_commit import Command, GroupCommits
 from tests.sim.invariants import Books, Taken
 from tests.sim.mishaps import Mishaps
-from tests.sim.parents import Buckets, CountingAdvisor, LearningAdvisor, fresh_uids, parent_stores
+from tests.sim.parents import CountingAdvisor, LearningAdvisor, fresh_uids, parent_stores
 from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
 from tests.sim.witness import Demands, WatchedEngine
 from tests.unit.jobs import CREATED
@@ -255,7 +255,7 @@ class Universe:
             lambda: self.clock.wall,
             advisor=self._learned,
             reported=self.world.notebooks.measurements,
-            buckets=Buckets(*self.scenario.no_models),
+            empty=self.scenario.no_models,
             uids=self._uids,
         )
 

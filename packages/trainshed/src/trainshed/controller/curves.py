@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -54,14 +54,6 @@ _END: Final = 5.0
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
 
-class SummaryPlaces(Protocol):
-    """Finds the directories of summaries (`serve.bucket_adapters`)."""
-
-    def directory(self, uri: str, project: str) -> Directory | None:
-        """Return the directory of a URI; None if no program of the project may read it. Blocks."""
-        ...
-
-
 class CurveStores(Struct, frozen=True):
     """What curves are read from and kept in."""
 
@@ -69,7 +61,8 @@ class CurveStores(Struct, frozen=True):
     boards: BoardStores
     reader: Reader
     intake: Intake
-    places: SummaryPlaces
+    #: Returns the directory of a URI; None if no program of the project may read it. Blocks.
+    directory: Callable[[str, str], Directory | None]
 
 
 def _ignored(_uid: JobUid) -> None:
@@ -183,9 +176,7 @@ class JobCurves:
                 (series.run, series.tag): series for series in await curves.series(job.uid)
             }
         uri, project = log_directory(job.spec), job.name.project_id
-        directory = (
-            await asyncio.to_thread(self._stores.places.directory, uri, project) if uri else None
-        )
+        directory = await asyncio.to_thread(self._stores.directory, uri, project) if uri else None
         if directory is None:
             await followed.ended.wait()
         else:

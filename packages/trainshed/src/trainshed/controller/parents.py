@@ -43,15 +43,6 @@ PATIENCE = 5
 """Failures in a row to reconcile a work, a second after each other, before the work is given up."""
 
 
-class ModelBuckets(Protocol):
-    """Answers questions about the directory of a model. Blocking; called from a thread."""
-
-    def last_written(self, uri: str) -> Nanos | None:
-        """Return when something below `uri` was last written; 0 = there is nothing, None = it cannot be
-        known."""
-        ...
-
-
 class ParentStores(Struct, frozen=True):
     """What reconcilers read and write through. `new_uid`: returns a new identity, ascending with time."""
 
@@ -62,7 +53,9 @@ class ParentStores(Struct, frozen=True):
     advisor: ProcessAdvisor
     #: Returns what a trial has reported, since a time from which it counts (`store.logs.metrics`). Blocks.
     reported: Callable[[JobUid, Nanos], tuple[Measurement, ...]]
-    buckets: ModelBuckets
+    #: Returns when something below a URI was last written; 0 = there is nothing, None = it cannot be known.
+    #: Blocks.
+    last_written: Callable[[str], Nanos | None]
     #: Returns when a job's primary printed what: (ns since the epoch, line), a bounded number of them.
     printed: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
     #: Returns what a job has logged under a tag (`curves.JobCurves.logged`).
@@ -249,7 +242,7 @@ class PipelineReconciler:
         if draft is None:
             return *pipelines.succeeded(pipeline, None, best_job, now), None
         uri = pipelines.artifacts(pipeline, best)
-        if await asyncio.to_thread(self._stores.buckets.last_written, uri) == 0:
+        if await asyncio.to_thread(self._stores.last_written, uri) == 0:
             return *pipelines.model_missing(pipeline, uri, now), None
         name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
         try:

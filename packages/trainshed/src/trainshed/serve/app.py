@@ -51,7 +51,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import BucketAdapter, BucketSummaries, find_shown
+from trainshed.serve.bucket_adapters import BucketAdapter, find_shown, find_summaries
 from trainshed.serve.engine_adapters import Vault, build_terms, link_key, viewer_terms
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import SettingsError, engine_settings
@@ -203,7 +203,7 @@ class App:
             models=store.models,
             advisor=self.advisor,
             reported=partial(read_metrics, self._engine.streams),
-            buckets=self._adapter,
+            last_written=self._adapter.last_written,
             printed=partial(_printed, self._logs),
             logged=curves.logged,
             now=clock.now,
@@ -225,7 +225,7 @@ class App:
             boards=boards,
             reader=store.reader,
             intake=store.intake,
-            places=BucketSummaries(self._buckets),
+            directory=partial(find_summaries, self._buckets),
         )
 
     def _scheduling_policy(self) -> Policy:

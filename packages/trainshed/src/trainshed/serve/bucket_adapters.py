@@ -154,20 +154,15 @@ _LARGEST: Final = 256 << 20
 """Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
 
 
-class BucketSummaries:
-    """Finds event files in the buckets (`controller.curves.SummaryPlaces`)."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def directory(self, uri: str, project: str) -> Directory | None:
-        try:
-            bucket, name = _readable(self._store, uri, project)
-        except BucketsError:
-            return None
-        if self._store.catalog.rules.is_remote(bucket):
-            return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
-        return LocalDirectory(self._store.catalog.directory(bucket), path_below(name))
+def find_summaries(store: ObjectStore, uri: str, project: str) -> Directory | None:
+    """Return the directory of a URI; None if no program of the project may read it."""
+    try:
+        bucket, name = _readable(store, uri, project)
+    except BucketsError:
+        return None
+    if store.catalog.rules.is_remote(bucket):
+        return _RemoteDirectory(store, bucket, f"{name}/" if name else "")
+    return LocalDirectory(store.catalog.directory(bucket), path_below(name))
 
 
 def _readable(store: ObjectStore, uri: str, project: str) -> tuple[str, str]:
