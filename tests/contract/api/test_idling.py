@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job
-from trainshed.controller.idling import IdleWatch
-from trainshed.core.idling import IdlePolicy
+from trainshed.controller.idling import IdlePolicy, IdleWatch
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 

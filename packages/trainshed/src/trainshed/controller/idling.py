@@ -1,20 +1,20 @@
-"""Looks now and then whether running jobs do anything; warns those that do not, then stops them, as the
-settings say. `core.idling` decides what is idle, and what follows.
-"""
+"""Looks now and then whether the GPUs of running jobs do anything; warns those whose do not, then stops them,
+as the settings say."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
+from msgspec import Struct
+
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
-from trainshed.core.idling import Action, IdlePolicy, Span, verdict, warning
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import Life
@@ -28,6 +28,17 @@ IDLE: Final = "idle"
 """The kind of the timeline's entry."""
 PAUSE: Final = 60.0
 """Seconds between two checks."""
+BUSY_GPU: Final = 0.02
+"""A GPU that is at work for this share of the time, or more, counts as busy."""
+
+
+class IdlePolicy(Struct, frozen=True):
+    """How long a job may idle, in nanoseconds; 0 = for ever."""
+
+    #: Until a warning, with all GPUs of the job idle.
+    gpus: int = 0
+    #: From the warning until the job is stopped; 0 = it is only warned.
+    stop: int = 0
 
 
 @dataclass(slots=True)
@@ -51,7 +62,7 @@ class IdleWatch:
 
     def start(self) -> None:
         """Begin to check jobs, if the policy asks for it."""
-        if self.policy.is_set:
+        if self.policy.gpus:
             self._crew.keep(self._run, "looking for idle jobs")
 
     async def close(self) -> None:
@@ -79,28 +90,46 @@ class IdleWatch:
         usages = await self.usages.usage(job.uid, job.attempt)
         lives = {(used.replica, life.incarnation): life for used in usages for life in used.lives}
         up = [(r.id, r.incarnation) for r in job.replicas if r.state is ReplicaState.RUNNING]
-        spans = [_spans(lives[which]) if which in lives else () for which in up]
-        if verdict(self.policy, spans, ()) is None:
+        since, until = idle_span([lives[which] for which in up if which in lives])
+        if not all(which in lives for which in up) or not 0 < self.policy.gpus <= until - since:
             return
         timeline = await self.reader.timeline(job.uid)
-        warned = [entry.at for entry in timeline if entry.kind == IDLE]
-        idle = verdict(self.policy, spans, warned)
-        if idle is None:
-            return
-        if idle.action is Action.WARN:
-            message = warning(idle, self.policy)
-            entry = TimelineEntry(self.now(), IDLE, message, {"since": idle.since})
+        warned = [entry.at for entry in timeline if entry.kind == IDLE and entry.at > since]
+        if not warned:
+            text = f"The GPUs of the job have done nothing for {_span(until - since)}."
+            if self.policy.stop:
+                text += f" The job is stopped in {_span(self.policy.stop)} unless it goes to work."
+            entry = TimelineEntry(self.now(), IDLE, text, {"since": since})
             await self.intake.tell(job.uid, (entry,))
             self.publish(job.uid)
-        else:
+        elif 0 < self.policy.stop <= until - min(warned):
             stop = CancelRequested(CancelCause.IDLE, self.now())
             self.wake(await self.intake.request_cancel(job.name, stop))
 
 
-def _spans(life: Life) -> Sequence[Span]:
-    points = life.points()
-    ends = [life.started, *(point.at for point in points)]
-    return [
-        Span(begin, end, point.gpus)
-        for (begin, end), point in zip(pairwise(ends), points, strict=True)
-    ]
+def idle_span(lives: Sequence[Life]) -> tuple[Nanos, Nanos]:
+    """Return since when all GPUs of these replicas have done nothing, and until when that is known; (0, 0) if
+    they have none, or one of them was not measured yet."""
+    points = [(life.started, life.points()) for life in lives]
+    if not all(measured for _, measured in points):
+        return 0, 0
+    with_gpus = [(began, measured) for began, measured in points if measured[-1].gpus]
+    if not with_gpus:
+        return 0, 0
+    # Since the last measurement that was not idle, or since the replica began.
+    since = max(
+        next((point.at for point in reversed(measured) if not _is_idle(point.gpus)), began)
+        for began, measured in with_gpus
+    )
+    return since, min(measured[-1].at for _, measured in points)
+
+
+def _is_idle(gpus: Sequence[float | None]) -> bool:
+    """Whether all GPUs are known to have done nothing."""
+    return all(busy is not None and busy < BUSY_GPU for busy in gpus)
+
+
+def _span(length: int) -> str:
+    seconds = length // 10**9
+    count, word = (seconds // 60, "minute") if seconds >= 60 else (seconds, "second")
+    return f"{count} {word}{'' if count == 1 else 's'}"

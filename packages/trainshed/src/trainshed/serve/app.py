@@ -19,14 +19,13 @@ from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
-from trainshed.controller.idling import IdleWatch
+from trainshed.controller.idling import IdlePolicy, IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.retention import RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.table import table_with
-from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import DEFAULT_BUCKET
