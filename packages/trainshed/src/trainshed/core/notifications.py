@@ -87,7 +87,11 @@ def notifications(
     address of the service, below which jobs have their pages, "" = there is none."""
     if work.parent is not None:
         return ()
-    occasions = _occasions(work, entries)
+    stalled = any(entry.details.get("stalled") is True for entry in entries)
+    occasions = [Occasion.STALLED] if stalled else []
+    if work.state.is_final:
+        # No commit follows the step that ends a job, so its end is reported once.
+        occasions.append(Occasion(work.state.value.lower()))
     if not occasions:
         return ()
     wanted = targets_of(work.labels)
@@ -123,36 +127,22 @@ def budget_notices(
             if not percent:
                 continue
             subject = f"{key.project_id} {key.metric} {key.person} {budget.limit:g} {percent}"
-            text = budget_content(budget, percent, now)
+            data = {
+                "project": key.project_id,
+                "user": key.person,
+                "metric": key.metric,
+                "limit": budget.limit,
+                "used": round(budget.used, 2),
+                "percent": percent,
+            }
+            text = _event("budget.reached", now, data)
             sent = Notification(None, target.name, Occasion.BUDGET, now, text)
             notices.append(BudgetNotice(month, subject, sent))
     return tuple(notices)
 
 
-def budget_content(budget: Budget, percent: int, now: Nanos) -> str:
-    """Return what is sent of a budget, as `content` makes it of a job."""
-    data = {
-        "project": budget.key.project_id,
-        "user": budget.key.person,
-        "metric": budget.key.metric,
-        "limit": budget.limit,
-        "used": round(budget.used, 2),
-        "percent": percent,
-    }
-    return json.dumps(
-        {"type": "budget.reached", "timestamp": _moment(now), "data": data}, ensure_ascii=False
-    )
-
-
-def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
-    stalled = any(entry.details.get("stalled") is True for entry in entries)
-    occasions = [Occasion.STALLED] if stalled else []
-    # No commit follows the step that ends a job, so its end is reported once.
-    return [*occasions, Occasion(work.state.value.lower())] if work.state.is_final else occasions
-
-
 def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
-    """Return what is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
+    """Return what is sent of a job."""
     message = linked(work.error.message, work.name, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
         "name": str(work.name),
@@ -169,7 +159,12 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
         if work.error
         else None,
     }
-    event = {"type": f"job.{occasion}", "timestamp": _moment(now), "data": data}
+    return _event(f"job.{occasion}", now, data)
+
+
+def _event(kind: str, now: Nanos, data: Mapping[str, Any]) -> str:
+    """Return what is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
+    event = {"type": kind, "timestamp": _moment(now), "data": data}
     return json.dumps(event, ensure_ascii=False)
 
 
