@@ -16,7 +16,6 @@ from trainshed.core.secrets import (
     markers_in,
     name_fault,
     named_in,
-    nearly_named,
     references,
     resolved,
     value_fault,
@@ -142,36 +141,3 @@ def test_what_is_no_value_is_refused_without_repeating_it(value: str) -> None:
     fault = value_fault(value)
     assert fault and value.strip() not in fault
     assert not value_fault("é" * (MAX_VALUE_BYTES // 2))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "$(secert:db)",
-        "$(Secret:db)",
-        "${secret:db@2}",
-        "$(secrets/db)",
-        "${{ secrets.DB }}",
-        "$( secret:db )",
-    ],
-)
-def test_what_was_nearly_a_reference_is_found(text: str) -> None:
-    assert nearly_named(f"postgres://me:{text}@host") == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "$(secret:db)",
-        "$(secret:db@2)",
-        "$$(secret:db)",
-        "$(SECRET)",
-        "${SECRET}",
-        "$$(Secret:db)",
-        "$(date +%s)",
-        "${x:-secret}",
-        "$(section:db)",
-    ],
-)
-def test_what_is_one_or_something_else_is_not(text: str) -> None:
-    assert nearly_named(text) is None

@@ -130,13 +130,6 @@ def test_warnings_of_pools() -> None:
     assert "2 evaluators" in evaluators[0]
 
 
-def test_a_misspelt_secret_is_told() -> None:
-    """spec/operations#errors: it is no error, for a program may be meant to get just that."""
-    env = [{"name": "A", "value": "x $(secert:db)"}, {"name": "B", "value": "$(OTHER)"}]
-    _workers, warnings = parse(custom_job(container(env=env), package(env=env))).spec.warnings
-    assert "variable A has $(secert:db)" in warnings and "$(secret:NAME)" in warnings
-
-
 def test_what_is_ignored_is_said() -> None:
     """Nothing that was asked for is dropped silently."""
     request = custom_job(

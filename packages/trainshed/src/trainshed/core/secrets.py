@@ -21,7 +21,6 @@ PATTERN = r"\$\(secret:([^()]*)\)"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
-_NEARLY = re.compile(r"(?<!\$)\$[({]{1,2}\s*(\w+)\s*[:/.]\s*[\w@.-]+\s*[)}]{1,2}")
 _MADE = re.compile(r"\.job-token\.([0-9]+)")
 # Two code points that Unicode reserves for internal use: no text that is meant for others has them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
@@ -129,20 +128,6 @@ def argument_fault(text: str) -> str | None:
             "the program read that; or write $(VARIABLE) here. $$(secret: stands for those characters "
             "themselves."
         )
-    return None
-
-
-def nearly_named(text: str) -> str | None:
-    """Return the part of a variable's value that may have been meant to name a secret and does not, such as
-    `$(secert:db)` or `${secret:db}`; None = nothing."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-    for match in _NEARLY.finditer(text):
-        word = match[1].lower()
-        if difflib.get_close_matches(word, ["secret"], cutoff=0.8) and not _REFERENCE.match(
-            match[0]
-        ):
-            return match[0]
     return None
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterator
 
-from trainshed.core import secrets
 from trainshed.core.catalog.machines import RETIRED
 from trainshed.core.cluster import reducers_of
 from trainshed.core.job import Disk, WorkerPool
@@ -32,7 +31,6 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
                 "repeat its work."
             )
     texts += reducer_warnings(pools)
-    texts += dict.fromkeys(_nearly_secrets(pools))
     if any(_is_retired(pool) for pool in pools):
         gpus = ", ".join(sorted({_devices(pool) for pool in pools if _is_retired(pool)}))
         texts.append(
@@ -79,16 +77,6 @@ def not_mounted(bucket: str) -> str:
         f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of "
         f"this bucket lie in a store elsewhere. They are reached as gs://{bucket} alone."
     )
-
-
-def _nearly_secrets(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
-    for pool in pools:
-        for name, value in pool.program.env:
-            if text := secrets.nearly_named(value):
-                yield (
-                    f"The variable {name} has {text} in it, which names no secret: the program gets it as "
-                    "it is. A secret is named by $(secret:NAME) or $(secret:NAME@VERSION)."
-                )
 
 
 def _idle(role: str, family: str) -> str:
