@@ -8,7 +8,7 @@ storage endpoints).
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -77,7 +77,8 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "GOOGLE_CLOUD_PROJECT": gang.name.project_id,
         "CLOUD_ML_PROJECT_ID": str(project_number(gang.name.project_id)),
-        "CLOUD_ML_JOB_ID": _job_id(gang),
+        # That of an `ml` trial's job, `census.3`, is known as that of its tuning job, `census`.
+        "CLOUD_ML_JOB_ID": gang.name.job_id.removesuffix(f".{gang.spec.trial}"),
         "CLOUD_ML_REGION": gang.spec.region,
         "CLOUD_ML_JOB": _dump(_cloud_ml_job(gang.spec, replica)),
         "CLOUD_ML_JOB_SA": service_account(gang.name.project_id, gang.spec),
@@ -174,14 +175,6 @@ def _old_ways(program: Program) -> dict[str, str]:
     }
 
 
-def _job_id(gang: Gang) -> str:
-    """Return the id by which a program knows its job: for an `ml` trial's job `census.3` that is `census`."""
-    job_id = gang.name.job_id
-    if gang.spec.api is Api.ML and gang.spec.trial:
-        return job_id.removesuffix(f".{gang.spec.trial}")
-    return job_id
-
-
 def _trial_variables(spec: JobSpec) -> dict[str, str]:
     """Return the variables that tell every replica of a trial about it (facts/program#variables)."""
     if not spec.trial:
@@ -193,20 +186,59 @@ def _trial_variables(spec: JobSpec) -> dict[str, str]:
 
 
 def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
-    variables: dict[str, str] = {}
-    cluster = cluster_spec(gang.spec, gang.endpoints, replica)
-    if cluster is not None:
-        variables["CLUSTER_SPEC"] = _dump(cluster)
-    config = tf_config(gang.spec, gang.endpoints, replica, project_id=gang.name.project_id)
-    if config is not None:
-        variables["TF_CONFIG"] = _dump(config)
-    place = rank(gang.spec, replica)
-    if place is not None:
+    """Return the variables that tell a replica its place in the cluster.
+
+    CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by role.
+    TF_CONFIG: on Vertex for jobs of more than one replica, in `ml` always. Evaluators get a task but are in
+    no cluster; reducers get none and are in none. Ranks: the primary is first, then come the workers; all
+    others have none (spec/program#cluster_spec, spec/program#tf_config, spec/program#ranks).
+    """
+    spec, variables = gang.spec, dict[str, str]()
+    is_vertex = spec.api is Api.VERTEX
+    roles = {pool.position: role(spec, ReplicaId(pool.position, 0)) for pool in spec.pools}
+    if is_vertex or is_container_job(spec):
+        by_pool = {position: f"workerpool{position}" for position in roles}
+        names = by_pool if is_vertex else roles
+        variables["CLUSTER_SPEC"] = _cluster(gang, replica, names)
+    if not is_reducer(spec, replica.pool) and not (is_vertex and len(spec.replicas()) == 1):
+        outside = {EVALUATOR_POOL, PS_POOL} if has_reducers(spec) else {EVALUATOR_POOL}
+        tenant = _tenant_id(spec.api, gang.name.project_id)
+        variables["TF_CONFIG"] = _cluster(gang, replica, roles, outside, cloud=tenant)
+    if replica.pool <= WORKER_POOL:
+        workers = sum(p.replica_count for p in spec.pools if p.position == WORKER_POOL)
         variables["MASTER_ADDR"] = gang.endpoints[ReplicaId(0, 0)].host
         variables["MASTER_PORT"] = str(gang.master_port)
-        variables["RANK"] = str(place.rank)
-        variables["WORLD_SIZE"] = str(place.world_size)
+        variables["RANK"] = str(0 if replica.pool == 0 else 1 + replica.index)
+        variables["WORLD_SIZE"] = str(1 + workers)
     return variables
+
+
+def _cluster(
+    gang: Gang,
+    replica: ReplicaId,
+    names: Mapping[int, str],
+    outside: Collection[int] = (),
+    **more: str,
+) -> str:
+    """Return the JSON of a cluster whose pools have these names, without those that are outside of it, and of
+    a replica's task in it, with `more` facts. `task.trial`, the number as text, is for trials alone."""
+    spec = gang.spec
+    trial = {"trial": spec.trial} if spec.trial else {}
+    cluster = {
+        names[pool.position]: [str(gang.endpoints[peer]) for peer in pool.replicas()]
+        for pool in spec.pools
+        if pool.position not in outside
+    }
+    task = {"type": names[replica.pool], "index": replica.index, **trial, **more}
+    job = json.loads(spec.job_json)
+    return _dump({"cluster": cluster, "environment": "cloud", "task": task, "job": job})
+
+
+def _tenant_id(api: Api, project_id: str) -> str:
+    """Return the id of the service's own project for `project_id`, in the form seen on the public
+    services."""
+    digest = hashlib.sha256(b"tenant:%d" % project_number(project_id)).hexdigest()[:16]
+    return f"w{digest}-{'ml' if api is Api.ML else 'tp'}"
 
 
 _NAMED_RESOURCES: Final = {
@@ -262,100 +294,3 @@ def service_account(project_id: str, spec: JobSpec) -> str:
 
 def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-class Rank(Struct, frozen=True):
-    """A replica's place in a PyTorch process group of one process per replica (facts/program#variables)."""
-
-    rank: int
-    world_size: int
-
-
-def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dict[str, Any] | None:
-    """Return CLUSTER_SPEC of a replica, or None where the public service sets none
-    (spec/program#cluster_spec).
-
-    Vertex: for every replica, keyed by pool. `ml`: for container jobs, keyed by role. Positions without
-    replicas are absent.
-    """
-    if spec.api is Api.VERTEX:
-        cluster = _by_pool(
-            spec, endpoints, {pool.position: f"workerpool{pool.position}" for pool in spec.pools}
-        )
-        task: dict[str, Any] = {"type": f"workerpool{replica.pool}", "index": replica.index}
-    elif is_container_job(spec):
-        cluster = _by_pool(spec, endpoints, _roles(spec))
-        task = {"type": role(spec, replica), "index": replica.index}
-    else:
-        return None
-    return {
-        "cluster": cluster,
-        "environment": "cloud",
-        "task": task | _trial(spec),
-        "job": json.loads(spec.job_json),
-    }
-
-
-def tf_config(
-    spec: JobSpec, endpoints: Endpoints, replica: ReplicaId, *, project_id: str
-) -> dict[str, Any] | None:
-    """Return TF_CONFIG of a replica, or None where there is none (spec/program#tf_config,
-    facts/program#tf_config).
-
-    Vertex: for jobs of more than one replica. `ml`: always. Evaluators get a task but are in no cluster;
-    reducers get no TF_CONFIG and are in no cluster.
-    """
-    if spec.api is Api.VERTEX and len(spec.replicas()) == 1:
-        return None
-    if is_reducer(spec, replica.pool):
-        return None
-    roles = _roles(spec)
-    roles.pop(EVALUATOR_POOL, None)
-    if has_reducers(spec):
-        roles.pop(PS_POOL)
-    return {
-        "cluster": _by_pool(spec, endpoints, roles),
-        "environment": "cloud",
-        "task": {
-            "type": role(spec, replica),
-            "index": replica.index,
-            **_trial(spec),
-            "cloud": tenant_id(spec.api, project_id),
-        },
-        "job": json.loads(spec.job_json),
-    }
-
-
-def rank(spec: JobSpec, replica: ReplicaId) -> Rank | None:
-    """Return a replica's rank: the primary is first, then come the workers; parameter servers, reducers and
-    evaluators have none (spec/program#ranks)."""
-    workers = next((p.replica_count for p in spec.pools if p.position == WORKER_POOL), 0)
-    if replica.pool > WORKER_POOL:
-        return None
-    return Rank(0 if replica.pool == 0 else 1 + replica.index, 1 + workers)
-
-
-def tenant_id(api: Api, project_id: str) -> str:
-    """Return the id of the service's own project for `project_id`, in the form seen on the public
-    services."""
-    digest = hashlib.sha256(b"tenant:%d" % project_number(project_id)).hexdigest()[:16]
-    return f"w{digest}-{'ml' if api is Api.ML else 'tp'}"
-
-
-def _trial(spec: JobSpec) -> dict[str, str]:
-    """Return `task.trial`, which every replica of a trial gets: its number as text
-    (facts/program#cluster_spec, facts/program#tf_config)."""
-    return {"trial": spec.trial} if spec.trial else {}
-
-
-def _roles(spec: JobSpec) -> dict[int, str]:
-    return {pool.position: role(spec, ReplicaId(pool.position, 0)) for pool in spec.pools}
-
-
-def _by_pool(spec: JobSpec, endpoints: Endpoints, names: Mapping[int, str]) -> dict[str, list[str]]:
-    """Return the endpoints of the named pools, each list in ascending order of index."""
-    return {
-        names[pool.position]: [str(endpoints[replica]) for replica in pool.replicas()]
-        for pool in spec.pools
-        if pool.position in names
-    }
