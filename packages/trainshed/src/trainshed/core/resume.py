@@ -11,7 +11,7 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -225,13 +225,33 @@ class Finding(Struct, frozen=True):
 def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over: bool) -> Finding:
     """Return the finding on one drill. `in_bucket`: the job names a place in a bucket for what it writes.
     `over`: the job is over, so nothing more can come."""
-    outcome, why, then = _outcome(hit, progress, over=over)
-    lost = None
-    if outcome is not Outcome.UNKNOWN and progress.before and progress.after:
-        # The gap may show although nothing was lost, if a program logs only each tenth step.
-        lost = max(0, progress.before.number - progress.after.number + 1)
-    advice = _advice(outcome, lost, progress.word, f"{why}; {then}", in_bucket=in_bucket)
-    return Finding(hit, progress, first_line, outcome, lost, why, advice)
+    first, before, after = progress.first, progress.before, progress.after
+    if not hit.restarted or not (first and before and after) or not progress.ascending:
+        why, then = _unknown(hit, progress, over=over)
+        advice = f"unknown: {why}; {then}."
+        return Finding(hit, progress, first_line, Outcome.UNKNOWN, None, why, advice)
+    # The gap may show although nothing was lost, if a program logs only each tenth step.
+    lost = max(0, before.number - after.number + 1)
+    outcome, advice = Outcome.RESUMED, "resumed: nothing was lost."
+    if after.number <= first.number:
+        outcome = Outcome.STARTED_OVER
+        advice = _STARTED_OVER if in_bucket else _NOT_IN_BUCKET
+    elif lost:
+        advice = (
+            f"resumed: {lost} {progress.word}{'s' * (lost != 1)} had to be done again; checkpoints that are "
+            "written more often lose less."
+        )
+    return Finding(hit, progress, first_line, outcome, lost, "", advice)
+
+
+_STARTED_OVER: Final = (
+    "started over: see that checkpoints are written often enough, and that the program looks for its latest "
+    "one when it starts."
+)
+_NOT_IN_BUCKET: Final = (
+    "started over: the job has no baseOutputDirectory or jobDir, and what lies in the working directory does "
+    "not survive a retry or a move; write checkpoints to a bucket."
+)
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
@@ -242,34 +262,28 @@ def result(findings: tuple[Finding, ...]) -> Result:
     return Result.PASS if outcomes == {Outcome.RESUMED} else Result.UNKNOWN
 
 
-def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str, str]:
-    """Return the outcome; if it is not known, also why, and what to do about that."""
+def _unknown(hit: Hit, progress: Progress, *, over: bool) -> tuple[str, str]:
+    """Return why it is not known whether the program resumed, and what to do about that."""
     whose = f"of {progress.source} " if progress.source else ""
     word = progress.word
     if not hit.restarted:
-        why, then = _not_back(hit, over=over)
-    elif progress.before is None:
-        why = "the log tells no step before the fault"
-        then = "let the program print its step (step 120)"
-    elif progress.first is None:
+        return _not_back(hit, over=over)
+    if progress.before is None:
+        return "the log tells no step before the fault", "let the program print its step (step 120)"
+    if progress.first is None:
         why = f"the first {word} {whose}is too far back in the log to be found"
-        then = (
-            f"it was at {progress.before.number} before the fault; see in the log where it went on"
-        )
-    elif not progress.ascending:
+        at = progress.before.number
+        return why, f"it was at {at} before the fault; see in the log where it went on"
+    if not progress.ascending:
         why = f"the {word} numbers {whose}in the log fall as well as rise before the fault"
-        then = "let the program print a number that only grows (step 120)"
-    elif progress.after is None and over:
+        return why, "let the program print a number that only grows (step 120)"
+    if over:
         why = f"the job ended before a line {whose}told a {word} after the restart"
-        then = "order the drill for an earlier moment"
-    elif progress.after is None:
-        why = f"no line {whose}has told a {word} since the restart"
-        then = "ask again when the job has run on"
-    elif progress.after.number > progress.first.number:
-        return Outcome.RESUMED, "", ""
-    else:
-        return Outcome.STARTED_OVER, "", ""
-    return Outcome.UNKNOWN, why, then
+        return why, "order the drill for an earlier moment"
+    return (
+        f"no line {whose}has told a {word} since the restart",
+        "ask again when the job has run on",
+    )
 
 
 def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
@@ -279,38 +293,10 @@ def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
         return "the fault has shown no effect" + ("" if over else " yet"), later
     rule, effect = (str(hit.verdict.details.get(key, "")) for key in ("rule", "effect"))
     if effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED):
-        why = f"the job ended by the rule {rule}, which starts nothing again"
-        return (
-            why,
-            "the failure table can be given restarts or retries for it (docs/failure-table.md)",
-        )
+        then = "the failure table can be given restarts or retries for it (docs/failure-table.md)"
+        return f"the job ended by the rule {rule}, which starts nothing again", then
     if effect in (Effect.REPLICA_DONE, Effect.JOB_SUCCEEDS):
         return f"by the rule {rule} the replica is not started again", later
-    if over:
-        return "the job ended before the replica was up again", later
-    return "it is not up again yet", later
-
-
-def _advice(outcome: Outcome, lost: int | None, word: str, unclear: str, *, in_bucket: bool) -> str:
-    """Return what to do about an outcome, in one sentence. `unclear`: why it is not known, and what to do
-    then."""
-    match outcome:
-        case Outcome.RESUMED:
-            if not lost:
-                return "resumed: nothing was lost."
-            done = f"{lost} {word}{'s' * (lost != 1)}"
-            return f"resumed: {done} had to be done again; checkpoints that are written more often lose less."
-        case Outcome.STARTED_OVER:
-            if in_bucket:
-                return (
-                    "started over: see that checkpoints are written often enough, and that the program looks "
-                    "for its latest one when it starts."
-                )
-            return (
-                "started over: the job has no baseOutputDirectory or jobDir, and what lies in the working "
-                "directory does not survive a retry or a move; write checkpoints to a bucket."
-            )
-        case Outcome.UNKNOWN:
-            return f"unknown: {unclear}."
-        case _:
-            assert_never(outcome)
+    return (
+        "the job ended before the replica was up again" if over else "it is not up again yet"
+    ), later
