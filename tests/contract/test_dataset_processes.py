@@ -12,7 +12,6 @@ import pytest
 from tests.contract.buckets_service import Service
 from tests.e2e.processes import children, command_line
 from tests.waiting import until
-from trainshed.buckets.disk.catalog import state_directory
 from trainshed.core.datasets.plans import SplitMethod, SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.datasets.port import Account, DataRefused
@@ -106,8 +105,7 @@ async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) 
     rule = SplitRule(SplitMethod.FRACTION)
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
-    sessions = state_directory(service.root) / "uploads"
-    await until(lambda: any(sessions.iterdir()))
+    await until(steps)
     service.stop(signal.SIGKILL)
     service.start()
     written = await writing

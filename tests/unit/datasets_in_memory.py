@@ -20,8 +20,6 @@ class Memory(Storage):
     def __init__(self, objects: dict[str, bytes], block: int = 7) -> None:
         self.objects = dict(objects)
         self.block = block
-        self.largest_part = 0
-        self._uploads: dict[str, bytearray] = {}
 
     def named(self, pattern: str) -> list[Found]:
         uris = sorted(uri for uri in self.objects if matches(pattern, uri))
@@ -34,17 +32,6 @@ class Memory(Storage):
         content = self.objects[source.uri]
         for at in range(0, len(content), self.block):
             yield content[at : at + self.block]
-
-    def begin_upload(self, uri: str, content_type: str) -> str:
-        self._uploads[uri] = bytearray()
-        return uri
-
-    def put_part(self, upload: str, uri: str, part: bytes, at: int, *, is_last: bool) -> None:
-        self.largest_part = max(self.largest_part, len(part))
-        assert len(self._uploads[upload]) == at
-        self._uploads[upload] += part
-        if is_last:
-            self.objects[uri] = bytes(self._uploads.pop(upload))
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
         self.objects[uri] = content

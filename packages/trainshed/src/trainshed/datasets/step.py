@@ -1,9 +1,9 @@
 """The step that splits a dataset: it reads the files once, writes the splits, and then the manifest, which
 says that they are complete.
 
-It blocks, and holds a few parts of files in memory, whatever their size. It is a process of its own (`main`),
-which opens no file and can write none, has a limit of memory, and dies with the service: the data that it
-parses were written by others.
+It blocks, and holds one file of each split in memory, whatever the sizes of what it reads. It is a process of
+its own (`main`), which opens no file and can write none, has a limit of memory, and dies with the service:
+the data that it parses were written by others.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from trainshed.core.datasets.lines import BadData
+from trainshed.core.datasets.lines import BadData, row_of
 from trainshed.core.datasets.plans import SPLITS, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
 from trainshed.core.datasets.rows import ItemFile, Table, TableFile, of_items, of_table
@@ -28,15 +28,11 @@ from trainshed.datasets.port import (
     SplitCounts,
     Written,
 )
-from trainshed.datasets.storage import QUANTUM, Found, Storage
+from trainshed.datasets.storage import Found, Storage
 from trainshed.replica.system import kernel
 
-# Writes the rows of one split into files of about 64 MB, each of which begins with the header.
-
-SHARD: Final = 64 << 20
-"""Bytes of a file after which the next one is begun."""
-PART: Final = 4 << 20
-"""Bytes that are gathered before they are sent."""
+SHARD: Final = 32 << 20
+"""Bytes of a file after which the next one is begun; they are gathered in memory, those of each split."""
 _TYPES: Final = {"csv": "text/csv", "jsonl": "application/jsonl"}
 
 
@@ -53,75 +49,33 @@ class Shards:
         self._header = b"" if header is None else header + b"\n"
         self._to = to
         self._limit = size
-        self._rows = 0
+        self._content = bytearray(self._header)
+        self.rows = 0
         self._total = 0
         self._uris: list[str] = []
-        self._open = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pending: list[bytes] = [self._header[:-1]] if self._header else []
-        self._gathered = len(self._header)
-        self._rest = b""
-        self._upload = ""
-        self._sent = 0
-        self._open = True
 
     def add(self, row: bytes) -> None:
-        """Add a row. It blocks when a part is full and sent."""
-        if not self._open:
-            self._begin()
-        self._pending.append(row)
-        self._gathered += len(row) + 1
-        self._rows += 1
-        if self._sent + len(self._rest) + self._gathered >= self._limit:
-            self._end()
-        elif self._gathered >= PART:
+        """Add a row. It blocks when a file is full and sent."""
+        if not self._content:
+            self._content += self._header
+        self._content += row
+        self._content += b"\n"
+        self.rows += 1
+        if len(self._content) >= self._limit:
             self._send()
 
     def close(self) -> SplitCounts:
         """Write what is left. A split without rows also gets one file, with only the header."""
-        if self._open:
-            self._end()
-        return SplitCounts(self._rows, self._total, tuple(self._uris))
-
-    @property
-    def rows(self) -> int:
-        return self._rows
-
-    @property
-    def _uri(self) -> str:
-        return self._plan.shard(self._split, len(self._uris))
-
-    @property
-    def _type(self) -> str:
-        return _TYPES[self._plan.format]
-
-    def _gather(self) -> bytes:
-        if self._pending:
-            self._rest += b"\n".join(self._pending) + b"\n"
-            self._pending, self._gathered = [], 0
-        return self._rest
+        if self._content or not self._uris:
+            self._send()
+        return SplitCounts(self.rows, self._total, tuple(self._uris))
 
     def _send(self) -> None:
-        whole = self._gather()
-        length = len(whole) // QUANTUM * QUANTUM
-        if not self._upload:
-            self._upload = self._to.begin_upload(self._uri, self._type)
-        self._to.put_part(self._upload, self._uri, whole[:length], self._sent, is_last=False)
-        self._sent += length
-        self._rest = whole[length:]
-
-    def _end(self) -> None:
-        rest = self._gather()
-        if self._upload:
-            self._to.put_part(self._upload, self._uri, rest, self._sent, is_last=True)
-        else:
-            self._to.write(self._uri, rest, self._type)
-        self._total += self._sent + len(rest)
-        self._uris.append(self._uri)
-        self._open = False
-        self._rest = b""
+        uri = self._plan.shard(self._split, len(self._uris))
+        self._to.write(uri, bytes(self._content), _TYPES[self._plan.format])
+        self._uris.append(uri)
+        self._total += len(self._content)
+        self._content = bytearray()
 
 
 _TOLD_AFTER: Final = 1.0
@@ -221,7 +175,7 @@ def _rows(
         files = [ItemFile(f.uri, form, partial(blocks, f)) for f, form in sources]
         return None, of_items(files, plan.rule, plan.dataset.dataset_id)
     table = Table(TableFile(f.uri, partial(blocks, f)) for f, _ in sources)
-    return table.header, of_table(table, plan.rule, plan.dataset.dataset_id)
+    return row_of(table.columns), of_table(table, plan.rule, plan.dataset.dataset_id)
 
 
 def _tidy(plan: SplitPlan, buckets: Storage, written: Written) -> None:

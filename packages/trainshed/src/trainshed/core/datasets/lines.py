@@ -1,12 +1,11 @@
-"""Lines and CSV records of a file that comes in blocks. Only one record is held at a time."""
+"""Lines and CSV records of a file that comes in blocks, one record at a time, and rows to be written."""
 
 import csv
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 MAX_RECORD: Final = 16 << 20
 """The most bytes of one record."""
-csv.field_size_limit(MAX_RECORD)
 _MARK: Final = b"\xef\xbb\xbf"
 """The mark with which some programs begin a UTF-8 file."""
 _ZIPPED: Final = b"\x1f\x8b"
@@ -21,16 +20,9 @@ class Record(NamedTuple):
 
     #: Counts from 1, without empty lines.
     row: int
-    #: Its bytes without the line end; quoted parts may have line ends.
-    raw: bytes
     #: The line on which it begins, from 1.
     line: int
-    #: Its fields, if it has quotes; None = they are the parts between its commas.
-    quoted: list[str] | None = None
-
-    @property
-    def fields(self) -> list[str]:
-        return _text(self.raw).split(",") if self.quoted is None else self.quoted
+    fields: list[str]
 
 
 def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
@@ -66,63 +58,55 @@ def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
 
 
 def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
-    """Yield the rows of a CSV file, without the line feed or carriage return at their end. Raise BadData for
-    a file that cannot be read so."""
-    source = lines(blocks, uri)
-    quoted = _Quoted(source)
-    row = line = 0
-    for first in source:
-        line += 1
-        if b'"' in first:
-            raw, fields, more = quoted.read(first)
-            row += 1
-            if quoted.is_open:
-                raise BadData(
-                    f"{uri}, row {row} (line {line}): a quoted field begins in it that is not closed within "
-                    f'{MAX_RECORD >> 20} MiB or the file; close it with ", and double a quote that belongs '
-                    "to the text."
-                )
-            yield Record(row, raw.removesuffix(b"\r"), line, fields)
-            line += more
-        elif raw := first[:-1] if first.endswith(b"\r") else first:
-            row += 1
-            yield Record(row, raw, line)
+    """Yield the rows of a CSV file. Raise BadData for a file that cannot be read so."""
+    is_at_end = False
+
+    def texts() -> Iterator[str]:
+        nonlocal is_at_end
+        for raw in lines(blocks, uri):
+            # Bytes that are no UTF-8 are passed on unchanged.
+            yield raw.decode("utf-8", "surrogateescape") + "\n"
+        is_at_end = True
+
+    csv.field_size_limit(MAX_RECORD)
+    reader = csv.reader(texts())
+    row, line, problem = 0, 1, _NOT_CLOSED
+    try:
+        for fields in reader:
+            if is_at_end:  # The parser has looked for more of this record.
+                break
+            if fields:
+                row += 1
+                yield Record(row, line, fields)
+            line = reader.line_num + 1
+        else:
+            return
+    except csv.Error as failure:
+        if "new-line character" in str(failure):
+            problem = _CARRIAGE_RETURN
+    raise BadData(f"{uri}, row {row + 1} (line {line}): {problem}")
 
 
-class _Quoted:
-    """The parser of all records with quotes in a file: a new one for each record takes twice the time."""
-
-    def __init__(self, source: Iterator[bytes]) -> None:
-        self._source = source
-        self._parts: list[bytes] = []
-        self._first: bytes | None = None
-        self._parser = csv.reader(self._fed())
-        #: The file ended, or the record became too long, before the record was complete.
-        self.is_open = False
-
-    def read(self, first: bytes) -> tuple[bytes, list[str], int]:
-        """Return a record that begins with this line, its fields, and how many more lines it has."""
-        self._first = first
-        self._parts = [first]
-        fields = next(self._parser, [""])
-        return b"\n".join(self._parts), fields, len(self._parts) - 1
-
-    def _fed(self) -> Iterator[str]:
-        """Yield each first line, and then the lines that the parser needs after it."""
-        size = 0
-        while True:
-            if self._first is not None:
-                raw, self._first, size = self._first, None, 0
-            else:
-                raw = next(self._source, None)
-                size += 0 if raw is None else len(raw)
-                if raw is None or size > MAX_RECORD:
-                    self.is_open = True
-                    return
-                self._parts.append(raw)
-            yield _text(raw) + "\n"
+_NOT_CLOSED: Final = (
+    f"a quoted field begins in it that is not closed within {MAX_RECORD >> 20} MiB or the file; close it "
+    'with ", and double a quote that belongs to the text.'
+)
+_CARRIAGE_RETURN: Final = (
+    "a carriage return stands in a field without quotes, or its lines end with carriage returns alone; let "
+    "them end with line feeds."
+)
 
 
-def _text(raw: bytes) -> str:
-    # Bytes that are no UTF-8 are passed on unchanged.
-    return raw.decode("utf-8", "surrogateescape")
+class _Echo:
+    """What a CSV writer writes to: it returns the text, which the writer returns in turn."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+_writer: Final[Any] = csv.writer(_Echo(), lineterminator="\r\n")
+
+
+def row_of(fields: Iterable[str]) -> bytes:
+    """Return a row as it is written, without the end of its line."""
+    return _writer.writerow(fields)[:-2].encode("utf-8", "surrogateescape")

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.core.datasets.lines import BadData, Record, lines, records
+from trainshed.core.datasets.lines import BadData, Record, lines, records, row_of
 from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind, ImportFormat
 
@@ -39,13 +39,6 @@ class Table:
             raise BadData(
                 f"{self._files[0].uri} is empty; a table begins with the names of its columns."
             )
-        if b"\r" in first.raw and b'"' not in first.raw:
-            raise BadData(
-                f"{self._files[0].uri}: its lines end with carriage returns alone; let them "
-                "end with line feeds."
-            )
-        #: The header as it is written into each file.
-        self.header = first.raw
         self.columns = first.fields
 
     def position(self, column: str) -> int:
@@ -62,23 +55,17 @@ class Table:
         for file in self._files:
             for record in self._rows_of(file):
                 # Not read through properties: this is done for each of millions of rows.
-                row, raw, _, quoted = record
-                count = raw.count(b",") + 1 if quoted is None else len(quoted)
-                if row == 1 and self._is_header(file, record):
+                row, line, fields = record
+                if row == 1 and self._is_header(file, fields):
                     continue
-                if count != width:
+                if len(fields) != width:
                     raise BadData(
-                        f"{file.uri}, row {record.row} (line {record.line}): it has {count} "
-                        f"field{'s' * (count != 1)}, and the header has {width}."
+                        f"{file.uri}, row {row} (line {line}): it has {len(fields)} "
+                        f"field{'s' * (len(fields) != 1)}, and the header has {width}."
                     )
                 yield file, record
 
-    def _is_header(self, file: TableFile, record: Record) -> bool:
-        if record.raw == self.header:
-            return True
-        if file is self._files[0]:
-            return True
-        fields = record.fields
+    def _is_header(self, file: TableFile, fields: Sequence[str]) -> bool:
         if fields != self.columns and sorted(fields) == sorted(self.columns):
             raise BadData(
                 f"{file.uri}: its columns stand in another order than those of {self._files[0].uri}; write "
@@ -97,7 +84,7 @@ def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
         case SplitMethod.PREDEFINED:
             at = table.position(rule.key)
             for _, record in table.rows():
-                yield record.raw, labelled(record.fields[at])
+                yield row_of(record.fields), labelled(record.fields[at])
         case _:
             # Local names, since it takes time to look up the members of an enum.
             is_training, is_validation, is_test = SPLITS
@@ -106,11 +93,12 @@ def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
             for file, record in table.rows():
                 if file is not last:
                     last, places = file, Places(dataset, file.uri)
-                word = places.word(record[0])
+                row, _, fields = record
+                word = places.word(row)
                 if word < validation:
-                    yield record[1], is_training
+                    yield row_of(fields), is_training
                 else:
-                    yield record[1], is_validation if word < test else is_test
+                    yield row_of(fields), is_validation if word < test else is_test
 
 
 _WORDS: Final = struct.Struct(">8Q")
