@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import os
 import struct
 import zlib
 from itertools import pairwise
@@ -46,23 +45,6 @@ async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
     path.unlink()  # By whoever keeps the machine, say.
     await files.append(7, [(1, points(3))])
     assert await files.read(7, [1]) == {1: points(3)}
-
-
-async def test_writes_that_come_together_share_a_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syncs: list[int] = []
-    real = os.fsync
-
-    def counted(descriptor: int) -> None:
-        syncs.append(descriptor)
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", counted)
-    files = PointFiles(tmp_path)
-    await asyncio.gather(*(files.append(7, [(1, points(step))]) for step in range(100)))
-    assert await files.read(7, [1]) == {1: points(*range(100))}
-    assert len(syncs) <= 4  # The first alone, the others together, and the directory.
 
 
 async def test_a_failed_write_is_told_to_everybody_and_leaves_nothing(tmp_path: Path) -> None:

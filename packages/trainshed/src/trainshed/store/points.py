@@ -2,10 +2,10 @@
 appended.
 
 A frame is a length, a checksum and the points of one series, as columns that are read without a look at each
-point. A write is on disk when it is acknowledged; concurrent writes of one run share a sync. A partial frame
-that a crash left is cut off before the next write. When many small ones have come together, the file is
-written anew with one frame of each series. Of several points of a series with the same step, the one written
-last counts, so that repeating a write changes nothing.
+point. A write is on disk when it is acknowledged. A partial frame that a crash left is cut off before the
+next write. When many small ones have come together, the file is written anew with one frame of each series.
+Of several points of a series with the same step, the one written last counts, so that repeating a write
+changes nothing.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from operator import lt
 from pathlib import Path
@@ -26,7 +26,6 @@ from msgspec import Struct
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.tensorboards import Point, averaged, folded, thinned
-from trainshed.eventloop.background import Crew
 from trainshed.replica.system import durable
 
 MOST_BYTES: Final = 64 << 20
@@ -44,10 +43,19 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Frame)
 
 
-_Waiting = list[tuple[bytes, "asyncio.Future[None]"]]
-"""Frames to be written, each with the future of its writer."""
-_FEWEST: Final = 1000
-"""Points of a series that thinning leaves at least."""
+class Part(Struct, frozen=True):
+    """What is read of the points of a series."""
+
+    #: At most so many points, `thinned`; None = all.
+    most: int | None = None
+    #: The first and the last step; the points before and after them are read as well.
+    begin: int = -(2**63)
+    end: int = 2**63 - 1
+    #: Whether their values are means of scalars (`averaged`).
+    has_means: bool = False
+
+
+EVERYTHING: Final = Part()
 
 
 class _Columns(Struct):
@@ -56,49 +64,41 @@ class _Columns(Struct):
     steps: "array[int]"
     times: "array[int]"
     values: "array[float] | list[Any]"
-    #: So many of them, at the beginning, ascend by step, and no later one has a step of theirs.
-    settled: int
+    #: Whether they ascend by step.
+    ascend: bool
+
+    @property
+    def columns(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        return self.steps, self.times, self.values
 
     def add(self, later: "_Columns") -> None:
-        """Add points that were written later, and ascend."""
-        if self.settled == len(self.steps) and self.steps[-1] < later.steps[0]:
-            self.settled += later.settled
-        else:
-            self.settled = bisect_left(self.steps, later.steps[0], 0, self.settled)
+        """Add points that were written later."""
+        self.ascend = self.ascend and later.ascend and self.steps[-1] < later.steps[0]
         self.steps += later.steps
         self.times += later.times
         self.values.extend(later.values)
 
     def at(self, places: Sequence[int]) -> "_Columns":
-        """Return the points at some places, at which they ascend."""
-        steps, times = (array("q", map(c.__getitem__, places)) for c in (self.steps, self.times))
-        values = _values(list(map(self.values.__getitem__, places)))
-        return _Columns(steps, times, values, len(steps))
+        """Return the points at some places."""
+        return _columns(*(list(map(column.__getitem__, places)) for column in self.columns))
 
     def in_order(self) -> "_Columns":
         """Return the points ascending by step, of those with the same step the one written last."""
-        steps, settled = self.steps, self.settled
-        if settled == len(steps):
+        steps = self.steps
+        if self.ascend:
             return self
         # Sorting keeps the order of equal steps, so that the last of them was written last.
-        by_step = sorted(range(settled, len(steps)), key=steps.__getitem__)
+        by_step = sorted(range(len(steps)), key=steps.__getitem__)
         pairs = zip_longest(by_step, by_step[1:])
-        last = [n for n, later in pairs if later is None or steps[later] != steps[n]]
-        tail = self.at(last)
-        if not settled:
-            return tail
-        head = _Columns(steps[:settled], self.times[:settled], self.values[:settled], settled)
-        head.add(tail)
-        return head
+        return self.at([n for n, later in pairs if later is None or steps[later] != steps[n]])
 
-    def drawn(self, part: "Part") -> list[Point]:
-        """Return the points, as `PointFiles.read` does."""
-        ordered = self.in_order()
+    def drawn(self, part: Part) -> list[Point]:
+        """Return the points, which ascend, as `PointFiles.read` does."""
         # With the points on both sides, to which a line goes.
-        begin = max(0, bisect_left(ordered.steps, part.begin) - 1)
-        end = bisect_right(ordered.steps, part.end) + 1
-        steps, times = ordered.steps[begin:end], ordered.times[begin:end]
-        values = ordered.values[begin:end]
+        begin = max(0, bisect_left(self.steps, part.begin) - 1)
+        end = bisect_right(self.steps, part.end) + 1
+        steps, times = self.steps[begin:end], self.times[begin:end]
+        values = self.values[begin:end]
         if part.most is None:
             return list(map(Point, steps, times, values))
         # Tensors are neither small nor large.
@@ -126,32 +126,19 @@ class _Columns(Struct):
         return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
 
 
-class Part(Struct, frozen=True):
-    """What is read of the points of a series."""
-
-    #: At most so many points, `thinned`; None = all.
-    most: int | None = None
-    #: The first and the last step; the points before and after them are read as well.
-    begin: int = -(2**63)
-    end: int = 2**63 - 1
-    #: Whether their values are means of scalars (`averaged`).
-    has_means: bool = False
-
-
-EVERYTHING: Final = Part()
+_FEWEST: Final = 1000
+"""Points of a series that thinning leaves at least."""
 
 
 class PointFiles:
-    """The files of points, by the uid of their run. Used on one event loop; disk access is done in
-    threads."""
+    """The files of points, by the uid of their run. Used on one event loop; disk access is done in threads,
+    of writes in one."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        #: Frames that wait for a run that is being written.
-        self._waiting: dict[int, _Waiting] = {}
         #: Of each file that was written: its bytes, and how many of them were written at once.
         self._lengths: dict[int, tuple[int, int]] = {}
-        self._writing = Crew()
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="points")
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def append(
@@ -162,20 +149,20 @@ class PointFiles:
         and repeating the call does no harm. `thins`: if the run is full, half of its points are dropped
         instead; must be the same in all calls for the run."""
         data = b"".join(
-            _column(*map(list, zip(*some, strict=True))).frame(series)
+            _columns(*map(list, zip(*some, strict=True))).in_order().frame(series)
             for series, some in points
             if some
         )
         if not data:
             return
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if (waiting := self._waiting.get(run)) is not None:
-            waiting.append((data, done))
-        else:
-            self._waiting[run] = [(data, done)]
-            # Not by the caller itself: if it is cancelled, the others' points are written all the same.
-            self._writing.begin(self._write_all(run, thins), f"writing points of run {run}")
-        await done
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._writing, self._write, run, data, thins)
+        except OSError as error:
+            raise Unavailable(
+                f"the points cannot be written ({error}); make room on the disk of the data directory, then "
+                "send them again"
+            ) from error
 
     async def read(
         self, run: int, series: Collection[int], part: Part = EVERYTHING
@@ -189,31 +176,6 @@ class PointFiles:
         for run in runs:
             self._lengths.pop(run, None)
             await asyncio.to_thread(self._path(run).unlink, missing_ok=True)
-
-    async def _write_all(self, run: int, thins: bool) -> None:
-        """Write what waits, and what is added meanwhile."""
-        while batch := self._waiting[run]:
-            self._waiting[run] = []
-            failure: Unavailable | FailedPrecondition | None = None
-            try:
-                await asyncio.to_thread(
-                    self._write, run, b"".join(data for data, _ in batch), thins
-                )
-            except FailedPrecondition as full:
-                failure = full
-            except Exception as error:  # Whatever it is, the waiting callers are told.
-                failure = Unavailable(
-                    f"the points cannot be written ({error}); make room on the disk of the data directory, "
-                    "then send them again"
-                )
-            for _, done in batch:
-                if done.done():
-                    continue  # Its caller was cancelled.
-                if failure is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(failure)
-        del self._waiting[run]
 
     def _write(self, run: int, data: bytes, thins: bool) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -246,61 +208,40 @@ class PointFiles:
         """Write the file anew, with one frame of each series; `halves`: of half of its points. Return its
         length."""
         kept = bytearray()
-        for uid, column in _columns(path.read_bytes()).items():
-            ordered = column.in_order()
-            kept += (ordered.halved() if halves else ordered).frame(uid)
+        for uid, columns in _by_series(path.read_bytes()).items():
+            kept += (columns.halved() if halves else columns).frame(uid)
         durable.write(str(path), bytes(kept))
         return len(kept)
 
     def _read(self, run: int, series: frozenset[int], part: Part) -> dict[int, list[Point]]:
-        path = self._path(run)
         try:
-            at = path.stat()
-            # What is read whole, or fast, is not kept.
-            read = _drawn if part.most and at.st_size > _LOOSE else _drawn.__wrapped__
-            drawn = read(path, at.st_size, at.st_mtime_ns, series, part)
+            by_series = _by_series(self._path(run).read_bytes(), series)
         except FileNotFoundError:
-            drawn = {}
-        return {uid: drawn.get(uid, []) for uid in series}
+            by_series = {}
+        return {uid: by_series[uid].drawn(part) if uid in by_series else [] for uid in series}
 
     def _path(self, run: int) -> Path:
         return self._directory / f"{run}.points"
 
 
-@lru_cache(maxsize=4)
-def _drawn(
-    path: Path, length: int, changed: int, series: frozenset[int], part: Part
-) -> dict[int, list[Point]]:
-    """Return the points of a file, for those who look again as well: a million take a tenth of a second.
-    `length`, `changed`: of the file as it is."""
-    columns = _columns(path.read_bytes(), series)
-    return {uid: column.drawn(part) for uid, column in columns.items()}
-
-
-def _columns(data: bytes, series: Collection[int] | None = None) -> dict[int, _Columns]:
-    """Return the points of these series (None: of all) in the order they were written."""
-    columns: dict[int, _Columns] = {}
+def _by_series(data: bytes, series: Collection[int] | None = None) -> dict[int, _Columns]:
+    """Return the points of these series (None: of all), ascending by step."""
+    by_series: dict[int, _Columns] = {}
     for payload in _payloads(data):
-        uid, steps, times, values = _decoder.decode(payload)
+        uid, *columns = _decoder.decode(payload)
         if series is None or uid in series:
-            later = _column(steps, times, values)
-            if uid in columns:
-                columns[uid].add(later)
+            if uid in by_series:
+                by_series[uid].add(_columns(*columns))
             else:
-                columns[uid] = later
-    return columns
+                by_series[uid] = _columns(*columns)
+    return {uid: columns.in_order() for uid, columns in by_series.items()}
 
 
-def _column(steps: Any, times: Any, values: Any) -> _Columns:
-    """Return points that were written together, each column as bytes or as a list, in their order."""
-    ascends = isinstance(steps, bytes) or all(map(lt, steps, steps[1:]))
-    column = _Columns(array("q", steps), array("q", times), _values(values), 0)
-    column.settled = len(column.steps) if ascends else 0
-    return column.in_order()
-
-
-def _values(column: Any) -> "array[float] | list[Any]":
-    return column if isinstance(column[0], bytes) else array("d", column)
+def _columns(steps: Any, times: Any, values: Any) -> _Columns:
+    """Return points of which each column is bytes or a list."""
+    ascend = isinstance(steps, bytes) or all(map(lt, steps, steps[1:]))
+    numbers = list(values) if isinstance(values[0], bytes) else array("d", values)
+    return _Columns(array("q", steps), array("q", times), numbers, ascend)
 
 
 def _payloads(data: bytes) -> Iterator[memoryview]:
