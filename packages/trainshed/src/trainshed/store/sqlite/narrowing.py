@@ -1,6 +1,6 @@
 """Finds the works of a list that meet a condition, without reading their records.
 
-If an index shows that few works can meet it, only those are looked at; otherwise all works of the list are
+If an index leads to them in a few steps of SQLite's machine, that is all; otherwise the works of the list are
 gone through from the newest on, a bounded number at a time (ADR 3).
 """
 
@@ -127,20 +127,10 @@ def _locations(
         yield location
 
 
-FEW: Final = 5_000
-"""Works that an index may find to be looked at one by one; counting so many takes half a millisecond."""
+MOST_STEPS: Final = 100_000
+"""Steps of SQLite's machine in which an index may lead to the works that meet a condition: some 2 ms."""
 MOST_LOOKED_AT: Final = 50_000
 """Works that one step through a list looks at; this takes 10 to 25 ms."""
-
-_MILLISECOND: Final = 10**6
-"""Nanoseconds."""
-_UID_BITS: Final = 22
-"""Bits of a uid after the millisecond in which it was made."""
-_APART: Final = 1000
-"""Milliseconds by which a work's creation may differ from that millisecond; other works are in an index of
-their own."""
-_OF_ANOTHER_TIME: Final = f"abs((uid >> {_UID_BITS}) - created / {_MILLISECOND}) > {_APART}"
-"""The condition of the index `works_of_another_time`, which must be the same text."""
 
 
 class Narrowed(Struct, frozen=True):
@@ -154,23 +144,14 @@ class Narrowed(Struct, frozen=True):
 
 def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) -> Narrowed:
     """Return the next works of a list that meet `where`."""
-    wanted = _Sql(dict(through.parameters))
-    test = wanted.test(where)
-    few = wanted.few(where, connection, per_project="project_id" in through.parameters)
     limit = int(through.parameters["limit"])
-    if few is not None:
-        rows = connection.execute(
-            f"SELECT DISTINCT works.uid FROM ({few.sql}) AS few CROSS JOIN works ON works.uid = few.uid "
-            f"WHERE {through.test} AND works.uid < :below AND {test} "
-            "ORDER BY works.uid DESC LIMIT :limit",
-            wanted.parameters,
-        )
-        uids = tuple(JobUid(uid) for (uid,) in rows)
+    if (uids := _by_index(connection, through, where)) is not None:
         return Narrowed(uids, uids[-1] if len(uids) == limit else None)
     newest = f"{through.sql} LIMIT {MOST_LOOKED_AT}"
+    wanted = _Sql(dict(through.parameters))
     rows = connection.execute(
         f"SELECT works.uid FROM ({newest}) AS newest CROSS JOIN works ON works.uid = newest.uid "
-        f"WHERE {test} LIMIT :limit",
+        f"WHERE {wanted.test(where)} LIMIT :limit",
         wanted.parameters,
     )
     uids = tuple(JobUid(uid) for (uid,) in rows)
@@ -182,17 +163,36 @@ def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) ->
     return Narrowed(uids, JobUid(lowest) if looked_at == MOST_LOOKED_AT else None)
 
 
-class _Few(Struct, frozen=True):
-    """A statement that selects the uids of all works that can meet a condition, and their number."""
-
-    sql: str
-    count: int
+def _by_index(
+    connection: sqlite3.Connection, through: Walk, where: Condition
+) -> tuple[JobUid, ...] | None:
+    """Return the next works that meet `where`, if SQLite finds all of them, or as many as are wanted, in few
+    steps; None otherwise."""
+    wanted = _Sql(dict(through.parameters), leads=True)
+    # A plus keeps SQLite from going by the place, which many works share.
+    place = through.test.replace("works.", "+works.")
+    connection.set_progress_handler(lambda: 1, MOST_STEPS)
+    try:
+        rows = connection.execute(
+            f"SELECT uid FROM works WHERE {place} AND uid < :below AND {wanted.test(where)} "
+            "ORDER BY uid DESC LIMIT :limit",
+            wanted.parameters,
+        )
+        return tuple([JobUid(uid) for (uid,) in rows])
+    except sqlite3.OperationalError as failure:
+        if failure.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return None
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 class _Sql(Struct):
     """Makes SQL of conditions. Values are parameters, never part of a statement's text."""
 
     parameters: Parameters
+    #: Whether an index may lead to the works that have a label, rather than a look at each work.
+    leads: bool = False
     _taken: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
 
     def test(self, where: Condition) -> str:
@@ -202,16 +202,22 @@ class _Sql(Struct):
                 return f"works.state = {self._value(value)}"
             case Equal(Column.DISPLAY_NAME, value):
                 return f"works.display_name = {self._value(value)}"
-            case Equal(_, value):
-                return f"works.uid IN ({self._with_id(value)})"
+            case Equal(_, job_id):
+                # One of the works with this id may have it as its uid.
+                value = self._value(job_id)
+                return (
+                    "works.uid IN (SELECT uid FROM job_names INDEXED BY job_names_chosen "
+                    f"WHERE job_id = {value} AND job_id <> CAST(uid AS TEXT) UNION ALL SELECT uid FROM works "
+                    f"WHERE uid = CAST({value} AS INTEGER) AND {value} = CAST(uid AS TEXT))"
+                )
             case Contains(part):
                 return f"instr(works.display_name, {self._value(part)}) > 0"
             case Labelled(key, value):
-                valued = "" if value is None else f" AND work_labels.value = {self._value(value)}"
-                return (
-                    "EXISTS (SELECT 1 FROM work_labels WHERE work_labels.uid = works.uid "
-                    f"AND work_labels.key = {self._value(key)}{valued})"
-                )
+                valued = "" if value is None else f" AND value = {self._value(value)}"
+                labelled = f"SELECT uid FROM work_labels WHERE key = {self._value(key)}{valued}"
+                if self.leads:
+                    return f"works.uid IN ({labelled})"
+                return f"EXISTS ({labelled} AND work_labels.uid = works.uid)"
             case Created(first, last):
                 return f"works.created BETWEEN {self._value(first)} AND {self._value(last)}"
             case Every(conditions):
@@ -220,89 +226,6 @@ class _Sql(Struct):
                 return self._joined(" OR ", conditions) or "FALSE"
             case _:
                 assert_never(where)
-
-    def few(
-        self, where: Condition, connection: sqlite3.Connection, *, per_project: bool
-    ) -> _Few | None:
-        """Return a statement that finds the works, if an index shows that there are few; None otherwise."""
-        match where:
-            case Equal(Column.STATE, value):
-                project = " AND project_id = :project_id" if per_project else ""
-                query = (
-                    f"works INDEXED BY works_by_state WHERE state = {self._value(value)}{project}"
-                )
-            case Equal(Column.DISPLAY_NAME, value):
-                query = (
-                    "works INDEXED BY works_by_display_name "
-                    f"WHERE display_name = {self._value(value)}"
-                )
-            case Equal(_, value):
-                query = f"({self._with_id(value)})"
-            case Labelled(key, value):
-                valued = "" if value is None else f" AND value = {self._value(value)}"
-                query = (
-                    "work_labels INDEXED BY work_labels_by_value "
-                    f"WHERE key = {self._value(key)}{valued}"
-                )
-            case Created(first, last):
-                query = f"({self._created(first, last)})"
-            case Contains():
-                return None
-            case Every(conditions):
-                parts = [
-                    few
-                    for inner in conditions
-                    if (few := self.few(inner, connection, per_project=per_project)) is not None
-                ]
-                return min(parts, key=lambda few: few.count, default=None)
-            case Either(conditions):
-                return self._few_of_either(conditions, connection, per_project=per_project)
-            case _:
-                assert_never(where)
-        counting = f"SELECT count(*) FROM (SELECT 1 FROM {query} LIMIT {FEW + 1})"
-        ((count,),) = connection.execute(counting, self.parameters)
-        return _Few(f"SELECT uid FROM {query}", count) if count <= FEW else None
-
-    def _few_of_either(
-        self,
-        conditions: tuple[Condition, ...],
-        connection: sqlite3.Connection,
-        *,
-        per_project: bool,
-    ) -> _Few | None:
-        parts: list[_Few] = []
-        for inner in conditions:
-            few = self.few(inner, connection, per_project=per_project)
-            if few is None:
-                return None
-            parts.append(few)
-        count = sum(few.count for few in parts)
-        if not parts:
-            return _Few("SELECT 0 AS uid WHERE FALSE", 0)
-        if count > FEW:
-            return None
-        return _Few(" UNION ".join(few.sql for few in parts), count)
-
-    def _with_id(self, job_id: str) -> str:
-        """Return a statement that selects the works with this id; one of them may have it as its uid."""
-        value = self._value(job_id)
-        return (
-            "SELECT uid FROM job_names INDEXED BY job_names_chosen "
-            f"WHERE job_id = {value} AND job_id <> CAST(uid AS TEXT) UNION ALL "
-            f"SELECT uid FROM works WHERE uid = CAST({value} AS INTEGER) AND {value} = CAST(uid AS TEXT)"
-        )
-
-    def _created(self, first: int, last: int) -> str:
-        """Return a statement that selects all works created in this span, and perhaps some others."""
-        earliest, latest = (
-            max(0, min((at // _MILLISECOND + apart) << _UID_BITS, ABOVE_ALL_UIDS))
-            for at, apart in ((first, -_APART), (last, _APART + 1))
-        )
-        return (
-            f"SELECT uid FROM works WHERE uid BETWEEN {self._value(earliest)} AND {self._value(latest)} "
-            "UNION ALL SELECT uid FROM works INDEXED BY works_of_another_time "
-            f"WHERE {_OF_ANOTHER_TIME} AND created BETWEEN {self._value(first)} AND {self._value(last)}"
-        )
 
     def _joined(self, operator: str, conditions: tuple[Condition, ...]) -> str:
         tests = operator.join(map(self.test, conditions))
