@@ -10,7 +10,6 @@ from trainshed.api import ml_v1, projects
 from trainshed.api.aiplatform_v1 import (
     datasets,
     job_service,
-    lineage,
     locations,
     metadata,
     models,
@@ -38,7 +37,6 @@ HANDLERS: Handlers = MappingProxyType(
             training_pipelines,
             models,
             metadata,
-            lineage,
             datasets,
             tensorboards,
             tensorboard_points,

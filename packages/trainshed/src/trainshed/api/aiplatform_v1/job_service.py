@@ -2,9 +2,8 @@
 facts/resources#tuning-jobs, facts/tuning)."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -17,82 +16,60 @@ from trainshed.api.calls.checks import Checks
 from trainshed.api.resources.jobs import add_to_job, add_to_trials, of_kind
 from trainshed.api.resources.submission import checked, new_vertex_job, store_works
 from trainshed.core.errors import Violation
-from trainshed.core.job import JobDraft, JobSpec
+from trainshed.core.job import JobDraft
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Collection
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.tuning import parse_tuning_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.core.tuning.records import TuningJob, TuningSpec
-
-SpecT = TypeVar("SpecT", bound=JobSpec | TuningSpec)
+from trainshed.core.tuning.records import TuningJob
 
 _SERVICE: Final = "JobService"
-_SPECS: Final = {"custom_job": "jobSpec", "hyperparameter_tuning_job": "trialJobSpec"}
-"""Where a request's job has the specification of what runs."""
+_CUSTOM, _TUNING = "custom_job", "hyperparameter_tuning_job"
+_SPECS: Final = {_CUSTOM: "jobSpec", _TUNING: "trialJobSpec"}
+"""The fields of requests that have a job, each with the part of it that says what runs."""
 
 
-def check_custom_job(
-    call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> JobDraft[JobSpec]:
-    """Return the job to create. Raises InvalidRequest with all faults, including those in `further`."""
-    parse = partial(parse_custom_job, runtimes=call.services.runtimes)
-    return _checked(call, request, "custom_job", parse, further)
-
-
-def check_tuning_job(
-    call: Call, request: Any, further: tuple[Violation, ...] = ()
-) -> JobDraft[TuningSpec]:
-    services = call.services
-    most = services.settings.max_study_trials
-    parse = partial(parse_tuning_job, runtimes=services.runtimes, max_trials=most)
-    return _checked(call, request, "hyperparameter_tuning_job", parse, further)
-
-
-def _checked(
-    call: Call,
-    request: Any,
-    field: str,
-    parse: Callable[..., JobDraft[SpecT]],
-    further: tuple[Violation, ...],
-) -> JobDraft[SpecT]:
+def check(
+    field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()
+) -> JobDraft[Any]:
+    """Return the job to create, which is in a field of the request. Raises InvalidRequest with all faults,
+    including those in `further`."""
+    services, key = call.services, _SPECS[field]
     parent = known_location(request.parent)
     public = sent(call, request, field)
-    key = _SPECS[field]
-    return checked(
-        lambda: parse(public, region=parent.location),
-        works.bucket_uses(public.get(key, {}), snake_case(key)),
-        call.services.buckets,
-        further,
-        project=parent.project_id,
-    )
+
+    def parse() -> JobDraft[Any]:
+        if field == _CUSTOM:
+            return parse_custom_job(public, region=parent.location, runtimes=services.runtimes)
+        return parse_tuning_job(
+            public,
+            region=parent.location,
+            runtimes=services.runtimes,
+            max_trials=services.settings.max_study_trials,
+        )
+
+    uses = works.bucket_uses(public.get(key, {}), snake_case(key))
+    return checked(parse, uses, services.buckets, further, project=parent.project_id)
 
 
-async def asked_for_custom_job(call: Call, request: Any) -> JobDraft[JobSpec]:
-    """Return what `check_custom_job` returns, after the checks that need the store as well. A job of an
-    experiment that names no run gets one of its own only where it is created."""
-    return check_custom_job(call, request, await _not_there(call, request, "custom_job"))
-
-
-async def asked_for_tuning_job(call: Call, request: Any) -> JobDraft[TuningSpec]:
-    missing = await _not_there(call, request, "hyperparameter_tuning_job")
-    return check_tuning_job(call, request, missing)
-
-
-async def _not_there(call: Call, request: Any, field: str) -> tuple[Violation, ...]:
+async def asked_for(field: str, call: Call, request: Any) -> JobDraft[Any]:
+    """Return what `check` returns, after the checks that need the store as well. A job of an experiment that
+    names no run gets one of its own only where it is created."""
     key = _SPECS[field]
     spec = sent(call, request, field).get(key, {})
-    return await unknown_references(call.services, request.parent, spec, snake_case(key))
+    missing = await unknown_references(call.services, request.parent, spec, snake_case(key))
+    return check(field, call, request, missing)
 
 
 async def create_custom_job(call: Call, request: Any) -> Message:
     spec = request.custom_job.job_spec
     if spec.experiment and not spec.experiment_run:
-        await asked_for_custom_job(call, request)  # A refused request must not create a run.
+        await asked_for(_CUSTOM, call, request)  # A refused request must not create a run.
         spec.experiment_run = await make_run(call.services, spec.experiment)
-        sent(call, request, "custom_job")["jobSpec"]["experimentRun"] = spec.experiment_run
-    draft = await asked_for_custom_job(call, request)
-    public = sent(call, request, "custom_job")
+        sent(call, request, _CUSTOM)["jobSpec"]["experimentRun"] = spec.experiment_run
+    draft = await asked_for(_CUSTOM, call, request)
+    public = sent(call, request, _CUSTOM)
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     if spec.experiment_run:
@@ -103,8 +80,8 @@ async def create_custom_job(call: Call, request: Any) -> Message:
 
 
 async def create_tuning_job(call: Call, request: Any) -> Message:
-    draft = await asked_for_tuning_job(call, request)
-    public = sent(call, request, "hyperparameter_tuning_job")
+    draft = await asked_for(_TUNING, call, request)
+    public = sent(call, request, _TUNING)
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     created = request.hyperparameter_tuning_job
@@ -142,6 +119,6 @@ HANDLERS: Final[Handlers] = {
     **works.handlers(_TUNING_JOBS, create_tuning_job),
 }
 CHECKS: Final[Checks] = {
-    f"{V1}.{_SERVICE}.CreateCustomJob": check_custom_job,
-    f"{V1}.{_SERVICE}.CreateHyperparameterTuningJob": check_tuning_job,
+    f"{V1}.{_SERVICE}.CreateCustomJob": partial(check, _CUSTOM),
+    f"{V1}.{_SERVICE}.CreateHyperparameterTuningJob": partial(check, _TUNING),
 }

@@ -1,7 +1,7 @@
 """Long-running operations: get, wait, list, cancel and delete them, and build their messages by kind."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
@@ -11,13 +11,11 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.filters.matching import compile_filter
-from trainshed.api.filters.syntax import Comparison, FilterError, Term
+from trainshed.api.filters.matching import record_filter
 from trainshed.api.resources.operations import cancel_operation, wait_for
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
-from trainshed.core.patterns import Operator
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -26,7 +24,9 @@ _SERVICE: Final = "google.longrunning.Operations"
 _LONGEST_WAIT: Final = 600.0
 _USUAL_WAIT: Final = 30.0
 """Seconds that a WaitOperation waits: at most, and if it names no time."""
-_CHUNK: Final = 250
+_TEXTS: Final[Mapping[str, Callable[[Operation], str]]] = {
+    "done": lambda operation: str(operation.state.is_final).lower()
+}
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -47,27 +47,20 @@ async def wait(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=100, maximum=1_000)
-    passes = compile_filter(request.filter, _leaf)
+    passes = record_filter(request.filter, "operations", _TEXTS)
     question = (request.name, request.filter)
     after = decode_token(request.page_token, *question)
-    operations: list[Operation] = []
-    scanned, more = 0, True
-    while more and len(operations) < size and scanned < SCAN_LIMIT:
-        # One more row than is examined tells whether there are others behind.
-        rows = await call.services.reader.operations(request.name, after, _CHUNK + 1)
-        more = len(rows) > _CHUNK
-        for row in rows[:_CHUNK]:
-            if len(operations) == size:
-                more = True
-                break
-            after = row.name
-            scanned += 1
-            if passes(row):
-                operations.append(row)
+    most = SCAN_LIMIT if request.filter else size
+    # One more row than is looked at tells whether there are others behind.
+    rows = await call.services.reader.operations(request.name, after, most + 1)
+    passing = list(filter(passes, rows[:most]))
+    last = (
+        passing[size - 1] if len(passing) > size else rows[most - 1] if len(rows) > most else None
+    )
     return pool.message(
         "google.longrunning.ListOperationsResponse",
-        operations=[await operation_view(call.services, row) for row in operations],
-        next_page_token=encode_token(after, *question) if more else "",
+        operations=[await operation_view(call.services, row) for row in passing[:size]],
+        next_page_token=encode_token(last.name, *question) if last else "",
     )
 
 
@@ -177,20 +170,3 @@ async def _suggested(services: Services, record: Operation) -> Message:
             continue
         set_trial(response.trials.add(), study_name, trial)
     return response
-
-
-def _leaf(leaf: Comparison | Term) -> Callable[[Operation], bool]:
-    if leaf.path != ("done",):
-        raise FilterError(f"operations cannot be filtered by {leaf.name!r}; use done")
-    if isinstance(leaf, Term):
-        return lambda record: record.state.is_final
-    wanted = {"true": True, "false": False}.get(leaf.value.lower())
-    if wanted is None:
-        raise FilterError(f"done is true or false, not {leaf.value!r}")
-    match leaf.operator:
-        case Operator.EQUAL | Operator.HAS:
-            return lambda record: record.state.is_final is wanted
-        case Operator.NOT_EQUAL:
-            return lambda record: record.state.is_final is not wanted
-        case _:
-            raise FilterError(f"done cannot be compared by {leaf.operator}; use = or !=")

@@ -18,7 +18,7 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.references import unknown_board, unknown_secrets
 from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers, sent
-from trainshed.api.calls.checks import Checks, certain_faults, within
+from trainshed.api.calls.checks import Checks, within
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobTest
@@ -45,7 +45,6 @@ from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import plans
 from trainshed.wire.decode import Walk
-from trainshed.wire.status import Undecided
 
 FIELD: Final = "training_task_inputs"
 _MESSAGES: Final[Mapping[Task, str]] = {
@@ -66,28 +65,12 @@ _TUNING_FIELDS: Final = frozenset(
 _TRIAL: Final = f"{FIELD}.trial_job_spec"
 
 
-class TaskInputs(Struct, frozen=True):
-    """The inputs of a pipeline's task."""
-
-    #: The message, as far as it can be read; None if the task is not known.
-    message: Message | None = None
-    #: Faults of what cannot be read.
-    unreadable: tuple[Violation, ...] = ()
-    #: The enum fields that cannot be read.
-    undecided: tuple[Undecided, ...] = ()
-
-    @property
-    def public(self) -> dict[str, Any]:
-        """The message as canonical public JSON."""
-        return {} if self.message is None else wire_json.to_public(self.message)
-
-
 class Asked(Struct, frozen=True):
     """A pipeline to create: what it is, its public JSON, and its task's inputs."""
 
     parsed: ParsedPipeline
     public: dict[str, Any]
-    inputs: TaskInputs
+    inputs: dict[str, Any]
     #: When it is made (ns); also part of the name of the directory that its dataset is written to.
     at: Nanos
 
@@ -105,13 +88,13 @@ def check_create(
     services = call.services
     now = services.now()
     pipeline = request.training_pipeline
-    inputs = read_inputs(pipeline)
+    inputs, unreadable = read_inputs(pipeline)
     public = sent(call, request, "training_pipeline")
 
     def parse() -> ParsedPipeline:
         return parse_pipeline(
             public,
-            inputs.public,
+            inputs,
             region=parent.location,
             runtimes=services.runtimes,
             max_trials=services.settings.max_study_trials,
@@ -121,12 +104,13 @@ def check_create(
         )
 
     def parse_readable() -> ParsedPipeline:
-        if not inputs.unreadable:
+        try:
             return parse()
-        raise InvalidRequest(_beside(certain_faults(parse, inputs.undecided), inputs.unreadable))
+        except InvalidRequest as invalid:
+            raise InvalidRequest(_beside(invalid.violations, unreadable)) from None
 
-    uses = (*_bucket_uses(public), *_input_uses(inputs.public))
-    faults = (*inputs.unreadable, *further)
+    uses = (*_bucket_uses(public), *_input_uses(inputs))
+    faults = (*unreadable, *further)
     parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
     return Asked(parsed, public, inputs, now)
 
@@ -181,8 +165,7 @@ def _new(
     """Return the records of the pipeline and of the job that does its work; nothing is stored."""
     parsed, now = draft.parsed, draft.at
     name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.PIPELINES)
-    inputs = draft.inputs.public
-    sent_inputs = {"jobSpec": inputs} if parsed.spec.task is Task.CUSTOM else inputs
+    sent_inputs = {"jobSpec": draft.inputs} if parsed.spec.task is Task.CUSTOM else draft.inputs
     public = {"displayName": parsed.job.display_name, **sent_inputs}
     job = new_vertex_job(services, parent, parsed.job, public, Parent(uid, name))
     pipeline = Pipeline(
@@ -202,7 +185,7 @@ def _new(
 async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
     """Return violations for what the task names and does not exist: secrets,
     tensorboards."""
-    public = read_inputs(request.training_pipeline).public
+    public, _ = read_inputs(request.training_pipeline)
     trial = public.get("trialJobSpec", {})
     return (
         *await unknown_secrets(call.services, request.parent, public, FIELD),
@@ -302,19 +285,20 @@ def _beside(
     return tuple(v for v in violations if not any(within(v.field, path) for path in fields))
 
 
-def read_inputs(pipeline: Any) -> TaskInputs:
-    """Read the inputs of a pipeline's message."""
+def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
+    """Return the inputs of a pipeline's task in public JSON, as far as they can be read ({}: the task is not
+    known), and the faults of what cannot be read."""
     inputs: Any = wire_json.to_public(pipeline.training_task_inputs)
     task = DEFINITIONS.get(pipeline.training_task_definition.rpartition("/")[2])
     if task is None or inputs is None:
-        return TaskInputs()
+        return {}, ()
     inputs_message = message(_MESSAGES[task])
     plan = plans.plan_for(inputs_message)
     known, unknown = _split(task, inputs)
     walk = Walk(keep_output_only=False)
     walk.message(plan, _with_texts(plan, known), inputs_message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
-    return TaskInputs(inputs_message, (*unknown, *refused), tuple(walk.undecided))
+    return wire_json.to_public(inputs_message), (*unknown, *refused)
 
 
 def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:

@@ -125,10 +125,9 @@ def record_filter(
             return lambda record: labelled(getattr(record, "labels", ()))
         text_of = texts.get(snake_case(leaf.name))
         if text_of is None or isinstance(leaf, Term):
-            *others, last = texts
+            known = ", ".join((*texts, "labels.KEY"))
             raise FilterError(
-                f"{noun} cannot be filtered by {leaf.name!r}; compare {', '.join(others)} or {last}, or ask "
-                "for labels.KEY"
+                f"{noun} cannot be filtered by {leaf.name!r}; compare one of: {known}"
             )
         test = text_test(leaf)
         return lambda record: test(text_of(record))

@@ -106,9 +106,9 @@ async def _read(
 async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:
     match call.method.rpartition(".")[2]:
         case "CreateCustomJob":
-            return await job_service.asked_for_custom_job(call, request)
+            return await job_service.asked_for("custom_job", call, request)
         case "CreateHyperparameterTuningJob":
-            return await job_service.asked_for_tuning_job(call, request)
+            return await job_service.asked_for("hyperparameter_tuning_job", call, request)
         case "CreateTrainingPipeline":
             uid = call.services.new_uid()
             return (await training_pipelines.asked_for(call, request, uid)).parsed.job
