@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import NotFound, PreconditionFailed
+from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain, serving
 from trainshed.buckets.callers import Caller, Kind, encode_caller
@@ -118,6 +118,29 @@ class KillingReader(io.BytesIO):
             self._service.stop(signal.SIGKILL)
             self._service.start()
         return super().read(size)
+
+
+def test_the_python_client_with_versions_and_holds(client: Any) -> None:
+    bucket = client.bucket("bucket-1")
+    bucket.versioning_enabled = True
+    bucket.create()
+    assert client.get_bucket("bucket-1").versioning_enabled
+    blob = bucket.blob("x")
+    generations: list[int] = []
+    for content in ("one", "two"):
+        blob.upload_from_string(content)
+        generations.append(blob.generation)
+    assert [blob.generation for blob in bucket.list_blobs(versions=True)] == generations
+    assert bucket.blob("x", generation=generations[0]).download_as_text() == "one"
+    blob.temporary_hold = True
+    blob.patch()
+    for refused in (blob.delete, lambda: bucket.blob("x").upload_from_string("three")):
+        with pytest.raises(Forbidden, match="active Temporary hold"):
+            refused()
+    blob.temporary_hold = False
+    blob.patch()
+    bucket.delete(force=True)
+    assert not bucket.exists()
 
 
 def test_a_store_is_served_by_one_process(service: Service) -> None:

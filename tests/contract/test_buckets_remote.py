@@ -331,3 +331,20 @@ def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
     )
     assert bucket.blob("big").download_as_bytes() == whole
     assert ask("DELETE", "/big")[0] == 204
+
+
+def test_promises_that_such_a_store_cannot_hold_are_refused_by_name(bucket: Any) -> None:
+    client = bucket.client
+    for promise in ("versioning", "defaultEventBasedHold"):
+        asking = client.bucket(bucket.name)
+        asking.versioning_enabled = promise == "versioning"
+        asking.default_event_based_hold = promise == "defaultEventBasedHold"
+        with pytest.raises(BadRequest, match=f"{promise} of the bucket, whose objects lie"):
+            asking.patch()
+    bucket.blob("x").upload_from_string("content")
+    copied = "/b/far-1/o/x/rewriteTo/b/far-1/o/y"
+    with pytest.raises(BadRequest, match="temporaryHold of the object"):
+        client._post_resource(copied, {"temporaryHold": True})
+    assert not bucket.blob("y").exists()
+    bucket.versioning_enabled = False
+    bucket.patch()

@@ -26,6 +26,7 @@ from tests.e2e.running import (
 from tests.isolation import needs_view
 
 BUCKET = "trainshed"
+VERSIONED = "kept-versions"
 COUNTS = """
 import os, time
 # {mark}
@@ -73,6 +74,13 @@ def objects(service: Service) -> dict[str, dict[str, Any]]:
 def told(resource: dict[str, Any]) -> dict[str, Any]:
     """All of it but the addresses, which name the service."""
     return {key: value for key, value in resource.items() if not key.endswith("Link")}
+
+
+def generations(service: Service) -> list[tuple[str, bytes]]:
+    """Those of an object in a bucket with versioning, each with its content."""
+    listed = service.call("GET", f"/storage/v1/b/{VERSIONED}/o?versions=true")["items"]
+    numbers = [item["generation"] for item in listed]
+    return [(number, service.read(VERSIONED, "x", number)) for number in numbers]
 
 
 @contextmanager
@@ -142,6 +150,10 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
         sparse = f"buckets/{BUCKET}/quiet/sparse"
         with (data / sparse).open("wb") as file:
             file.truncate(1 << 28)
+        versioned = {"name": VERSIONED, "versioning": {"enabled": True}}
+        original.call("POST", f"/storage/v1/b?project={PROJECT}", versioned)
+        for each in (b"one", b"two", b"three"):
+            put(original, "x", each, VERSIONED)
         quiet = {
             name: each for name, each in objects(original).items() if name.startswith("quiet/")
         }
@@ -177,6 +189,8 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
                 if name.startswith("busy/"):
                     assert each["metadata"] == {"of": name}
                     assert each["contentType"] == "text/x-test"
+            assert generations(twin) == generations(original)
+            assert [each for _, each in generations(twin)] == [b"one", b"two", b"three"]
             # Issue: a program's file of holes filled the disk with zeros.
             copies = [(tmp_path / name / sparse).stat() for name in ("backup", "restored")]
             assert all(copy.st_blocks << 9 < copy.st_size == 1 << 28 for copy in copies)

@@ -107,22 +107,3 @@ def test_a_glob_costs_no_backtracking(pattern: str) -> None:
 def test_a_glob_has_a_largest_length() -> None:
     with pytest.raises(InvalidRequest, match="1024 bytes"):
         compile_glob("*" * 1025)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("**/foobar", ["foo/foobar", "foobar", "x/y/foobar"]),
-        ("**/{foobar,baz}", ["foo/baz", "foo/foobar", "foobar", "x/y/foobar"]),
-        ("foo/**/baz", ["foo/baz"]),
-        ("x/**/foobar", ["x/y/foobar"]),
-        ("foo**bar", ["foo/bar", "foo/foobar", "foobar"]),
-        ("foo**/bar", ["foo/bar"]),
-    ],
-)
-def test_two_stars_and_a_slash_are_any_number_of_directories(
-    pattern: str, names: list[str]
-) -> None:
-    glob = compile_glob(pattern)
-    every = ["foo/bar", "foo/baz", "foo/foobar", "foobar", "x/y/foobar", "xfoobar"]
-    assert [name for name in every if glob.is_all_of(name)] == names

@@ -434,7 +434,7 @@ def test_a_file_that_can_be_no_object_leaves_the_bucket_listable(
 
 @pytest.mark.parametrize("forged", [
     {"fields": {"mediaLink": "http://elsewhere.example/"}}, {"md5": "x\r\nset-cookie: y"},
-    {"created_ns": 10**30}, {"generation": -1},
+    {"created_ns": 10**30}, {"generation": -1}, {"holds": ["kind"]}, {"deleted_ns": 1},
 ], ids=str)  # fmt: skip
 def test_a_program_writes_nothing_into_a_record_that_clients_would_trust(
     tmp_path: Path, forged: dict[str, object]

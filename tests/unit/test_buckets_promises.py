@@ -25,8 +25,6 @@ UNDONE: list[dict[str, Any]] = [
     {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 1}}]}},
     {"cors": [{"origin": ["*"]}]},
     {"acl": [{"entity": "allUsers", "role": "READER"}]},
-    {"versioning": {"enabled": True}},
-    {"defaultEventBasedHold": True},
     {"somethingOfNextYear": {"on": True}},
 ]
 
@@ -84,8 +82,6 @@ def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
         {"kmsKeyName": "k"},
         {"acl": [{"entity": "allUsers", "role": "READER"}]},
         {"contexts": {"custom": {"a": {"value": "b"}}}},
-        {"temporaryHold": True},
-        {"eventBasedHold": True},
     ],
     ids=lambda resource: next(iter(resource)),
 )

@@ -5,7 +5,7 @@ carries its own status code, the reason by which the JSON API calls it, the code
 and, where the JSON API names one, the location of the fault.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 
@@ -47,6 +47,13 @@ class Forbidden(BucketsError):
     status = 403
     reason = "forbidden"
     code = "AccessDenied"
+
+
+class Held(Forbidden):
+    """The object is under a hold, so that it can be neither removed nor replaced."""
+
+    reason = "objectUnderActiveHold"
+    code = "ObjectUnderActiveHold"
 
 
 class NotFound(BucketsError):
@@ -149,6 +156,14 @@ def no_such_bucket(bucket: str) -> NoSuchBucket:
     """Returns the error for a bucket that does not exist, with the public text and the name, which is our
     addition."""
     return NoSuchBucket(f"The specified bucket does not exist. (bucket: {bucket})")
+
+
+def held(bucket: str, name: str, holds: Sequence[str]) -> Held:
+    kind = "Temporary" if "temporaryHold" in holds else "Event-Based"
+    return Held(
+        f"Object '{bucket}/{name}' is under active {kind} hold and cannot be deleted, overwritten or "
+        "archived until hold is removed."
+    )
 
 
 def condition_failed() -> PreconditionFailed:

@@ -10,15 +10,18 @@ import base64
 import binascii
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from msgspec import Struct
+
+from trainshed.buckets.disk.tree import Walk
 from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.names import MAX_OBJECT_NAME_BYTES
-from trainshed.buckets.port import MAX_RESULTS, ObjectRecord, Page, Query
+from trainshed.buckets.port import MAX_RESULTS, ObjectRecord, Page, Query, read_digits
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 
-Read = Callable[[], ObjectRecord | None]
+Read = Callable[[], list[ObjectRecord]]
 
 
 def list_page(
@@ -28,11 +31,11 @@ def list_page(
 ) -> Page:
     """Returns one page. Raises `InvalidRequest` (token, glob), and what reading raises.
 
-    `entries`: names in order from `floor_of` on, each with the function that reads its record, which is None
-    if the object is gone; a common prefix has no such function. `skip_to` is called with a name before which
-    no entry is needed any more.
+    `entries`: names in order from `floor_of` on, each with the function that reads the records to list;
+    None for a common prefix. `skip_to` is called with a name before which no entry is needed any more.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
+    start = _start_of(query)
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
     glob = compile_glob(query.match_glob) if query.match_glob else None
@@ -48,11 +51,17 @@ def list_page(
         common = name if read is None else common_prefix(name, query)
         if common is not None and common in prefixes[-1:]:
             continue
-        if len(objects) + len(prefixes) >= limit:
+        room = limit - len(objects) - len(prefixes)
+        if room <= 0:
             return Page(objects, prefixes, encode_token(name.encode()))
         is_shown = common is None or (query.include_trailing_delimiter and common == name)
-        if read is not None and is_shown and (record := read()) is not None:
-            objects.append((name, record))
+        if read is not None and is_shown:
+            least = start.generation if name.encode() == start.name else 0
+            records = [record for record in read() if record.generation >= least]
+            objects += [(name, record) for record in records[:room]]
+            if len(records) > room:
+                token = encode_token(name.encode(), records[room].generation)
+                return Page(objects, prefixes, token)
         if common is not None:
             prefixes.append(common)
             if skip_to is not None:
@@ -61,11 +70,51 @@ def list_page(
     return Page(objects, prefixes, "")
 
 
+def with_removed(
+    walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
+) -> Iterator[str]:
+    """Yields the names of a walk, and those that have noncurrent generations alone, in one order.
+    `next_removed` returns the first name from a floor on that may have any."""
+    live = (entry.name.encode() for entry in walk)
+    first = next(live, None)
+    floor = walk.floor
+    while True:
+        floor = max(floor, walk.floor)
+        while first is not None and first < floor:
+            first = next(live, None)
+        removed = next_removed(floor)
+        if removed is not None and not removed.startswith(prefix):
+            removed = None
+        name = min(
+            (candidate for candidate in (first, removed) if candidate is not None), default=None
+        )
+        if name is None:
+            return
+        yield name.decode()
+        floor = name + b"\0"
+
+
 def floor_of(query: Query) -> bytes:
     """Returns the least name that the page may hold. Raises `InvalidRequest` for a foreign token."""
+    return _start_of(query).name
+
+
+class _Start(Struct, frozen=True):
+    """Where a page begins."""
+
+    name: bytes
+    #: The least generation of that object.
+    generation: int = 0
+
+
+def _start_of(query: Query) -> _Start:
     if not query.page_token:
-        return query.start_offset.encode()
-    return _decode_token(query.page_token)
+        return _Start(query.start_offset.encode())
+    # No name of an object has a line feed in it.
+    name, _, generation = _decode_token(query.page_token).partition(b"\n")
+    return _Start(
+        name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0
+    )
 
 
 def common_prefix(name: str, query: Query) -> str | None:
@@ -83,9 +132,10 @@ def _after(prefix: str) -> bytes:
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
-def encode_token(floor: bytes) -> str:
-    """Returns the token of a page that begins with this name."""
-    return base64.urlsafe_b64encode(floor).decode()
+def encode_token(floor: bytes, generation: int = 0) -> str:
+    """Returns the token of a page that begins with this name, and this generation of it."""
+    start = b"%b\n%d" % (floor, generation) if generation else floor
+    return base64.urlsafe_b64encode(start).decode()
 
 
 def _decode_token(token: str) -> bytes:

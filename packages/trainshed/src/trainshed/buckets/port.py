@@ -109,6 +109,7 @@ LAST_NS: Final = 2**63 - 1
 _Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
 _Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
 _Property = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(EDITABLE)})\Z")]
+_Hold = Annotated[str, Meta(pattern=r"\A(?:temporary|eventBased)Hold\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,10 @@ class ObjectRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: The number of components of a composed object; 0 = it is not one.
     components: _Number = 0
+    #: The holds that it is under: names of the API's properties.
+    holds: tuple[_Hold, ...] = ()
+    #: When it became noncurrent (ns since the epoch); 0 = it is live.
+    deleted_ns: _Number = 0
 
     @property
     def size(self) -> int:
@@ -141,7 +146,7 @@ class ObjectRef(Struct, frozen=True):
 
     bucket: str
     name: str
-    #: None = any.
+    #: None = the live one.
     generation: int | None = None
     conditions: Conditions = ALWAYS
 
@@ -153,6 +158,8 @@ class Draft(Struct, frozen=True):
     metadata: Mapping[str, str] = {}
     #: Checksums to verify.
     expected: Checksums = UNKNOWN
+    #: The holds that it is to be under.
+    holds: tuple[str, ...] = ()
 
 
 class Query(Struct, frozen=True):
@@ -166,6 +173,8 @@ class Query(Struct, frozen=True):
     end_offset: str = ""
     include_trailing_delimiter: bool = False
     match_glob: str = ""
+    #: Whether noncurrent generations are listed, too.
+    versions: bool = False
 
 
 class Page(Struct, frozen=True):
@@ -230,7 +239,8 @@ class BucketStore(Protocol):
     ) -> ObjectRecord: ...
 
     def delete(self, ref: ObjectRef) -> None:
-        """Remove an object, durably."""
+        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. A generation that is
+        named is removed for good."""
         ...
 
     def list(self, bucket: str, query: Query) -> Page:

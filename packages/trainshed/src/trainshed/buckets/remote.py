@@ -33,6 +33,7 @@ from trainshed.buckets.listing import floor_of, list_page
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import ALWAYS, Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.remote_access import all_of, level_of, translated
+from trainshed.buckets.settings import refuse
 from trainshed.buckets.setup import BucketTable
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class RemoteBucket:
     ) -> ObjectRecord:
         """See the port. Repeated after a crash, it finds what it did before."""
         name = checked_name(ref.name)
+        refuse(list(draft.holds), "object, whose bucket lies in a store elsewhere")
         verify(staged.sums, draft.expected)
         token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
         attributes = attributes_of(draft, staged.sums, components, token)
@@ -120,8 +122,12 @@ class RemoteBucket:
 
     def list(self, bucket: str, query: Query) -> Page:
         """See the port. In a listing only size, time and generation of objects are known."""
+
+        def read(meta: ObjectMeta) -> list[ObjectRecord]:
+            return [version_of(meta, {}).record]
+
         entries = (
-            (name, partial(_listed, meta) if meta is not None else None)
+            (name, partial(read, meta) if meta is not None else None)
             for name, meta in _entries(self._store, query)
         )
         with translated(self._table):
@@ -197,10 +203,6 @@ class OpenRemote:
 
     def close(self) -> None:
         """Does nothing, since nothing is held."""
-
-
-def _listed(meta: ObjectMeta) -> ObjectRecord:
-    return version_of(meta, {}).record
 
 
 def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:

@@ -14,16 +14,14 @@ _FIXED: Final = (
     *("satisfiesPZI", "satisfiesPZS"),
 )
 """Properties of a bucket that the service alone sets; `location` is set when the bucket is made."""
-_LABELS, _CLASS, _IAM = "labels", "storageClass", "iamConfiguration"
+_LABELS, _VERSIONING = "labels", "versioning"
+_HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration"
 _PUBLIC: Final = "publicAccessPrevention"
-_KEPT: Final = (_LABELS, _CLASS, _IAM)
+_KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
 """Access is uniform in every bucket, so that asking for it, or not, changes nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
-_UNDONE_OF_OBJECTS: Final = (
-    *("retention", "customerEncryption", "kmsKeyName", "acl", "contexts"),
-    *("temporaryHold", "eventBasedHold"),
-)
+_UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
 _UNDONE_IN_QUERIES: Final = (
     *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),
     "filter",
@@ -42,6 +40,11 @@ _UNDONE_HEADERS: Final = (
     *("x-goog-copy-source-encryption-", "x-goog-copy-source-if-"),
     "x-goog-object-lock-",
 )
+TEMPORARY_HOLD: Final = "temporaryHold"
+EVENT_BASED_HOLD: Final = "eventBasedHold"
+_HOLDS: Final = (TEMPORARY_HOLD, EVENT_BASED_HOLD)
+"""While an object has one of these, it can be neither removed nor replaced."""
+
 _CLASSES: Final = (
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
@@ -62,8 +65,9 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     undone += [f"{_IAM}.{name}" for name in access if name not in _ALWAYS and _asks(access[name])]
     refuse(undone, "bucket")
     result = dict(settings)
-    if _CLASS in changes:
-        result[_CLASS] = changes[_CLASS]
+    for name in (_VERSIONING, _HOLD, _CLASS):
+        if name in changes:
+            result[name] = changes[name]
     if _LABELS in changes:
         before: Settings = result.get(_LABELS, {}) if changes[_LABELS] is not None else {}
         labels: Settings = {**before, **require_object(changes[_LABELS], _LABELS)}
@@ -75,11 +79,15 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
 
 
 def _check(settings: Settings) -> None:
+    enabled = require_object(settings.get(_VERSIONING), _VERSIONING).get("enabled")
+    for name, value in (("versioning.enabled", enabled), (_HOLD, settings.get(_HOLD))):
+        if value not in (None, True, False):
+            raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
     if wrong := [name for name, text in settings.get(_LABELS, {}).items() if type(text) is not str]:
         raise InvalidRequest(f"Not a text: the labels {', '.join(wrong)}. Send JSON strings.")
     if settings.get(_CLASS):
         settings[_CLASS] = known_class(settings[_CLASS])
-    prevention = _prevention(settings)
+    prevention = _inside(settings, _IAM, _PUBLIC)
     if prevention not in (None, "enforced", "inherited", "unspecified"):
         raise InvalidRequest(
             f"Invalid value {prevention!r} for '{_IAM}.{_PUBLIC}'. Send 'enforced' or 'inherited'."
@@ -95,9 +103,25 @@ def known_class(value: Any) -> str:
     return name
 
 
+def keeps_generations(settings: Mapping[str, Any]) -> bool:
+    """Whether a bucket keeps the generations of objects that are replaced or removed."""
+    return _inside(settings, _VERSIONING, "enabled") is True
+
+
+def holds_by_default(settings: Mapping[str, Any]) -> bool:
+    return settings.get(_HOLD) is True
+
+
+def promises(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the settings by which a bucket promises to keep objects. Neither a directory nor a store
+    elsewhere can hold such promises."""
+    kept = {_VERSIONING: keeps_generations(settings), _HOLD: holds_by_default(settings)}
+    return [name for name, is_on in kept.items() if is_on]
+
+
 def prevents_public_access(settings: Mapping[str, Any]) -> bool:
     """Whether a bucket's policy gives nothing to the public, whatever it says."""
-    return _prevention(settings) == "enforced"
+    return _inside(settings, _IAM, _PUBLIC) == "enforced"
 
 
 def storage_class(settings: Mapping[str, Any]) -> str:
@@ -114,6 +138,19 @@ def shown(settings: Mapping[str, Any]) -> Settings:
         # Nothing is kept after its deletion, and the public API's default is a week.
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     }
+
+
+def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns the holds that an object has after a client's resource was applied to it. Raises
+    InvalidRequest."""
+    held: list[str] = []
+    for name in _HOLDS:
+        value = resource.get(name, name in before)
+        if value not in (None, True, False):
+            raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
+        if value:
+            held.append(name)
+    return tuple(held)
 
 
 def checked_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,12 +178,15 @@ def refuse(undone: list[str], what: str) -> None:
     if undone:
         raise NotSupported(
             f"Not supported by this service: {', '.join(sorted(undone))} of the {what}. Nothing was stored. "
-            "Leave it out: it would have no effect. labels, storageClass and publicAccessPrevention do."
+            "Leave it out: it would have no effect. Versioning, holds, labels, storageClass and "
+            "publicAccessPrevention do."
         )
 
 
-def _prevention(settings: Mapping[str, Any]) -> Any:
-    return settings.get(_IAM, {}).get(_PUBLIC)
+def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
+    """Returns a part of a setting; None if it is not set."""
+    value = settings.get(name)
+    return cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
 
 
 def _asks(value: Any) -> bool:

@@ -19,6 +19,7 @@ from trainshed.buckets.errors import (
     PreconditionFailed,
     Unavailable,
     condition_failed,
+    held,
 )
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef, Opened
 
@@ -80,12 +81,20 @@ def move(
     if source.name == target.name:
         raise InvalidRequest("The source and the destination of a move are the same object.")
     at = store.at(source.bucket)
-    generation = at.read_record(source, hash_limit=0).generation
+    record = at.read_record(source, hash_limit=0)
+    if record.holds:
+        raise held(source.bucket, source.name, record.holds)
+    if record.deleted_ns:
+        raise InvalidRequest(
+            "Only the live generation of an object is moved. Copy the noncurrent one."
+        )
+    generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
     with closing(copy(store, pinned, target, redraft)) as steps:
         while (copied := next(steps)) is None:
             yield None
     try:
+        # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
         same = Conditions(generation_match=generation)
         at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:

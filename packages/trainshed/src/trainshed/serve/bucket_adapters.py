@@ -91,7 +91,7 @@ class BucketAdapter:
         return self._store.catalog.is_closed(name, project)
 
     def is_unmounted(self, name: str) -> bool:
-        return self._store.catalog.rules.is_remote(name)
+        return self._store.catalog.is_unmounted(name)
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
         hashed, size = hashlib.sha256(), 0

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.buckets.admission import PUBLIC, Holding, is_public, readable, shown, without
+from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.records import alone
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
@@ -28,12 +29,13 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.port import ALWAYS, Conditions
-from trainshed.buckets.settings import merged, prevents_public_access
+from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
+_ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
 
 
 class BucketRecord(Struct, frozen=True):
@@ -72,6 +74,7 @@ class BucketCatalog:
         self.rules = rules
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
+        self.generations = Generations(state_directory(root))
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
         self._trash.mkdir(parents=True, exist_ok=True)
@@ -122,8 +125,15 @@ class BucketCatalog:
         return tuple(
             (name, str(self.directory(name)))
             for name, holding in held
-            if holding is not None and not self.rules.is_remote(name) and shown(project, holding)
+            if holding is not None and not self.is_unmounted(name) and shown(project, holding)
         )
+
+    def is_unmounted(self, bucket: str) -> bool:
+        """Whether there is such a bucket and programs do not see it as `/gcs/BUCKET`: it is remote, or it
+        promises to keep objects, which a directory cannot."""
+        with suppress(NotFound):
+            return self.rules.is_remote(bucket) or bool(promises(self.get(bucket).settings))
+        return False
 
     def is_closed(self, bucket: str, project: str) -> bool:
         """Whether a bucket exists but programs of a project may read nothing in it, under any service
@@ -213,6 +223,8 @@ class BucketCatalog:
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
             settings = merged({} if whole else record.settings, changes)
+            if self.rules.is_remote(bucket):
+                refuse(promises(settings), _ELSEWHERE)
             return self._save(replace(record, settings=settings))
 
     def set_policy(
@@ -255,7 +267,7 @@ class BucketCatalog:
             )
         with alone(self._records):
             conditions.check(0, self.get(bucket).metageneration)
-            _require_empty(path)
+            self._require_empty(bucket, path)
             trash = self._trash / f"bucket-{os.urandom(8).hex()}"
             try:
                 path.rename(trash)
@@ -263,11 +275,12 @@ class BucketCatalog:
                 raise no_such_bucket(bucket) from error
             try:
                 # A writer may have come between the check and the rename: check again, now that none can.
-                _require_empty(trash)
+                self._require_empty(bucket, trash)
             except Conflict:
                 trash.rename(path)
                 raise
             self._record(bucket).unlink(missing_ok=True)
+            self.generations.forget(bucket)
             durable.sync_directory(str(self._root))
             shutil.rmtree(trash, ignore_errors=True)
 
@@ -279,14 +292,19 @@ class BucketCatalog:
     def _record(self, bucket: str) -> Path:
         return self._records / f"{bucket}.json"
 
-
-def _require_empty(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if next(iter(Walk(fd, "", b"")), None) is not None:
-            raise Conflict("The bucket you tried to delete is not empty.")
-    finally:
-        os.close(fd)
+    def _require_empty(self, bucket: str, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if next(iter(Walk(fd, "", b"")), None) is not None:
+                raise Conflict("The bucket you tried to delete is not empty.")
+        finally:
+            os.close(fd)
+        # After the tree: what is removed becomes noncurrent before it is gone from there.
+        if next(self.generations.all_of(bucket), None) is not None:
+            raise Conflict(
+                "The bucket you tried to delete is not empty. You must delete all object versions in the "
+                "bucket: list them with versions=true."
+            )
 
 
 def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:

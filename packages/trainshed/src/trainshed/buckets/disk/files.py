@@ -7,6 +7,7 @@ the way of a directory moves to its shadow place, under the lock of its own obje
 import os
 import stat as stat_module
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,6 +30,7 @@ from trainshed.buckets.errors import (
     Forbidden,
     Unavailable,
     condition_failed,
+    held,
     no_such_object,
 )
 from trainshed.buckets.names import validate_object_name
@@ -77,7 +79,8 @@ class ObjectFiles:
             raise no_such_object(bucket, name) from error
 
     def check(self, base: int, ref: ObjectRef) -> None:
-        """Raise `PreconditionFailed` unless the conditions hold for what lies at the object's place."""
+        """Raise `PreconditionFailed` unless the conditions hold for what lies at the object's place, and
+        `Held` if it may not be replaced."""
         try:
             file = find(base, place_of(validate_object_name(ref.name)))
         except FileNotFoundError:
@@ -88,9 +91,19 @@ class ObjectFiles:
         finally:
             os.close(file.fd)
         ref.conditions.check(record.generation, record.metageneration)
+        if record.holds:
+            raise held(ref.bucket, ref.name, record.holds)
 
-    def install(self, base: int, ref: ObjectRef, staged: Staged, record: ObjectRecord) -> None:
-        """Rename a staged file, which has its record, into its place, if the conditions hold, durably."""
+    def install(
+        self,
+        base: int,
+        ref: ObjectRef,
+        staged: Staged,
+        record: ObjectRecord,
+        keep: Callable[[Found], None] | None = None,
+    ) -> None:
+        """Rename a staged file, which has its record, into its place, if the conditions hold, durably.
+        `keep`: called with the file that it replaces, before."""
         place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
@@ -103,7 +116,7 @@ class ObjectFiles:
                 with self.lock(place):
                     self.check(base, ref)
                     exclusive = ref.conditions.must_be_absent
-                    if self._put(base, parent, place, staged, exclusive=exclusive):
+                    if self._put(base, parent, place, staged, keep, exclusive=exclusive):
                         self.records.note(key_of(ref.bucket, ref.name), record)
                         return
             finally:
@@ -143,7 +156,14 @@ class ObjectFiles:
         return hashed
 
     def _put(
-        self, base: int, parent: int, place: Place, staged: Staged, *, exclusive: bool
+        self,
+        base: int,
+        parent: int,
+        place: Place,
+        staged: Staged,
+        keep: Callable[[Found], None] | None,
+        *,
+        exclusive: bool,
     ) -> bool:
         """One attempt, under the object's lock; False if the directory is gone."""
         try:
@@ -151,7 +171,11 @@ class ObjectFiles:
         except FileNotFoundError:
             old = None
         if old is not None:
-            os.close(old.fd)
+            try:
+                if keep is not None:
+                    keep(old)
+            finally:
+                os.close(old.fd)
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:

@@ -6,6 +6,8 @@ serialised by a lock around "check the condition, then rename". A program that w
 no such lock: creation (`ifGenerationMatch=0`) is still exclusive against it, since the file is linked in,
 and the check sees anything that the program did before.
 
+In a bucket with versioning, a write or a deletion first keeps the live generation (`generations`).
+
 All methods block and may be called from several threads.
 """
 
@@ -33,6 +35,7 @@ from trainshed.buckets.disk.tree import (
     MARK,
     SHADOW_DIR,
     Entry,
+    Found,
     Walk,
     directory,
     is_absent,
@@ -44,10 +47,10 @@ from trainshed.buckets.errors import (
     InvalidRequest,
     NotFound,
     Unavailable,
+    held,
     no_such_bucket,
-    no_such_object,
 )
-from trainshed.buckets.listing import floor_of, list_page
+from trainshed.buckets.listing import floor_of, list_page, with_removed
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import (
     BucketStore,
@@ -58,7 +61,12 @@ from trainshed.buckets.port import (
     Page,
     Query,
 )
-from trainshed.buckets.settings import storage_class
+from trainshed.buckets.settings import (
+    EVENT_BASED_HOLD,
+    holds_by_default,
+    keeps_generations,
+    storage_class,
+)
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
@@ -107,6 +115,7 @@ class ObjectStore:
         self.root = root
         self.now = now
         self.catalog = BucketCatalog(root, now, rules)
+        self.generations = self.catalog.generations
         self._temporary = state_directory(root) / "tmp"
         self._files = ObjectFiles(RecordStore(state_directory(root), attributes=attributes))
         self._generations = GenerationSource(state_directory(root) / "generation", now)
@@ -138,6 +147,7 @@ class ObjectStore:
 
     def close(self) -> None:
         self._files.records.close()
+        self.generations.close()
 
     def walk(self, bucket: str) -> Iterator[Entry]:
         """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises `NotFound`."""
@@ -165,7 +175,7 @@ class ObjectStore:
         """Make staged content an object, durably; the staged file is closed or left to its owner.
 
         `announce` is called with the record before the object can be seen. Raises
-        `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`.
+        `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`.
         """
         validate_object_name(ref.name)
         settings = self.catalog.get(ref.bucket).settings
@@ -177,7 +187,9 @@ class ObjectStore:
                 record = self._describe(staged, _completed(draft, settings), components)
                 if announce is not None:
                     announce(record)
-                self._files.install(base, ref, staged, record)
+                keep = partial(self._keep, ref.bucket, ref.name)
+                kept = keep if keeps_generations(settings) else None
+                self._files.install(base, ref, staged, record, kept)
                 if os.fstat(base).st_ino != self.catalog.directory(ref.bucket).stat().st_ino:
                     raise no_such_bucket(ref.bucket)
         except FileNotFoundError as error:
@@ -196,7 +208,7 @@ class ObjectStore:
             record = opened.record
             ref.conditions.check(record.generation, record.metageneration, reading=True)
             wanted = hash_limit is None or record.size <= hash_limit
-            if not record.crc32c and wanted:
+            if not record.crc32c and not record.deleted_ns and wanted:
                 key = key_of(ref.bucket, ref.name)
                 record = self._files.hash(opened.fd, key, record, self.now())
         except BaseException:
@@ -205,17 +217,25 @@ class ObjectStore:
         return OpenObject(opened.fd, record)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
-        """Open an object, if it is of the generation that is asked for. Raises `NotFound`."""
-        with self.catalog.opened(ref.bucket) as base:
-            file = self._files.find(base, ref.bucket, ref.name)
+        """Open the live generation, or the one that is asked for. Raises `NotFound`."""
+        bucket, name, generation = ref.bucket, ref.name, ref.generation
+        with self.catalog.opened(bucket) as base:
+            try:
+                live = self._files.find(base, bucket, name)
+            except NotFound:
+                if generation is None:
+                    raise
+                return OpenObject(*self.generations.open(bucket, name, generation))
         try:
-            record = self._files.records.load(file.fd, file.stat, key_of(ref.bucket, ref.name))
-            if ref.generation not in (None, record.generation):
-                raise no_such_object(ref.bucket, f"{ref.name}#{ref.generation}")
+            record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
+            if generation in (None, record.generation):
+                return OpenObject(live.fd, record)
+            noncurrent = OpenObject(*self.generations.open(bucket, name, generation))
         except BaseException:
-            os.close(file.fd)
+            os.close(live.fd)
             raise
-        return OpenObject(file.fd, record)
+        os.close(live.fd)
+        return noncurrent
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
         opened = self.open_object(ref, hash_limit=hash_limit)
@@ -233,46 +253,82 @@ class ObjectStore:
                 changed = replace(
                     change(record), metageneration=record.metageneration + 1, updated_ns=self.now()
                 )
-                self._files.save(opened.fd, key_of(ref.bucket, ref.name), changed)
-                os.fsync(opened.fd)
+                if record.deleted_ns:
+                    self.generations.note(ref.bucket, ref.name, changed)
+                else:
+                    self._files.save(opened.fd, key_of(ref.bucket, ref.name), changed)
+                    os.fsync(opened.fd)
             finally:
                 opened.close()
         return changed
 
     def delete(self, ref: ObjectRef) -> None:
-        """Remove an object, durably, and directories that it leaves empty."""
-        place = place_of(validate_object_name(ref.name))
-        with self.catalog.opened(ref.bucket) as base:
+        """Remove an object, durably, and directories that it leaves empty. A generation that is named is
+        removed for good."""
+        bucket, name = ref.bucket, ref.name
+        place = place_of(validate_object_name(name))
+        keeps = ref.generation is None and keeps_generations(self.catalog.get(bucket).settings)
+        with self.catalog.opened(bucket) as base:
             with self._files.lock(place):
                 opened = self._open(ref)
                 opened.close()
-                ref.conditions.check(opened.record.generation, opened.record.metageneration)
-                self._files.remove(base, ref.bucket, ref.name)
+                record = opened.record
+                ref.conditions.check(record.generation, record.metageneration)
+                if record.holds:
+                    raise held(bucket, name, record.holds)
+                if keeps:
+                    live = self._files.find(base, bucket, name)
+                    try:
+                        self._keep(bucket, name, live)
+                    finally:
+                        os.close(live.fd)
+                if not record.deleted_ns:
+                    self._files.remove(base, bucket, name)
+                if not keeps:
+                    # Also of what was live: an overwrite that a crash broke off may have kept it already.
+                    self.generations.remove(bucket, name, record.generation)
             prune(base, (*place.dirs, SHADOW_DIR))
+
+    def _keep(self, bucket: str, name: str, live: Found) -> None:
+        record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
+        self.generations.keep(bucket, name, live, record, self.now())
 
     def list(self, bucket: str, query: Query) -> Page:
         """One page of a bucket's objects; raises `NotFound`, `InvalidRequest` (token, glob)."""
         with self.catalog.opened(bucket) as base:
             if "\0" in query.prefix:
                 return Page([], [], "")
+
+            def generations(name: str) -> list[ObjectRecord]:
+                live = self._listed(base, bucket, name)
+                if not query.versions:
+                    return live
+                # Read after the live one, so that a generation that is replaced in between is not missed.
+                known = [record.generation for record in live]
+                kept = self.generations.of(bucket, name)
+                others = [record for record in kept if record.generation not in known]
+                return sorted(live + others, key=lambda record: record.generation)
+
             walk = Walk(base, query.prefix, floor_of(query))
-            entries = (
-                (entry.name, partial(self._listed, base, bucket, entry.name)) for entry in walk
-            )
+            names = (entry.name for entry in walk)
+            if query.versions:
+                next_removed = partial(self.generations.next_name, bucket)
+                names = with_removed(walk, query.prefix.encode(), next_removed)
+            entries = ((name, partial(generations, name)) for name in names)
             return list_page(query, entries, walk.skip_to)
 
-    def _listed(self, base: int, bucket: str, name: str) -> ObjectRecord | None:
-        """Returns the record of an object in a list; None if it was removed since its name was read."""
+    def _listed(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
+        """Returns the live record of an object in a list; none if it was removed since its name was read."""
         try:
-            return self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)
+            return [self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)]
         except Forbidden:
             # A file that a program has closed to us must not make the whole bucket unreadable.
             with suppress(NotFound):
-                return self._files.closed(base, bucket, name)
+                return [self._files.closed(base, bucket, name)]
         except (NotFound, InvalidRequest):
             # Nor must a file whose path cannot be the name of an object.
             pass
-        return None
+        return []
 
     def content(self, bucket: str, name: str) -> BinaryIO:
         """Returns the content of an object on this disk or remote, open for reading; a remote one is fetched
@@ -361,6 +417,7 @@ class ObjectStore:
             fields=dict(draft.fields),
             metadata=dict(draft.metadata),
             components=components,
+            holds=draft.holds,
         )
         self._files.records.attach(staged.fd, record)
         os.fsync(staged.fd)
@@ -387,7 +444,9 @@ def _completed(draft: Draft, settings: Mapping[str, Any]) -> Draft:
     fields = dict(draft.fields)
     if (usual := storage_class(settings)) != storage_class({}):
         fields.setdefault("storageClass", usual)
-    return structs.replace(draft, fields=fields)
+    by_default = (EVENT_BASED_HOLD,) if holds_by_default(settings) else ()
+    holds = tuple(dict.fromkeys((*draft.holds, *by_default)))
+    return structs.replace(draft, fields=fields, holds=holds)
 
 
 _STEP = 60_000_000

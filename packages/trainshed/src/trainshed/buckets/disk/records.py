@@ -19,7 +19,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +72,7 @@ class RecordStore:
         """Returns the record of an open file, or the one derived from its identity if none is valid."""
         identity = FileIdentity.of(stat)
         attached = self._from_attribute(fd)
-        if attached is not None and attached.file == identity:
+        if attached is not None and attached.file == identity and not attached.deleted_ns:
             return attached
         beside = self._from_sidecar(identity)
         return beside or self._from_table(fd, identity, key) or direct_record(identity)
@@ -277,7 +277,7 @@ class RecordTable:
 
 def _open(path: Path) -> sqlite3.Connection:
     try:
-        return _connect(path)
+        return connect(path, _SCHEMA)
     except sqlite3.OperationalError:
         raise  # Not the file's fault: no space, no permission, no descriptors.
     except sqlite3.DatabaseError as error:
@@ -288,17 +288,17 @@ def _open(path: Path) -> sqlite3.Connection:
         path.replace(aside)
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
-        return _connect(path)
+        return connect(path, _SCHEMA)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
     """Open a table that several threads and processes use, and make it if it is not there. Raises
     sqlite3.Error."""
     connection = sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     try:
-        for statement in _SCHEMA:
+        for statement in schema:
             connection.execute(statement)
     except BaseException:
         connection.close()

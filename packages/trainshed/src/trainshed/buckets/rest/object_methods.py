@@ -21,7 +21,7 @@ from trainshed.buckets.port import (
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.views import custom_metadata, editable_fields, etag_of, object_view
-from trainshed.buckets.settings import checked_object
+from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.buckets.transfers import compose, copy, move
 from trainshed.httpd.messages import Response
 
@@ -50,6 +50,7 @@ async def collection(call: Call) -> Response:
         end_offset=call.query.get("endOffset", ""),
         include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
         match_glob=call.query.get("matchGlob", ""),
+        versions=call.flag("versions"),
     )
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if call.flag("softDeleted"):
@@ -138,7 +139,9 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", entries)]
     destination = checked_object(require_object(body.get("destination"), "destination"))
     # Ignore checksums in the destination: clients send the first component's, which are not this content's.
-    draft = Draft(editable_fields(destination), custom_metadata(destination))
+    draft = Draft(
+        editable_fields(destination), custom_metadata(destination), holds=holds_of(destination)
+    )
     return await call.run_in_steps(compose(call.store, call.ref(), sources, draft))
 
 
@@ -161,13 +164,15 @@ def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
     """Returns a function that makes a copy's draft: the source's properties, unless the request has a
     resource."""
 
+    holds = holds_of(body)
+
     def redraft(source: ObjectRecord) -> Draft:
         fields, metadata = editable_fields(body), custom_metadata(body)
         if not fields and not metadata:
-            return Draft(source.fields, source.metadata)
+            return Draft(source.fields, source.metadata, holds=holds)
         if "contentType" not in fields and "contentType" in source.fields:
             fields["contentType"] = source.fields["contentType"]
-        return Draft(fields, metadata)
+        return Draft(fields, metadata, holds=holds)
 
     return redraft
 
@@ -178,7 +183,12 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
 
     def change(record: ObjectRecord) -> ObjectRecord:
         if whole:
-            return replace(record, fields=editable_fields(body), metadata=custom_metadata(body))
+            return replace(
+                record,
+                fields=editable_fields(body),
+                metadata=custom_metadata(body),
+                holds=holds_of(body),
+            )
         fields = {key: text for key, text in record.fields.items() if key not in body}
         fields.update(editable_fields({key: body.get(key) for key in EDITABLE}))
         metadata = dict(record.metadata)
@@ -186,6 +196,7 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
             changes = body["metadata"]
             merged = {} if changes is None else {**metadata, **require_object(changes, "metadata")}
             metadata = custom_metadata({"metadata": merged})
-        return replace(record, fields=fields, metadata=metadata)
+        holds = holds_of(body, record.holds)
+        return replace(record, fields=fields, metadata=metadata, holds=holds)
 
     return change

@@ -14,7 +14,7 @@ from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, 
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter
 from trainshed.buckets.rest.views import custom_metadata, editable_fields, object_view
-from trainshed.buckets.settings import checked_object
+from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.httpd.messages import Disconnected, Response
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
@@ -92,6 +92,7 @@ async def _commit(
             _fields(call, resource, content_type),
             custom_metadata(resource),
             _expected(call, resource),
+            holds_of(resource),
         ),
     )
     return json_answer(object_view(call.base, call.target.bucket, name, record))
@@ -111,6 +112,7 @@ async def _start(call: Call) -> Response:
         _expected(call, resource),
         call.conditions(),
         read_digits(total, "X-Upload-Content-Length") if total.isdecimal() else None,
+        holds_of(resource),
     )
     upload_id = await call.run(call.sessions.start, spec)
     path = call.request.raw_path

@@ -31,7 +31,7 @@ _ID = re.compile(r"[0-9a-f]{48}")
 
 
 class UploadSpec(Struct, frozen=True):
-    """What a session uploads: destination, properties, conditions, announced size in bytes."""
+    """What a session uploads: destination, properties, conditions, announced size in bytes, holds."""
 
     bucket: str
     name: str
@@ -41,6 +41,7 @@ class UploadSpec(Struct, frozen=True):
     expected: Checksums = UNKNOWN
     conditions: Conditions = ALWAYS
     total: int | None = None
+    holds: tuple[str, ...] = ()
 
     @property
     def ref(self) -> ObjectRef:
@@ -245,7 +246,7 @@ class UploadWriter:
                 record = self._store.at(spec.bucket).commit(
                     spec.ref,
                     staged,
-                    Draft(spec.fields, spec.metadata, sums),
+                    Draft(spec.fields, spec.metadata, sums, spec.holds),
                     announce=self._announce,
                 )
             except BucketsError as error:

@@ -65,6 +65,9 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
         view["componentCount"] = record.components
     if record.metadata:
         view["metadata"] = record.metadata
+    view.update(dict.fromkeys(record.holds, True))
+    if record.deleted_ns:
+        view["timeDeleted"] = timestamp(record.deleted_ns)
     return view
 
 

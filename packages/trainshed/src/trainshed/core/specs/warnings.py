@@ -75,7 +75,8 @@ def not_mounted(bucket: str) -> str:
     """Return the warning about a bucket that a program will not find as a directory."""
     return (
         f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of "
-        f"this bucket lie in a store elsewhere. They are reached as gs://{bucket} alone."
+        "this bucket lie in a store elsewhere, or it has versioning or holds new objects, which no "
+        f"directory can. They are reached as gs://{bucket} alone."
     )
 
 

@@ -25,6 +25,8 @@ from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.files import key_of
+from trainshed.buckets.disk.generations import TABLE as GENERATIONS
+from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.objects import ObjectStore, OpenObject
 from trainshed.buckets.disk.records import FILE as RECORDS
 from trainshed.buckets.disk.records import RecordTable
@@ -167,14 +169,19 @@ class Backup:
         state = state_directory(root)
         with closing(ObjectStore(root)) as store:
             self._directory("buckets", 0o700)
-            with closing(RecordTable(self._temporary / RECORDS)) as table:
+            with (
+                closing(RecordTable(self._temporary / RECORDS)) as table,
+                closing(Generations(self._temporary)) as kept,
+            ):
                 for bucket in store.catalog.names():
                     self._bucket(store, table, bucket)
+                    self._noncurrent(store, kept, bucket)
                 if table.count() != self._objects:
                     raise OSError(
                         "the objects' metadata could not be written; make room and try again"
                     )
-        self._file(self._temporary / RECORDS, f"{state.name}/{RECORDS}")
+        for name in (RECORDS, GENERATIONS):
+            self._file(self._temporary / name, f"{state.name}/{name}")
         for path in (*_files(state, "buckets"), "generation"):
             self._file(state / path, f"{state.name}/{path}")
 
@@ -200,6 +207,14 @@ class Backup:
                     table.put(key_of(bucket, entry.name), msgspec.json.encode(record))
         except NotFound:
             return  # The bucket was removed meanwhile, or is in a remote store.
+
+    def _noncurrent(self, store: ObjectStore, kept: Generations, bucket: str) -> None:
+        """Take what was replaced or removed in a bucket with versioning, and is kept."""
+        state = state_directory(store.root)
+        for name, record in store.generations.all_of(bucket):
+            content = store.generations.content(bucket, name, record.generation)
+            self._file(content, f"{state.name}/{content.relative_to(state)}")
+            kept.note(bucket, name, record)
 
     def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
         """Take an object. Return its record, or None if it was removed meanwhile, or cannot be taken."""

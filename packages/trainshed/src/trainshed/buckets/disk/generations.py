@@ -1,0 +1,181 @@
+"""Keeps the noncurrent generations of objects: what was replaced or removed in a bucket with versioning.
+
+A table says which there are, and what is known about them; the contents lie beside it, outside the visible
+tree. `keep` adds a row, then links the live file, and only then the caller replaces or removes that. So at
+every moment a generation is live, or kept, or both; and a row counts if its content is there and the live
+object is of another generation (ADR 168).
+"""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from trainshed.buckets.content import BLOCK
+from trainshed.buckets.disk.records import connect
+from trainshed.buckets.disk.tree import Found
+from trainshed.buckets.errors import Unavailable, no_such_object
+from trainshed.buckets.port import FileIdentity, ObjectRecord
+from trainshed.core.units import Nanos
+from trainshed.replica.system import durable
+
+T = TypeVar("T")
+
+TABLE = "generations.db"
+CONTENTS = "generations"
+_SCHEMA = (
+    "PRAGMA journal_mode = WAL",
+    # A row is on disk before the file that it speaks of loses its place in the tree.
+    "PRAGMA synchronous = FULL",
+    "CREATE TABLE IF NOT EXISTS generations (bucket TEXT NOT NULL, name BLOB NOT NULL, "
+    "generation INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (bucket, name, generation)) "
+    "WITHOUT ROWID",
+)
+
+
+class Generations:
+    """The noncurrent generations of all buckets. Blocking; safe to use from several threads.
+
+    Whoever changes those of an object holds the lock of its place. Raises Unavailable if the table cannot be
+    read or written.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._table = state / TABLE
+        self._contents = state / CONTENTS
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def keep(self, bucket: str, name: str, live: Found, record: ObjectRecord, now: Nanos) -> None:
+        """Keep the generation that is live, durably, before it is replaced or removed. It may be repeated."""
+        self.note(bucket, name, replace(record, deleted_ns=now))
+        directory = self._directory(bucket)
+        directory.mkdir(parents=True, exist_ok=True)
+        _preserve(live, self.content(bucket, name, record.generation))
+        durable.sync_directory(str(directory))
+
+    def note(self, bucket: str, name: str, record: ObjectRecord) -> None:
+        values = (bucket, name.encode(), record.generation, msgspec.json.encode(record))
+        self._do(
+            lambda table: table.execute(
+                "INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", values
+            )
+        )
+
+    def open(self, bucket: str, name: str, generation: int) -> tuple[int, ObjectRecord]:
+        """Open the content of a generation; the caller closes it. Raises NotFound."""
+        path = self.content(bucket, name, generation)
+        for record in self.of(bucket, name):
+            if record.generation == generation:
+                with suppress(FileNotFoundError):
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                    return fd, replace(record, file=FileIdentity.of(os.fstat(fd)))
+        raise no_such_object(bucket, f"{name}#{generation}")
+
+    def of(self, bucket: str, name: str) -> list[ObjectRecord]:
+        """Returns the records of an object's generations, in their order."""
+        query = "SELECT record FROM generations WHERE bucket = ? AND name = ? ORDER BY generation"
+        rows = self._rows(query, (bucket, name.encode()))
+        records = [msgspec.json.decode(encoded, type=ObjectRecord) for (encoded,) in rows]
+        return [
+            record for record in records if self.content(bucket, name, record.generation).exists()
+        ]
+
+    def next_name(self, bucket: str, floor: bytes) -> bytes | None:
+        """Returns the first name from `floor` on, in the order of bytes, that may have noncurrent
+        generations."""
+        query = "SELECT name FROM generations WHERE bucket = ? AND name >= ? ORDER BY name LIMIT 1"
+        return next((name for (name,) in self._rows(query, (bucket, floor))), None)
+
+    def all_of(self, bucket: str) -> Iterator[tuple[str, ObjectRecord]]:
+        """Yields (name, record) of a bucket's generations, by name."""
+        floor = b""
+        while (name := self.next_name(bucket, floor)) is not None:
+            for record in self.of(bucket, name.decode()):
+                yield name.decode(), record
+            floor = name + b"\0"
+
+    def remove(self, bucket: str, name: str, generation: int) -> None:
+        """Remove a generation, durably; without an effect if it is not kept."""
+        if not self._table.exists():
+            return
+        with suppress(FileNotFoundError):
+            self.content(bucket, name, generation).unlink()
+            durable.sync_directory(str(self._directory(bucket)))
+        values = (bucket, name.encode(), generation)
+        self._do(
+            lambda table: table.execute(
+                "DELETE FROM generations WHERE bucket = ? AND name = ? AND generation = ?", values
+            )
+        )
+
+    def forget(self, bucket: str) -> None:
+        if self._table.exists():
+            self._do(
+                lambda table: table.execute("DELETE FROM generations WHERE bucket = ?", (bucket,))
+            )
+            shutil.rmtree(self._directory(bucket), ignore_errors=True)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _directory(self, bucket: str) -> Path:
+        return self._contents / bucket
+
+    def content(self, bucket: str, name: str, generation: int) -> Path:
+        # Two names that a program gave one file are of one generation.
+        digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+        return self._directory(bucket) / f"{generation}-{digest}"
+
+    def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        # Most services have no bucket with versioning, and no such file.
+        if not self._table.exists():
+            return []
+        return self._do(lambda table: table.execute(query, values).fetchall())
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = connect(self._table, _SCHEMA)
+                return work(self._connection)
+        except sqlite3.Error as error:
+            raise Unavailable(
+                f"The table of noncurrent generations cannot be used: {error}. Make room, and look at "
+                f"{self._table}."
+            ) from error
+
+
+def _preserve(live: Found, path: Path) -> None:
+    """Give an open file a second name, or a copy where that is not possible."""
+    path.unlink(missing_ok=True)  # A crash may have left it, and the live file is still there.
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # By its descriptor, since a program may have put another file at its place. It fails for a file that
+        # is another user's, and where there is no /proc.
+        os.link(f"/proc/self/fd/{live.fd}", path.name, dst_dir_fd=directory, follow_symlinks=True)
+    except OSError:
+        _copy(live.fd, path)
+    finally:
+        os.close(directory)
+
+
+def _copy(source: int, path: Path) -> None:
+    half, done = path.with_name(f"{path.name}.half"), 0
+    with half.open("wb") as target:
+        while block := os.pread(source, BLOCK, done):
+            done += target.write(block)
+        target.flush()
+        os.fsync(target.fileno())
+    half.replace(path)
