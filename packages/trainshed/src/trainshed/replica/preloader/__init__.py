@@ -2,22 +2,17 @@
 programs, so that these begin after the imports.
 
 The runtime's own interpreter runs it (`forking`). In a fork, `becoming` turns the process into the requested
-program's, and `running` runs that.
+program's, and runs that.
 
-The preloader itself never reads anything of a job. A main process that connects (the caller) passes the
-process namespace of its fork, and at level `user` that of its user; a child of the preloader enters these and
-forks. The fork is an orphan there, so that the namespace's first process, the shim,
-becomes its parent. Only there it reads arguments and environment. Runs on Python 3.6.
+The preloader itself never reads anything of a job. Its fork for a main process that connects (the caller)
+reads which namespaces to enter, at level `user` that of its user as well, and forks there: that orphan
+is adopted by the namespace's first process, the shim, and becomes the program. Runs on Python 3.6.
 
-The caller (`supervisor.warm_start`) and the fork take turns on one connection. The caller's lines are JSON,
-accompanied by file handles:
-
-1. caller: the process namespace to enter, at level `user` that of its user as well; fork: `waiting PID`
-2. caller: the other namespaces, the user, the output streams, the filter of calls; fork: `ready`, with the
-   handle of that filter beside it if there is one
-3. caller: arguments, environment and limits, and handles to join control groups by; fork: `started`
-
-Instead of any answer the fork may say `cold WHY`: it has not run the program, and will not.
+1. The caller (`supervisor.warm_start`) sends a line of JSON, with handles: of the namespaces, the output
+   streams, the namespace of the program's own users, and of control groups to join.
+2. The fork answers `ready PID`, with the handle on which its calls are asked about if they are; or
+   `cold WHY`, and does not run the program.
+3. The caller says `go`. If it has given up before, its connection is closed, and the fork ends.
 
 Its configuration is JSON: modules (what to import), control (the handle of a socket: its other end is told
 `{"imported": {MODULE: VERSION}}` or `{"refused": WHY}`; the preloader ends when it is closed), listener (the

@@ -1,21 +1,24 @@
-"""Turns a fork of the preloader into a program: it enters the program's namespaces, limits and user, and then
-repeats what an interpreter determines at its start.
+"""Turns a fork of the preloader into a program: it enters the program's namespaces, limits and user, repeats
+what an interpreter determines at its start, and runs a module, as by `-m`, a text, as by `-c`, or a file.
 
-Nothing here may raise after `started` was sent. Runs on Python 3.6.
+The frames of the preloader lie beneath the program. They are left out of the traceback of an exception that
+ends it. Runs on Python 3.6.
 """
 
+import importlib
 import json
 import os
 import resource
+import runpy
 import signal
 import site
 import socket
 import sys
 import time
-from importlib.machinery import PathFinder
+import types
+from importlib.machinery import PathFinder, SourceFileLoader
 
 from trainshed.replica import protocol
-from trainshed.replica.preloader.running import Packed, script_directory
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import kernel, unix_sockets
 
@@ -23,76 +26,44 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    Command = tuple[list[str], Optional[Packed]]
+    Command = tuple[list[str], Optional["Packed"]]
 
-_KINDS = {
-    "user": kernel.CLONE_NEWUSER,
-    "pid": kernel.CLONE_NEWPID,
-    "mnt": kernel.CLONE_NEWNS,
-    "uts": kernel.CLONE_NEWUTS,
-    "ipc": kernel.CLONE_NEWIPC,
-}
-WAITING = "ts-waiting"
-"""What `ps` shows of a fork until it is a program."""
 _ADOPTION_SECONDS = 5.0
 """Until the shim is this process's parent; it takes microseconds."""
+_CALLER_SECONDS = 600.0
+"""A caller that says nothing for so long has been stopped by somebody."""
 
 
-class Caller:
-    """A main process that has connected to the preloader, in whose place the fork is to be the program."""
-
-    def __init__(self, connection: socket.socket, line: bytes, namespaces: "list[int]") -> None:
-        """`line`: its first line. `namespaces`: the handles that came with it, owned from here on."""
-        self.connection = connection
-        self.namespaces = namespaces
-        try:
-            self._names: "list[str]" = json.loads(line.decode("utf-8"))["namespaces"]
-        except (ValueError, LookupError, TypeError):
-            self._names = []
-
-    @property
-    def has_spoken(self) -> bool:
-        """Whether it has named the namespaces of the fork before it was gone."""
-        return 0 < len(self._names) == len(self.namespaces)
-
-    def enter(self) -> None:
-        """Have this process's children start in that namespace. Raises OSError."""
-        _enter(self._names, self.namespaces)
-
-    def close(self) -> None:
-        kernel.close_all(self.namespaces)
-        self.connection.close()
-
-
-def become(caller: Caller, root: str) -> "Command":
+def become(caller: socket.socket, root: str) -> "Command":
     """Become the process that the caller describes; called in a fork of the preloader. `root`: the
-    runtime's directory. Returns what it is to run (`running`)."""
-    connection = caller.connection
+    runtime's directory. Returns what it is to `run`."""
     try:
-        _be_adopted(caller)
-        kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, connection.fileno()})
-        kernel.name_process(WAITING)
-        connection.sendall(b"waiting %d\n" % os.getpid())
-        _settle(*receive(connection), connection)
-        last, groups = receive(connection)
-        for handle in groups:
-            os.write(handle, b"0")
-            os.close(handle)
-        for number, limits in last["limits"]:
+        kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, caller.fileno()})
+        kernel.name_process("ts-waiting")
+        caller.settimeout(_CALLER_SECONDS)
+        line, handles = unix_sockets.receive_line(caller)
+        if not line:
+            os._exit(0)
+        message = json.loads(line.decode("utf-8"))
+        filtered = _settle(message, handles)
+        for number, limits in message["limits"]:
             resource.setrlimit(number, tuple(limits))
-        os.chdir(last["directory"])
-        command = _begin_again(last, root)
+        os.chdir(message["directory"])
+        command = _begin_again(message, root)
         # As in a new interpreter, whatever the starter of the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        unix_sockets.send(caller, b"ready %d\n" % os.getpid(), *filtered)
+        kernel.close_all(filtered)
+        if not caller.recv(16):
+            os._exit(0)
     # Whatever fails, the program can start in its own interpreter.
     except (Exception, SystemExit) as error:
         why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
-        say(connection, "cold " + why)
+        say(caller, "cold " + why)
         os._exit(0)
-    connection.sendall(b"started\n")
-    connection.close()
+    caller.close()
     return command
 
 
@@ -107,37 +78,16 @@ def say(connection: socket.socket, text: str) -> None:
         return  # The caller is gone, or no longer waits.
 
 
-def receive(connection: socket.socket) -> "tuple[dict[str, Any], list[int]]":
-    """Return the caller's next line, and the handles that came with it; end this process if there is
-    none."""
-    text = b""
-    handles: "list[int]" = []
-    while not text.endswith(b"\n"):
-        connection.settimeout(_CALLER_SECONDS)
-        more, beside = unix_sockets.receive_beside(connection)
-        if not more:
-            os._exit(0)
-        text += more
-        handles += beside
-    return json.loads(text.decode("utf-8")), handles
-
-
-_CALLER_SECONDS = 600.0
-"""A caller that says nothing for so long has been stopped by somebody."""
-
-
-def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
-    """Enter the namespaces of these names; return the handles of other things."""
-    for name, handle in zip(names, handles):  # noqa: B905 - `strict` is too young
-        kernel.enter_namespace(handle, _KINDS[name])
+def _settle(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
+    """Become a child of the caller's shim in its namespaces, and drop to the rights of a program that is
+    executed. Only the process that is that child returns: the handle on which its calls are asked about, if
+    they are. Raises Cold."""
+    if sorted(os.sched_getaffinity(0)) != message["processors"]:
+        raise Cold("it may use other processors than its runtime was loaded on")
+    for handle in handles[: message["namespaces"]]:
+        kernel.enter_namespace(handle, 0)
         os.close(handle)
-    return handles[len(names) :]
-
-
-def _be_adopted(caller: Caller) -> None:
-    """Become a child of the caller's shim in its process namespace. Only the process that is that child
-    returns."""
-    caller.enter()
+    output, errors, *others = handles[message["namespaces"] :]
     # The parent of this process ends right after the fork, so that the first process of its namespace adopts
     # it.
     if os.fork() or os.fork():
@@ -147,38 +97,30 @@ def _be_adopted(caller: Caller) -> None:
         if time.monotonic() > until:
             raise Cold("the preloader's fork was not handed over in time")
         time.sleep(0.0001)
-
-
-def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.socket) -> None:
-    """Drop to the rights of a program that is executed; report `ready`."""
-    if sorted(os.sched_getaffinity(0)) != second["processors"]:
-        raise Cold("it may use other processors than its runtime was loaded on")
-    handles = _enter(second["namespaces"], places)
     os.setsid()
     os.umask(0o022)
     kernel.leave_keyring()
-    filtered = call_filter.install(connect=second["connect"]) if second["filter"] else -1
-    if second["owners"]:
-        users.enter(handles.pop(0))
-    if second["level"] != protocol.LEVEL_ROOT:
+    is_asked = message["connects"] is not None
+    filtered = [call_filter.install(connect=message["connects"])] if is_asked else []
+    if message["owner"]:
+        users.enter(others.pop(0))
+    if message["level"] != protocol.LEVEL_ROOT:
         users.have_programs_capabilities()
         # The memory was another user's: from here on it is the program's own, as after an exec.
         kernel.allow_inspection()
     null = os.open(os.devnull, os.O_RDONLY)
-    for handle, standard in ((null, 0), (handles[0], 1), (handles[1], 2)):
+    for handle, standard in ((null, 0), (output, 1), (errors, 2)):
         os.dup2(handle, standard)
-    kernel.close_all([null, *handles])
-    if filtered >= 0:
-        unix_sockets.send(connection, b"ready\n", filtered)
-        os.close(filtered)
-    else:
-        connection.sendall(b"ready\n")
+    for handle in others:
+        os.write(handle, b"0")
+    kernel.close_all([null, output, errors, *others])
+    return [handle for handle in filtered if handle >= 0]
 
 
-def _begin_again(last: "dict[str, Any]", root: str) -> "Command":
+def _begin_again(message: "dict[str, Any]", root: str) -> "Command":
     """Set what an interpreter determines at its start. Returns what it is to run. Raises Cold."""
-    argv, environ = last["argv"], last["environ"]
-    python, template = last["python"], last["template"]
+    argv, environ = message["argv"], message["environ"]
+    python, template = message["python"], message["template"]
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()
@@ -196,7 +138,7 @@ def _begin_again(last: "dict[str, Any]", root: str) -> "Command":
     elif argv[1] != "-m":
         if packed is None:
             _require_source(argv[1])
-        sys.path[0] = script_directory(argv[1])
+        sys.path[0] = os.path.dirname(os.path.realpath(argv[1]))
         looked_at.append(sys.path[0])
     _forget()
     _require_same(looked_at, home, root)
@@ -208,6 +150,23 @@ def _begin_again(last: "dict[str, Any]", root: str) -> "Command":
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = list(argv)
     return argv, packed
+
+
+class Packed:
+    """A program of `trainshed run`, whose package knows how its files get into the working directory."""
+
+    def __init__(self, directory: str, file: str, module: str) -> None:
+        """`directory`: of the package. `file`: the file that is run; "" = `module` is run."""
+        self._package = os.path.basename(directory)
+        self.files = os.path.join(directory, "files")
+        self.file = file
+        self.module = module
+
+    def place(self) -> None:
+        """Put its files into the working directory. Runs code of the job."""
+        importlib.import_module(self._package + "._starter").place_files()
+        for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
+            del sys.modules[name]
 
 
 def _packed(argv: "list[str]") -> "Optional[Packed]":
@@ -318,3 +277,63 @@ def _reseed() -> None:
     if torch is not None:
         # Only the generator of the CPU: torch.seed() would queue a call for GPUs as well.
         torch.default_generator.seed()
+
+
+def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
+    """Run `[PYTHON, "-m", MODULE, ...]`, `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]` to its end.
+    `packed`: files that have to be put into the working directory first. Raises what
+    the program raises, after having printed it."""
+    _forget_us()
+    # A new namespace: the garbage collector ignores the existing one, which was frozen, so that objects a
+    # program leaves in it would not be finalized.
+    main = types.ModuleType("__main__")
+    own = sys.modules["__main__"].__dict__
+    main.__dict__.update({name: own[name] for name in own if name.startswith("__")})
+    if "__annotations__" in own:
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    try:
+        if packed is not None:
+            packed.place()
+        if argv[1] == "-m":
+            sys.argv[:] = ["-m", *argv[3:]]
+            runpy._run_module_as_main(argv[2])  # type: ignore[attr-defined]
+        elif argv[1] == "-c":
+            sys.argv[:] = ["-c", *argv[3:]]
+            exec(compile(argv[2], "<string>", "exec", 0, True), main.__dict__)
+        else:
+            sys.argv[:] = argv[1:]
+            _run_file(argv[1], main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.excepthook = _say_nothing
+        raise  # The interpreter ends as by any exception, and does not print it again.
+
+
+def _say_nothing(*_: "Any") -> None:
+    """Take the place of `sys.excepthook`."""
+
+
+def _run_file(name: str, variables: "dict[str, Any]") -> None:
+    path = name
+    if sys.version_info >= (3, 9) and not os.path.isabs(name):
+        path = os.path.join(os.getcwd(), name[2:] if name.startswith("./") else name)
+    variables.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    with open(path, "rb") as file:
+        source = file.read()
+    exec(compile(source, path, "exec", 0, True), variables)
+
+
+def _forget_us() -> None:
+    """Remove our own modules from those that count as imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
+        # Kept alive: freeing it would make the fork copy all the memory that it lies in.
+        _kept.append(sys.modules.pop(name))
+
+
+_kept: "list[types.ModuleType]" = []

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from trainshed.replica.preloader import START, becoming, running
+from trainshed.replica.preloader import START, becoming
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
 brings one) gives free memory back; in a fork those threads do that which free it."""
-_FIRST_LINE_SECONDS = 1.0
 
 
 def serve(text: str) -> None:
@@ -72,7 +71,7 @@ def serve(text: str) -> None:
     _tell(control, {"imported": versions})
     caller = _next_program(control, listener, configuration["idle"])
     argv, packed = becoming.become(caller, configuration["root"])
-    running.run(argv, packed)
+    becoming.run(argv, packed)
 
 
 class Refused(Exception):
@@ -149,8 +148,8 @@ def _thread_name(thread: str) -> str:
         return file.read().strip()
 
 
-def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> becoming.Caller:
-    """Fork a process for each caller, and return the caller in that process."""
+def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> socket.socket:
+    """Fork a process for each caller, and return the connection to it in that process."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
@@ -160,28 +159,15 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
         if not ready or control.fileno() in ready:
             os._exit(0)
         try:
-            connection = listener.accept()[0]
+            caller = listener.accept()[0]
         except OSError:
             continue  # The caller is gone again.
-        # It sends its first line as it connects.
-        connection.settimeout(_FIRST_LINE_SECONDS)
         try:
-            line, handles = unix_sockets.receive_beside(connection)
-        except OSError:
-            line, handles = b"", []
-        caller = becoming.Caller(connection, line, handles)
-        if caller.has_spoken and _fork(caller) == 0:
-            return caller
+            if os.fork() == 0:
+                return caller
+        except OSError as error:
+            becoming.say(caller, "cold the preloader cannot fork (%s)" % error.strerror)
         caller.close()
-
-
-def _fork(caller: becoming.Caller) -> int:
-    """Fork as `os.fork` does. -1 = the fork failed, and the caller was told why."""
-    try:
-        return os.fork()
-    except OSError as error:
-        becoming.say(caller.connection, "cold the preloader cannot fork (%s)" % error.strerror)
-        return -1
 
 
 _EXE = "/proc/self/exe"

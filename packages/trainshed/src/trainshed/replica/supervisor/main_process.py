@@ -116,7 +116,10 @@ class _Beginning:
         self._groups = cgroups.ControlGroups(self._plan.limits)
         self._program = program_of(slot, self._plan, self._groups, outputs)
         self._view = _view(self._plan.isolation, slot, self._files, namespace, devices)
-        self._warm: warm_start.WarmStart | None = None
+        #: The connection to the preloader that is to fork the program, if one listened.
+        self._preloader: socket.socket | None = None
+        #: Whether calls of connect are asked about; None = no call is.
+        self._connects: bool | None = None
 
     def run(self, become: Callable[[program.Program], None]) -> None:
         """Become the program; return if it is not run, or another process is it. If it cannot be executed,
@@ -154,7 +157,7 @@ class _Beginning:
         plan, isolation = self._plan, self._plan.isolation
         # Before anything is hidden, which includes the way to the preloader's socket.
         if plan.warm.preloader and self._is_namespaced:
-            self._warm = warm_start.WarmStart(plan.warm.preloader, plan.warm, self._level)
+            self._preloader = unix_sockets.connected(plan.warm.preloader)
         # The service keeps the files that it makes to itself, but everybody may pass the directories on the
         # way to what the program is shown.
         os.umask(0o022)
@@ -174,10 +177,7 @@ class _Beginning:
             self._fit_image()
         if self._level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
             self._give_outputs()
-        connects = socket_calls.be_asked(self._control, plan.network)
-        if self._warm is not None:
-            handle = self._warm.prepare(self._program, self._level, self._view.owners, connects)
-            socket_calls.hand_over(self._control, handle)
+        self._connects = socket_calls.be_asked(self._control, plan.network)
 
     def _fit_image(self) -> None:
         """Apply what the image's own files say: its user and that user's home directory."""
@@ -212,13 +212,24 @@ class _Beginning:
 
     def _begin(self, become: Callable[[program.Program], None]) -> None:
         """Become the program; return if a fork of a preloader is it. Raises NotRun, OSError."""
-        settle(self._plan, self._view.owner)
-        if self._warm is not None:
-            process = self._warm.run(self._program, self._groups.ways_in)
-            if process:
-                self._say("%s %d %s" % (warm_start.WARM, process, self._plan.warm.preloaded))
+        plan, owner = self._plan, self._view.owner
+        if plan.warm.preloader and self._is_namespaced:
+            _limit_processes(plan)
+            try:
+                process = warm_start.become(
+                    self._preloader,
+                    self._program,
+                    plan,
+                    owner=owner,
+                    connects=self._connects,
+                    shim=self._control,
+                )
+            except warm_start.NotWarm as why:
+                self._say("%s %s" % (warm_start.COLD, why))
+            else:
+                self._say("%s %d %s" % (warm_start.WARM, process, plan.warm.preloaded))
                 return
-            self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
+        settle(plan, owner)
         become(self._program)
 
 
@@ -228,6 +239,10 @@ def settle(plan: protocol.LaunchDocument, owner: int | None) -> None:
     if plan.isolation.level == protocol.LEVEL_SESSION:
         return
     levels.drop(plan.isolation.level, owner, bool(plan.isolation.image))
+    _limit_processes(plan)
+
+
+def _limit_processes(plan: protocol.LaunchDocument) -> None:
     if plan.limits.pids_limit and not plan.limits.pids_base:
         program.limit_processes(plan.limits.pids_limit)
 

@@ -49,6 +49,19 @@ def receive_beside(connection: socket.socket, flags: int = 0) -> "tuple[bytes, l
     return data, _handles(ancillary)
 
 
+def receive_line(connection: socket.socket) -> "tuple[bytes, list[int]]":
+    """Wait for a line, after which nothing comes until it is answered; return it without its end, and the
+    handles that came with it. b"" = the sender is gone. Raises OSError."""
+    line, handles = receive_beside(connection)
+    while line and not line.endswith(b"\n"):
+        more, beside = receive_beside(connection)
+        if not more:
+            return b"", handles
+        line += more
+        handles += beside
+    return line.rstrip(b"\n"), handles
+
+
 def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
     handles: "list[int]" = []
     for _, kind, content in ancillary:
