@@ -183,6 +183,7 @@ def test_a_job_of_a_week_leaves_a_small_file_with_all_of_its_time(
     clock = [0]
     monkeypatch.setattr(time, "monotonic", lambda: float(clock[0]))
     monkeypatch.setattr("trainshed.replica.observe.segments.now", lambda: clock[0] * SECOND)
+    monkeypatch.setattr(processes, "parents", dict)
     look.usage.begin(0)
     week = 7 * 24 * 3600
     for clock[0] in range(10, week, 10):

@@ -188,7 +188,7 @@ class Keeper:
         if self._status >= 0:
             return
         most = self._terms.processes
-        if most is not None and len(processes.family(os.getpid())) > most:
+        if most is not None and len(processes.programs(os.getpid())) > most:
             self._end(f"{most} processes", "it had more")
         self._loop.after(_LOOK, self._count)
 

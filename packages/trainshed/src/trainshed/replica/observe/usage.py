@@ -145,11 +145,11 @@ class Usage:
             self._give_up()
 
     def _see(self) -> None:
-        family = processes.family(self._shim)
+        members = processes.programs(self._shim)
         memory = _group_memory(self._directories)
         cpu = _group_cpu(self._directories)
         self._sum(cpu if cpu >= 0 else processes.used(self._shim)[0])
-        self._note(len(family), memory if memory >= 0 else _memory_of(self._shim))
+        self._note(len(members), memory if memory >= 0 else _memory_of(self._shim))
 
     def _sum(self, cpu: float) -> float:
         # Times of processes whose parents ignore their ends are lost, which must not make the sum fall.

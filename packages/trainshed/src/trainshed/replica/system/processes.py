@@ -37,19 +37,21 @@ def parents() -> "dict[int, int]":
         names = os.listdir("/proc")
     except OSError:
         return {}
-    parent_of: "dict[int, int]" = {}
-    for name in names:
-        if name.isdigit():
-            fields = stat(int(name))
-            if fields:
-                parent_of[int(name)] = int(fields[1])
-    return parent_of
+    fields_of = {int(name): stat(int(name)) for name in names if name.isdigit()}
+    return {process: int(fields[1]) for process, fields in fields_of.items() if fields}
 
 
 def descendants(process: int) -> "list[int]":
     """Return every process below `process`, parents before their children. Reads all processes that are to
-    be seen."""
-    return _below(process, parents())
+    be seen, which in a process namespace are the replica's alone."""
+    parent_of = parents()
+    below: "list[int]" = []
+    layer = [process]
+    while layer:
+        above = set(layer)
+        layer = [child for child, parent in parent_of.items() if parent in above]
+        below.extend(layer)
+    return below
 
 
 def programs(shim: int) -> "list[int]":
@@ -62,48 +64,6 @@ def programs(shim: int) -> "list[int]":
 def _session(process: int) -> int:
     fields = stat(process)
     return int(fields[3]) if fields else 0
-
-
-def _below(process: int, parent_of: "dict[int, int]") -> "list[int]":
-    below: "list[int]" = []
-    layer = [process]
-    while layer:
-        above = set(layer)
-        layer = [child for child, parent in parent_of.items() if parent in above]
-        below.extend(layer)
-    return below
-
-
-def family(shim: int) -> "list[int]":
-    """Return every process of a shim's replica, as `programs` does, at a cost that depends on the replica
-    alone and not on the machine.
-
-    It may miss a process that is created, or whose sibling ends, at this very moment, which is good enough
-    for measuring.
-    """
-    if not os.path.exists("/proc/thread-self/children"):
-        return programs(shim)
-    own = _session(shim)
-    members: "list[int]" = []
-    layer = [child for child in _children(shim) if _session(child) != own]
-    while layer:
-        members.extend(layer)
-        layer = [child for parent in layer for child in _children(parent)]
-    return members
-
-
-def _children(process: int) -> "list[int]":
-    """Return the children of a process, which the kernel lists by thread."""
-    tasks = "/proc/%d/task" % process
-    try:
-        threads = os.listdir(tasks)
-    except OSError:
-        return []
-    return [
-        int(child)
-        for thread in threads
-        for child in read("%s/%s/children" % (tasks, thread)).split()
-    ]
 
 
 def handles(process: int, number: int) -> bool:
@@ -127,7 +87,7 @@ def used(shim: int) -> "tuple[float, int]":
     """
     ticks = sum(map(int, stat(shim)[13:15]))
     moved = 0
-    for process in family(shim):
+    for process in programs(shim):
         ticks += sum(map(int, stat(process)[11:15]))
         for line in read("/proc/%d/io" % process).splitlines()[:2]:
             moved += int(line.split()[1])  # rchar, wchar
@@ -146,7 +106,7 @@ def resident(shim: int) -> "dict[int, int]":
     shared memory counts for each process, and so do mapped files."""
     page = os.sysconf("SC_PAGE_SIZE")
     sizes: "dict[int, int]" = {}
-    for process in family(shim):
+    for process in programs(shim):
         fields = read("/proc/%d/statm" % process).split()
         if fields:
             sizes[process] = int(fields[1]) * page
