@@ -1,7 +1,8 @@
 """Requests of TensorFlow's gs:// client are put right on their way (spec/program#storage;
 spec/clients#tensorflow)."""
 
-from collections.abc import Callable
+import io
+from typing import Any
 
 import pytest
 
@@ -17,19 +18,29 @@ TWICE_RIGHT = b"PUT /d HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n"
 CHUNKS = b"5;name=x\r\nabcde\r\n2\r\n\r\n\r\n0\r\nTrailer: t\r\n\r\n"
 
 
-def coming(sent: bytes, step: int = 1 << 20) -> Callable[[int], bytes]:
+class Coming(io.RawIOBase):
     """A connection on which this comes, so many bytes at a time."""
-    cuts = iter([sent[at : at + step] for at in range(0, len(sent), step)])
-    return lambda _: next(cuts, b"")
+
+    def __init__(self, sent: bytes, step: int) -> None:
+        self._rest, self._step = sent, step
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), self._step)
+        cut, self._rest = self._rest[:size], self._rest[size:]
+        buffer[: len(cut)] = cut
+        return len(cut)
 
 
-def put_right(sent: bytes, step: int = 1 << 20) -> bytes:
+def put_right(sent: bytes, step: int = 4096) -> bytes:
     """What goes on of requests."""
-    incoming = messages.Incoming(coming(sent, step))
+    stream = io.BufferedReader(Coming(sent, step))
     passed: list[bytes] = []
-    while (head := incoming.head()) is not None:
+    while (head := messages.read_head(stream)) is not None:
         length = head.put_right()
-        passed += [head.encode(), *incoming.body(length)]
+        passed += [head.encode(), *messages.read_body(stream, length)]
     return b"".join(passed)
 
 
@@ -81,7 +92,7 @@ def test_requests_of_one_connection_are_told_apart_however_they_are_cut() -> Non
 )
 def test_what_is_no_request_is_found_out(sent: bytes) -> None:
     with pytest.raises(messages.NotHttp):
-        put_right(sent, 4096)
+        put_right(sent)
 
 
 def test_a_connection_that_ends_within_a_message_is_no_whole_message() -> None:

@@ -37,13 +37,13 @@ class _Server:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.incoming = messages.Incoming(connection.recv)
+        self._stream = connection.makefile("rb")
 
     def answer(self) -> messages.Head:
         """Return the head of its next answer. Raises OSError, ConnectionCut."""
         while True:
             try:
-                head = self.incoming.head()
+                head = messages.read_head(self._stream)
             except messages.NotHttp as error:
                 raise ConnectionError(str(error)) from None
             if head is None:
@@ -56,9 +56,13 @@ class _Server:
     def body(self, length: int) -> Iterator[bytes]:
         """Yield the parts of its answer's body. Raises OSError, ConnectionCut."""
         try:
-            yield from self.incoming.body(length)
+            yield from messages.read_body(self._stream, length)
         except messages.NotHttp as error:
             raise ConnectionError(str(error)) from None
+
+    def close(self) -> None:
+        self._stream.close()
+        self.connection.close()
 
     def is_silent(self) -> bool:
         """Whether nothing has come since the last answer, not even its end."""
@@ -84,7 +88,7 @@ class Conversation:
         """`preamble`: line that connections to the bucket process begin with. `out`: the way to the real
         hosts, None = there is none."""
         self._client = client
-        self._incoming = messages.Incoming(client.recv)
+        self._stream = client.makefile("rb")
         self._network = network
         self._preamble = preamble
         self._out = out
@@ -103,11 +107,12 @@ class Conversation:
         finally:
             for host in list(self._servers):
                 self._drop(host)
+            self._stream.close()
             messages.hang_up(self._client)
 
     def _exchange(self) -> bool:
         """Serve one request; return whether another may follow."""
-        head = self._incoming.head()
+        head = messages.read_head(self._stream)
         if head is None:
             return False
         request = Request(head)
@@ -117,7 +122,7 @@ class Conversation:
             self._client.sendall(_CONTINUE)
         if request.is_read and not request.is_for_google:
             return self._read(request)
-        parts: Iterable[bytes] = self._incoming.body(request.length)
+        parts: Iterable[bytes] = messages.read_body(self._stream, request.length)
         host, sent, goes_out = self._first_asked(request), head.encode(), request.is_for_google
         if self._out and not request.is_storage and request.may_go_out():
             begun = list(_begun(parts))
@@ -210,7 +215,7 @@ class Conversation:
     def _drop(self, host: bytes) -> None:
         server = self._servers.pop(host, None)
         if server is not None:
-            server.connection.close()
+            server.close()
 
     def _pass_on(self, host: bytes, answer: messages.Head, request: "Request") -> bool:
         """Pass an answer on as it comes; return whether another request may follow."""

@@ -6,15 +6,14 @@ Thread-safe.
 """
 
 import base64
+import http.client
 import os
-import socket
 import ssl
 import threading
 import time
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
-from trainshed.replica.endpoint import messages
 from trainshed.replica.system import roots
 
 Address = tuple[str, int]
@@ -54,7 +53,7 @@ class GoogleHosts:
         def reach() -> None:
             try:
                 made.append(self._reach(host))
-            except (OSError, ValueError, messages.ConnectionCut, messages.NotHttp):
+            except (OSError, ValueError, http.client.HTTPException):
                 pass  # The host counts as out of reach.
 
         # In a thread, because resolving a name has no time limit.
@@ -67,19 +66,21 @@ class GoogleHosts:
         return None
 
     def _reach(self, host: str) -> ssl.SSLSocket:
-        address = self._hosts.get(host, (host, 443))
+        name, port = self._hosts.get(host, (host, 443))
         text = self._proxy or ""
         proxy = urlsplit(text if "//" in text else "//" + text)
-        there = (proxy.hostname, proxy.port or 80) if proxy.hostname else address
-        raw = socket.create_connection(there, timeout=_PATIENCE)
+        if proxy.hostname:
+            way = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=_PATIENCE)
+            user = "%s:%s" % (unquote(proxy.username or ""), unquote(proxy.password or ""))
+            basic = "Basic " + base64.b64encode(user.encode()).decode()
+            way.set_tunnel(name, port, {"Proxy-Authorization": basic} if proxy.username else {})
+        else:
+            way = http.client.HTTPConnection(name, port, timeout=_PATIENCE)
         try:
-            if proxy.hostname:
-                user = "%s:%s" % (unquote(proxy.username or ""), unquote(proxy.password or ""))
-                _ask_through(raw, "%s:%d" % address, user if proxy.username else "")
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secure = self._trusting().wrap_socket(raw, server_hostname=host)
+            way.connect()
+            secure = self._trusting().wrap_socket(way.sock, server_hostname=host)
         except BaseException:
-            raw.close()
+            way.close()
             raise
         secure.settimeout(_ANSWER_SECONDS)
         return secure
@@ -95,15 +96,3 @@ class GoogleHosts:
             made.set_alpn_protocols(["http/1.1"])
             self._context = made
         return self._context
-
-
-def _ask_through(raw: socket.socket, place: str, user: str) -> None:
-    """Have a proxy connect to `place`. Raises OSError, messages.ConnectionCut, messages.NotHttp."""
-    lines = ["CONNECT %s HTTP/1.1" % place, "Host: " + place]
-    if user:
-        lines.append("Proxy-Authorization: Basic " + base64.b64encode(user.encode()).decode())
-    raw.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-    # Read byte by byte, because what follows belongs to TLS.
-    answer = messages.Incoming(lambda _: raw.recv(1)).head()
-    if answer is None or answer.first.split()[1:2] != [b"200"]:
-        raise OSError("the proxy does not lead on to " + place)

@@ -4,17 +4,19 @@ them.
 TensorFlow's client sends contradictory lengths, which servers refuse; they are corrected here.
 """
 
+import io
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 CHUNKED = -1
 """Instead of a length: the body says itself where it ends."""
 UNTIL_END = -2
 """Instead of a length: the body ends with the connection."""
 
-_LONGEST_HEAD = 128 << 10
+_LONGEST = 128 << 10
+"""Bytes of a head, and of a line."""
 _CHUNK = 256 << 10
 
 
@@ -71,53 +73,31 @@ class Head:
         return length
 
 
-class Incoming:
-    """Reads messages from a connection. `receive`: returns at most that many bytes, b"" at the end; may raise
-    OSError."""
+def read_head(stream: io.BufferedIOBase) -> Head | None:
+    """Return the next head; None = the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
+    lines: list[bytes] = []
+    size = 0
+    while (line := _line(stream, is_first=not lines)).strip():
+        lines.append(line.rstrip(b"\r\n"))
+        size += len(line)
+        if size > _LONGEST:
+            raise NotHttp("no request has a head of that length")
+    if not line:
+        return None
+    if not lines:
+        raise NotHttp("an empty line in place of a request")
+    return Head(lines[0], lines[1:])
 
-    def __init__(self, receive: Callable[[int], bytes]) -> None:
-        self._receive = receive
-        self._held = b""
 
-    def head(self) -> Head | None:
-        """Return the next head; None = the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
-        begun = 0
-        while True:
-            end = self._held.find(b"\r\n\r\n", begun)
-            if end >= 0:
-                first, *fields = self._cut(end + 4)[:-4].split(b"\r\n")
-                return Head(first, fields)
-            if len(self._held) > _LONGEST_HEAD:
-                raise NotHttp("no request has a head of that length")
-            begun = max(0, len(self._held) - 3)
-            data = self._receive(_CHUNK)
-            if not data:
-                if self._held:
-                    raise ConnectionCut
-                return None
-            self._held += data
-
-    def body(self, length: int) -> Iterator[bytes]:
-        """Yield the parts of a body as they come, still encoded. Raises NotHttp, ConnectionCut, OSError."""
-        if length == UNTIL_END:
-            while self._held or self._more(False):
-                yield self._cut(len(self._held))
-        elif length == CHUNKED:
-            yield from self._chunks()
-        else:
-            yield from self._exactly(length)
-
-    def _exactly(self, length: int) -> Iterator[bytes]:
-        while length:
-            if not self._held:
-                self._more()
-            part = self._cut(min(length, len(self._held)))
-            length -= len(part)
+def read_body(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
+    """Yield the parts of a body as they come, still encoded. Raises NotHttp, ConnectionCut, OSError."""
+    if length == UNTIL_END:
+        while part := stream.read1(_CHUNK):
             yield part
-
-    def _chunks(self) -> Iterator[bytes]:
-        while True:
-            line = self._line()
+    elif length == CHUNKED:
+        line, size = b"", 1
+        while size:
+            line = _line(stream)
             try:
                 size = int(line.partition(b";")[0].strip(), 16)
             except ValueError:
@@ -125,30 +105,32 @@ class Incoming:
             if size < 0:
                 raise NotHttp("a chunk of no size")
             yield line
-            if not size:
-                break
-            yield from self._exactly(size + 2)
+            if size:
+                yield from _exactly(stream, size + 2)
         while line.strip():
-            line = self._line()
+            line = _line(stream)
             yield line
+    else:
+        yield from _exactly(stream, length)
 
-    def _line(self) -> bytes:
-        while b"\n" not in self._held:
-            if len(self._held) > _LONGEST_HEAD:
-                raise NotHttp("no line of a body is that long")
-            self._more()
-        return self._cut(self._held.index(b"\n") + 1)
 
-    def _more(self, needed: bool = True) -> bool:
-        data = self._receive(_CHUNK)
-        if not data and needed:
+def _exactly(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
+    while length:
+        part = stream.read1(min(length, _CHUNK))
+        if not part:
             raise ConnectionCut
-        self._held += data
-        return bool(data)
+        length -= len(part)
+        yield part
 
-    def _cut(self, size: int) -> bytes:
-        part, self._held = self._held[:size], self._held[size:]
-        return part
+
+def _line(stream: io.BufferedIOBase, *, is_first: bool = False) -> bytes:
+    """Return a line with its end. `is_first`: b"" where the connection has ended in its place."""
+    line = stream.readline(_LONGEST)
+    if len(line) == _LONGEST:
+        raise NotHttp("no line of a message is that long")
+    if not line.endswith(b"\n") and (line or not is_first):
+        raise ConnectionCut
+    return line
 
 
 def _name(field: bytes) -> bytes:
