@@ -30,22 +30,14 @@ the program's directory) likewise.
 
 import json
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple
 
 from trainshed.replica.system import processes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Sequence, TypeVar, dataclass_transform
+    from typing import Sequence
 
-    Message = dict[str, Any]
-    _Section = TypeVar("_Section", bound="Section")
-else:
-    Message = dict
-
-    def dataclass_transform(**_):
-        """Stand-in for typing.dataclass_transform, which only type checkers use and Python 3.6 lacks."""
-        return lambda marked: marked
-
+Message = Dict[str, Any]
 
 JOURNAL = "journal"
 SOCKET = "sock"
@@ -84,26 +76,7 @@ def stopped_mark(incarnation: int) -> str:
     return "%s-%d" % (STOPPED, incarnation)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-class Section:
-    """A part of a launch document. Declares its fields as `NAME: "TYPE" = DEFAULT`, or without a default."""
-
-    FIELDS: "tuple[str, ...]" = ()
-    REQUIRED: "frozenset[str]" = frozenset()
-
-    def __init_subclass__(cls) -> None:
-        cls.FIELDS = tuple(cls.__annotations__)
-        cls.REQUIRED = frozenset(name for name in cls.FIELDS if not hasattr(cls, name))
-
-    def __init__(self, **values: "Any") -> None:
-        # Defaults stay with the class: each start makes these twice.
-        wrong = self.REQUIRED.difference(values) | values.keys() - set(self.FIELDS)
-        if wrong:
-            raise TypeError("missing or unknown: %s.%s" % (type(self).__name__, sorted(wrong)))
-        self.__dict__.update(values)
-
-
-class Program(Section):
+class Program(NamedTuple):
     """The program that is run."""
 
     #: The program and its arguments.
@@ -116,7 +89,7 @@ class Program(Section):
     python_template: "str | None" = None
 
 
-class Isolation(Section):
+class Isolation(NamedTuple):
     """What the program sees of the machine. Paths are absolute."""
 
     #: Sandbox level (`LEVEL_*`).
@@ -150,7 +123,7 @@ class Isolation(Section):
     shm_bytes: "int | None" = None
 
 
-class Limits(Section):
+class Limits(NamedTuple):
     """What the replica may use, and where its control groups are made."""
 
     #: Bytes of memory; None = no limit.
@@ -173,7 +146,7 @@ class Limits(Section):
     cgroup_name: "str" = ""
 
 
-class Network(Section):
+class Network(NamedTuple):
     """The replica's address, and what its endpoint there leads to."""
 
     #: The replica's address, on which its endpoint listens as well.
@@ -197,7 +170,7 @@ class Network(Section):
     certificate: "str | None" = None
 
 
-class Observation(Section):
+class Observation(NamedTuple):
     """What is recorded of the replica, and where."""
 
     #: Directory of the log segments and of the other records.
@@ -218,7 +191,7 @@ class Observation(Section):
     reducers_expected: "bool" = False
 
 
-class WarmStart(Section):
+class WarmStart(NamedTuple):
     """Whether the program begins in a fork of an interpreter that has imported its frameworks
     (docs/adr/0083)."""
 
@@ -233,7 +206,7 @@ class WarmStart(Section):
     cold_because: "str | None" = None
 
 
-class LaunchDocument(Section):
+class LaunchDocument(NamedTuple):
     """Everything that a shim needs to start one incarnation.
 
     As a message, and on disk, it is flat: the fields of all sections together, whose names therefore differ.
@@ -252,27 +225,19 @@ class LaunchDocument(Section):
         """Return the message from which `from_message` makes the same document, also after a conversion to
         JSON."""
         message: "Message" = {"incarnation": self.incarnation}
-        for section in self.FIELDS[1:]:
-            message.update(getattr(self, section).__dict__)
+        for section in self[1:]:
+            message.update(section._asdict())
         return message
 
     @classmethod
     def from_message(cls, message: "Message") -> "LaunchDocument":
         """Make a document from a message. Messages of other versions of the service are accepted: unknown
         fields are ignored, and missing ones get their defaults."""
-
-        def part(section: "type[_Section]") -> "_Section":
-            return section(**{name: message[name] for name in section.FIELDS if name in message})
-
-        return cls(
-            incarnation=message["incarnation"],
-            program=part(Program),
-            isolation=part(Isolation),
-            limits=part(Limits),
-            network=part(Network),
-            observation=part(Observation),
-            warm=part(WarmStart),
-        )
+        sections: "list[Any]" = [
+            section(**{name: message[name] for name in section._fields if name in message})
+            for section in (Program, Isolation, Limits, Network, Observation, WarmStart)
+        ]
+        return cls(message["incarnation"], *sections)
 
 
 def ordered(line: bytes) -> "tuple[str, LaunchDocument]":

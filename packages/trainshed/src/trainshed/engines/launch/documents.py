@@ -60,19 +60,16 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
     return shown
 
 
-def _cold(*_: object) -> protocol.WarmStart:
-    return protocol.WarmStart()
-
-
 def launch_document(
     plan: LaunchPlan,
     where: Where,
     *,
     masked: tuple[str, ...] = (),
-    beginning: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart] = _cold,
+    beginning: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
+    | None = None,
 ) -> protocol.LaunchDocument:
     """Compose the document. `masked`: texts that must not get into the log. `beginning`: decides whether a
-    program with that environment begins warm."""
+    program with that environment begins warm; None = none does."""
     slot, host, shared, image = where.slot, where.host, where.shared, plan.software.image
     edits = device_edits(
         slot.devices,
@@ -114,7 +111,7 @@ def launch_document(
             reducers=plan.reduction.reducers,
             reducers_expected=plan.reduction.is_expected,
         ),
-        warm=beginning(plan, host, environ),
+        warm=beginning(plan, host, environ) if beginning is not None else protocol.WarmStart(),
     )
 
 
