@@ -80,13 +80,13 @@ async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into() -
                 case "connect":
                     ours, theirs = socket.socketpair()
                     other = theirs if is_live else None
-                    subject.settle(incarnation, findings.Alive(ours))
+                    subject.settle(incarnation, ours)
                 case "break" if other is not None:
                     other.close()
                     await asyncio.sleep(0.001)
                     looks, other = looks + 1, None
                 case "break":
-                    subject.settle(incarnation, findings.Changing())
+                    subject.settle(incarnation, findings.Unclear.CHANGING)
                     looks += is_live
                 case _:
                     subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))

@@ -21,7 +21,7 @@ from trainshed.engines.local.autopsies import Autopsies, Keeping
 from trainshed.engines.local.findings import probe_latest
 from trainshed.engines.local.gangs import Gang, Gangs
 from trainshed.engines.local.host_probe import HostProbe
-from trainshed.engines.local.layout import Layout
+from trainshed.engines.local.layout import Layout, written_down
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Leases, Reconciler
@@ -169,12 +169,8 @@ class LocalEngine:
         for slot_handle in gang:
             if slot_handle.incarnation:
                 slot_handle.stop(grace)
-        try:
+        with written_down(f"the stop of job {job_uid}"):
             await marking
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
-            ) from error
         # What has not begun is only stopped once it is written down that it must not begin.
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
@@ -187,7 +183,8 @@ class LocalEngine:
         slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
         if incarnation > slot_handle.incarnation or slot_handle.may_begin:
             # Written first: a shim that is about to begin takes the lock and then looks for this.
-            await self._forbid(slot_handle, incarnation)
+            with written_down(f"the stop of {replica}"):
+                await asyncio.to_thread(self._layout.forbid, slot_handle.directory, incarnation)
         if incarnation < slot_handle.incarnation:
             self._report_older(slot_handle, incarnation)
         elif incarnation == slot_handle.incarnation:
@@ -278,7 +275,9 @@ class LocalEngine:
                     slot_handle.report_again()
                 elif plan.incarnation < slot_handle.incarnation:
                     self._report_older(slot_handle, plan.incarnation)
-                elif self._may_not_start(slot_handle, plan.incarnation):
+                elif self._layout.is_stopped(
+                    plan.job_uid, plan.attempt
+                ) or self._layout.is_forbidden(slot_handle.directory, plan.incarnation):
                     slot_handle.begin(plan.incarnation)
                     slot_handle.lose(protocol.NEVER_STARTED)
                 else:
@@ -317,15 +316,11 @@ class LocalEngine:
         other machines as well. Raises EngineUnavailable, also if the disk is full."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
         text = hosts_text(slots, hosts, intercepted(self._probe.host, self._options))
-        try:
+        with written_down(f"the hosts of job {job_uid}"):
             self._layout.require_room()
             if (machine_hosts := self._probe.machine_hosts) is not None:
                 machine_hosts.write(hosts)
             return self._layout.write_hosts(job_uid, attempt, text)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the hosts of job {job_uid} cannot be written down ({error}); make room and try again"
-            ) from error
 
     async def _request(self, slot_handle: SlotHandle) -> None:
         try:
@@ -346,19 +341,6 @@ class LocalEngine:
             except BaseException:
                 slot_handle.close()
                 raise
-
-    def _may_not_start(self, slot_handle: SlotHandle, incarnation: int) -> bool:
-        stopped = self._layout.is_stopped(slot_handle.job_uid, slot_handle.attempt)
-        return stopped or self._layout.is_forbidden(slot_handle.directory, incarnation)
-
-    async def _forbid(self, slot_handle: SlotHandle, incarnation: int) -> None:
-        try:
-            await asyncio.to_thread(self._layout.forbid, slot_handle.directory, incarnation)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the stop of {slot_handle.slot.replica} cannot be written down ({error}); "
-                "make room and try again"
-            ) from error
 
     def _report_older(self, slot_handle: SlotHandle, incarnation: int) -> None:
         entries = journal.Entries(str(slot_handle.directory))

@@ -4,6 +4,7 @@ What a slot that was copied with its data directory says of processes is of the 
 its incarnation counts as lost (`journal`).
 """
 
+import enum
 import errno
 import socket
 from pathlib import Path
@@ -30,22 +31,18 @@ class Over(Struct, frozen=True):
     notes: tuple[protocol.Message, ...] = ()
 
 
-class Alive(Struct, frozen=True):
-    """A shim serves the incarnation and took the connection."""
+class Unclear(enum.Enum):
+    """The incarnation has not ended, and no shim can be connected to."""
 
-    connection: socket.socket
-
-
-class Changing(Struct, frozen=True):
-    """A shim begins, ends or dies, or what a killed one left is not cleared away yet: the caller should probe
-    again soon."""
-
-
-class NeverStarted(Struct, frozen=True):
-    """Nothing of the incarnation ever ran, and no shim is about to start it."""
+    #: A shim begins, ends or dies, or what a killed one left is not cleared away yet: the caller should probe
+    #: again soon.
+    CHANGING = enum.auto()
+    #: Nothing of the incarnation ever ran, and no shim is about to start it.
+    NEVER_STARTED = enum.auto()
 
 
-Finding = Over | Alive | Changing | NeverStarted
+Finding = Over | socket.socket | Unclear
+"""A socket: a shim serves the incarnation, and took this connection."""
 
 
 def probe_latest(slot: Path) -> tuple[int, Finding] | None:
@@ -55,7 +52,7 @@ def probe_latest(slot: Path) -> tuple[int, Finding] | None:
     try:
         return latest, probe_slot(slot, latest)
     except OSError:
-        return latest, Changing()  # It is looked into again.
+        return latest, Unclear.CHANGING  # It is looked into again.
 
 
 def probe_slot(slot: Path, incarnation: int) -> Finding:
@@ -68,26 +65,22 @@ def probe_slot(slot: Path, incarnation: int) -> Finding:
         return Over(record, tuple(entries.notes(incarnation)))
     lock = journal.try_lock(place)
     if lock < 0:
-        return _connected(place)
+        try:
+            return clients.connect(place)
+        except OSError as error:
+            if error.errno in _OURS:
+                raise
+            return Unclear.CHANGING
     try:
         # Its holder may have written the record between our two readings.
         entries = journal.Entries(place)
         if (record := entries.record(incarnation)) is None:
             if entries.latest < incarnation:
-                return NeverStarted()
+                return Unclear.NEVER_STARTED
             if not journal.clear(entries):
-                return Changing()
+                return Unclear.CHANGING
             record = journal.lost_record(_COPIED if entries.is_copied else protocol.SHIM_LOST)
             journal.Claim(incarnation, lock).finish(record)
         return Over(record, tuple(entries.notes(incarnation)))
     finally:
         journal.release(lock)
-
-
-def _connected(slot: str) -> Alive | Changing:
-    try:
-        return Alive(clients.connect(slot))
-    except OSError as error:
-        if error.errno in _OURS:
-            raise
-        return Changing()

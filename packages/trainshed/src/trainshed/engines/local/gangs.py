@@ -1,16 +1,15 @@
 """Gives gangs their slots: it records them, moves them to other nodes and takes them back."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import machine, places
 from trainshed.engines.local.host_probe import HostProbe
-from trainshed.engines.local.layout import Layout
+from trainshed.engines.local.layout import Layout, written_down
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
 from trainshed.eventloop.background import in_turns
@@ -113,7 +112,7 @@ class Gangs:
             shared=self._address,
             is_free=partial(_is_free, self._address) if self._address else None,
         )
-        with _written(job_uid):
+        with written_down(f"the slots of job {job_uid}"):
             async for some in in_turns(slots, _MADE_IN_A_TURN):
                 self._layout.make_slots(job_uid, attempt, some)
             self._layout.write(job_uid, attempt, slots)
@@ -153,7 +152,7 @@ class Gangs:
             raise EngineUnavailable(
                 f"the files of job {job_uid} cannot be thrown away ({error}); try again"
             ) from error
-        with _written(job_uid):
+        with written_down(f"the slots of job {job_uid}"):
             self._layout.write(job_uid, attempt, tuple(slots.values()))
         for slot_handle, request in moving.items():
             slot_handle.slot = slots[request.replica]
@@ -167,16 +166,6 @@ class Gangs:
             )
         self._gangs.pop((job_uid, attempt), None)
         self._layout.discard(job_uid, attempt)
-
-
-@contextlib.contextmanager
-def _written(job_uid: JobUid) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise EngineUnavailable(
-            f"the slots of job {job_uid} cannot be written down ({error}); make room and try again"
-        ) from error
 
 
 def _is_free(address: str, port: int, *, again: bool) -> bool:

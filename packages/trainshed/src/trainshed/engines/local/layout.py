@@ -9,13 +9,13 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import asdict
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Slot
+from trainshed.engines.port import EngineUnavailable, Slot
 from trainshed.replica import protocol
 from trainshed.replica.system import durable
 
@@ -133,6 +133,17 @@ class Layout:
             is_last = [entry.name for entry in directory.parent.iterdir()] == [directory.name]
             gone = directory.parent if is_last else directory
             gone.rename(self.trash / uuid.uuid4().hex)
+
+
+@contextlib.contextmanager
+def written_down(what: str) -> Generator[None]:
+    """Raise EngineUnavailable if `what` cannot be written to the disk now."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineUnavailable(
+            f"{what} cannot be written down ({error}); make room and try again"
+        ) from error
 
 
 PATH = "/etc/hosts"

@@ -105,21 +105,27 @@ class Reconciler:
                 # On a full disk, for example, the end cannot be written down yet, and so must not be
                 # reported. The shim's silence is then not its fault.
                 slot_handle.count_as_alive()
-                _log(slot_handle).warning("slot not read: %s; once more in a second", error)
+                job_uid, attempt, replica = slot_handle.key
+                subject = about(log, job_uid, attempt=attempt, replica=replica)
+                subject.warning("slot not read: %s; once more in a second", error)
                 await asyncio.sleep(_PAUSE)
                 continue
             match finding:
-                case findings.Changing():
+                case findings.Unclear.CHANGING:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.1)
-                case findings.NeverStarted() if (
+                case findings.Unclear.NEVER_STARTED if (
                     slot_handle.expects(incarnation)
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
                 ):
                     # The request died with the zygote before a shim began, so that it may be repeated.
                     slot_handle.retries_left -= 1
-                    await self._ask(slot_handle, incarnation)
+                    try:
+                        await self._request(slot_handle)
+                    except (EngineUnavailable, OSError) as error:
+                        if slot_handle.expects(incarnation):
+                            slot_handle.lose(str(error), by_service=True)
                     return
                 case _:
                     slot_handle.settle(incarnation, finding)
@@ -136,17 +142,5 @@ class Reconciler:
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
                 # A process that waits for a device cannot die yet, for example.
-                return findings.Changing()
+                return findings.Unclear.CHANGING
         return findings.probe_slot(slot, incarnation)
-
-    async def _ask(self, slot_handle: SlotHandle, incarnation: int) -> None:
-        try:
-            await self._request(slot_handle)
-        except (EngineUnavailable, OSError) as error:
-            if slot_handle.expects(incarnation):
-                slot_handle.lose(str(error), by_service=True)
-
-
-def _log(slot_handle: SlotHandle) -> logging.LoggerAdapter[logging.Logger]:
-    job_uid, attempt, replica = slot_handle.key
-    return about(log, job_uid, attempt=attempt, replica=replica)

@@ -42,53 +42,6 @@ _MOST_WRITTEN = 32 << 10
 """Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
 
 
-class Link:
-    """A connection to a shim, read on the event loop without a task of its own. Calls `heard` for every
-    message and `broken` once when the other end is closed."""
-
-    __slots__ = ("_broken", "_heard", "_lines", "_loop", "_socket")
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        heard: Callable[["Link", protocol.Message], None],
-        broken: Callable[["Link"], None],
-    ) -> None:
-        self._socket = connection
-        self._heard = heard
-        self._broken = broken
-        self._lines = protocol.Lines()
-        self._loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        self._loop.add_reader(connection.fileno(), self._read)
-
-    def _read(self) -> None:
-        try:
-            data = self._socket.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        for message in self._lines.feed(data):
-            self._heard(self, message)
-        if not data and self._socket.fileno() >= 0:
-            self.close()
-            self._broken(self)
-
-    def order(self, message: protocol.Message) -> None:
-        """Send an order. If nobody listens, the link breaks, which tells so."""
-        # If this does not fit into the socket's buffer, the shim has not read for long and is about to lose
-        # its lease.
-        with contextlib.suppress(OSError):
-            self._socket.send(protocol.encode(message))
-
-    def close(self) -> None:
-        """Close the connection; the shim goes on."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-
-
 class SlotHandle:
     """Turns a shim's messages and a slot's files into the port's events: in order, and each end once."""
 
@@ -116,7 +69,9 @@ class SlotHandle:
         self._emit = emit
         #: Called when it has to be looked into how it stands.
         self._unclear = unclear
-        self._link: Link | None = None
+        #: The connection to its shim, read on the event loop; None = there is none.
+        self._connection: socket.socket | None = None
+        self._lines = protocol.Lines()
         self._started = 0
         #: How it ended; None = that is not known, or nothing was launched yet.
         self._record: protocol.Message | None = None
@@ -171,18 +126,19 @@ class SlotHandle:
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and send the orders that it has not got yet."""
         self.close()
-        self._link = Link(connection, self._heard, self._broken)
+        self._connection, self._lines = connection, protocol.Lines()
+        connection.setblocking(False)
+        asyncio.get_running_loop().add_reader(connection.fileno(), self._read, connection)
         if self._grace is not None:
-            self._link.order({"o": "stop", "grace": self._grace})
+            self._order({"o": "stop", "grace": self._grace})
 
     def ask(self) -> int:
         """Ask the shim for a sign of life; return how many questions it has not answered since its last
         one."""
         self._silent = 0 if self._heard_of else self._silent + 1
         self._heard_of = False
-        if self._link is not None:
-            # Its loop answers `pong` at once.
-            self._link.order({"o": "ping", "n": self._silent})
+        # Its loop answers `pong` at once.
+        self._order({"o": "ping", "n": self._silent})
         return self._silent
 
     def count_as_alive(self) -> None:
@@ -190,24 +146,25 @@ class SlotHandle:
         self._heard_of = True
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        """Close the connection; the shim goes on."""
+        if self._connection is not None:
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
 
     def stop(self, grace: int) -> None:
         """Send SIGTERM, and SIGKILL after `grace` ns; report the end again if it has ended."""
         self._grace = grace
         if self._record is not None:
             self.report(self.incarnation, self._record)
-        elif self._link is not None:
-            self._link.order({"o": "stop", "grace": grace})
+        else:
+            self._order({"o": "stop", "grace": grace})
 
     def inject(self, fault: Fault) -> bool:
         """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it lives
         and cannot be reached now."""
-        if self._link is not None:
-            self._link.order({"o": "fault", "kind": fault.value})
-        return self._link is not None or not self.is_live
+        self._order({"o": "fault", "kind": fault.value})
+        return self._connection is not None or not self.is_live
 
     async def write_log(self, lines: Sequence[str]) -> None:
         """Have the shim write lines into its log as if its program had printed them, and wait until they are
@@ -235,18 +192,18 @@ class SlotHandle:
     def settle(self, incarnation: int, finding: findings.Finding) -> None:
         """Take over what the slot's files say of an incarnation; do nothing if it is no longer the live
         one."""
-        if isinstance(finding, findings.Alive) and not self.expects(incarnation):
-            finding.connection.close()
         if not self.expects(incarnation):
+            if isinstance(finding, socket.socket):
+                finding.close()
             return
         match finding:
             case findings.Over(record, notes):
                 self._end(record, notes)
-            case findings.Alive(connection):
-                self.attach(connection)
-            case findings.NeverStarted():
+            case socket.socket():
+                self.attach(finding)
+            case findings.Unclear.NEVER_STARTED:
                 self.lose(protocol.NEVER_STARTED)
-            case findings.Changing():
+            case findings.Unclear.CHANGING:
                 self._unclear(self)
 
     def report_again(self) -> None:
@@ -293,9 +250,27 @@ class SlotHandle:
                 )
             )
 
-    def _heard(self, link: Link, message: protocol.Message) -> None:
-        if link is not self._link:
+    def _order(self, message: protocol.Message) -> None:
+        if self._connection is not None:
+            # If nobody listens, the connection ends, which tells so. If this does not fit into the socket's
+            # buffer, the shim has not read for long and is about to lose its lease.
+            with contextlib.suppress(OSError):
+                self._connection.send(protocol.encode(message))
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(65536)
+        except BlockingIOError:
             return
+        except OSError:
+            data = b""
+        for message in self._lines.feed(data):
+            if connection is self._connection:
+                self._heard(message)
+        if not data and connection is self._connection:
+            self._disconnected()
+
+    def _heard(self, message: protocol.Message) -> None:
         self._heard_of = True
         match message["e"]:
             case "pong":
@@ -327,10 +302,6 @@ class SlotHandle:
             self.lose(protocol.NEVER_STARTED)
         else:
             self.retries_left = 0
-            self._disconnected()
-
-    def _broken(self, link: Link) -> None:
-        if link is self._link:
             self._disconnected()
 
     def _disconnected(self) -> None:
