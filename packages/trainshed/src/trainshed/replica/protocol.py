@@ -283,11 +283,8 @@ def is_process(pid: int, start: int, proc: str = "/proc") -> bool:
 def _boot() -> int:
     """Return a number of the machine's boot, since process ids and ticks recur after another one; 0 = the
     system does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return int(file.read().replace(b"-", b"")[:12], 16)
-    except (OSError, ValueError):
-        return 0
+    boot = processes.read("/proc/sys/kernel/random/boot_id").replace(b"-", b"")
+    return int(boot[:12] or b"0", 16)
 
 
 _TICKS = 64

@@ -135,11 +135,17 @@ class Zygote:
         return ours
 
     def _fork(self, line: bytes, handle: int) -> None:
-        """Fork a process that carries out another request."""
+        """Fork a process that carries out another request, so that further ones do not wait for it."""
         if os.fork() == 0:
             try:
                 self._leave_zygote(handle)
-                _become(line, handle)
+                connection = socket.socket(fileno=handle)
+                if line.startswith(b'{"autopsy"'):
+                    open_autopsy(line, connection)
+                else:
+                    message = json.loads(line)
+                    answer = probe(message["probe"], message["levels"])
+                    connection.sendall(protocol.encode(answer))
             finally:
                 os._exit(0)
 
@@ -151,16 +157,6 @@ class Zygote:
         os.closerange(3, kept)
         os.closerange(kept + 1, _MOST_HANDLES)
         kernel.name_process("ts-shim")
-
-
-def _become(line: bytes, handle: int) -> None:
-    """Carry out one request, in a process of its own, so that other requests do not wait for it."""
-    connection = socket.socket(fileno=handle)
-    if line.startswith(b'{"autopsy"'):
-        open_autopsy(line, connection)
-        return
-    message = json.loads(line)
-    connection.sendall(protocol.encode(probe(message["probe"], message["levels"])))
 
 
 _PROBE_USERS = 0x7FFF0000

@@ -42,9 +42,8 @@ log = logging.getLogger(__name__)
 Key = tuple[JobUid, int, ReplicaId]
 
 PLAN = "plan.json"
-"""In a slot: the launch document of its latest incarnation, without secrets, and where its files lay."""
-REPORT = "autopsy.json"
-"""In what is kept: when that was, what it is, how much. Made anew if it is not there."""
+"""In a slot: the launch document of its latest incarnation, without secrets, and where its files lay. What is
+kept was kept when this was changed last."""
 _NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 _HOUR = 3600.0
@@ -189,6 +188,7 @@ class Autopsies:
             with contextlib.suppress(OSError):
                 os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.utime(slot / PLAN, ns=(self._now(), self._now()))
             slot.rename(directory)
         except OSError as error:
             subject = about(log, job_uid, attempt=attempt, replica=replica)
@@ -200,22 +200,24 @@ class Autopsies:
         for directory in self._root.glob("*/*/*"):
             job, attempt = directory.parent.parent.name, directory.parent.name
             with contextlib.suppress(ValueError):
-                yield (JobUid(int(job)), int(attempt), ReplicaId.parse(directory.name)), directory
+                key = JobUid(int(job)), int(attempt), ReplicaId.parse(directory.name)
+                if (directory / PLAN).exists():
+                    yield key, directory
 
     def _take_up(self, key: Key, directory: Path) -> None:
-        report = durable.read_document(str(directory / REPORT)) or {"kept": self._now(), "size": -1}
-        autopsy = self._kept[key] = _autopsy(key, directory, report, self._keeping.ttl)
-        if autopsy.size < 0:
-            what = f"job {key[0]}: weighing what {key[2]} left"
-            self._tasks.begin(self._weigh(key, directory, report), what)
+        self._kept[key] = _autopsy(key, directory, self._keeping.ttl)
+        what = f"job {key[0]}: weighing what {key[2]} left"
+        self._tasks.begin(self._weigh(key, directory), what)
 
-    async def _weigh(self, key: Key, directory: Path, report: dict[str, Any]) -> None:
+    async def _weigh(self, key: Key, directory: Path) -> None:
+        size = 0
         # The files are what was promised; their size is only needed for the limit.
         with contextlib.suppress(OSError):
-            report["size"] = await asyncio.to_thread(_size, directory)
-            durable.write(str(directory / REPORT), json.dumps(report), sync=False)
+            tree = trees.TreeSize(str(directory))
+            await asyncio.to_thread(tree.go_on, math.inf)
+            size = tree.found
         if (autopsy := self._kept.get(key)) is not None:
-            self._kept[key] = replace(autopsy, size=max(0, report["size"]))
+            self._kept[key] = replace(autopsy, size=size)
             self._tidy()
 
     def _tidy(self) -> None:
@@ -248,7 +250,8 @@ def _note(started: Mapping[Path, protocol.Message]) -> None:
             durable.write(str(slot / PLAN), text, sync=False)
 
 
-def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
+def _autopsy(key: Key, directory: Path, ttl: int) -> Autopsy:
+    kept = (directory / PLAN).stat().st_mtime_ns
     entries = journal.Entries(str(directory))
     record = entries.record(entries.latest) or journal.lost_record("nothing more is known of it")
     plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
@@ -257,9 +260,9 @@ def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> 
         attempt=key[1],
         replica=key[2],
         incarnation=entries.latest,
-        kept=report["kept"],
-        expires=report["kept"] + ttl,
-        size=report["size"],
+        kept=kept,
+        expires=kept + ttl,
+        size=-1,
         exit_code=record.get("exit_code"),
         signal=record.get("signal"),
         oom=record.get("oom", False),
@@ -278,13 +281,6 @@ def _without_secrets(document: protocol.Message) -> protocol.Message:
         "environ": redacted(environ, secret),
         "argv": [without(argument, masked) for argument in document["argv"]],
     }
-
-
-def _size(directory: Path) -> int:
-    """Return the bytes on disk below a directory. Raises OSError."""
-    tree = trees.TreeSize(str(directory))
-    tree.go_on(math.inf)
-    return tree.found
 
 
 def banner(autopsy: Autopsy) -> str:

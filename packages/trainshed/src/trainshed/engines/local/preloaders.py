@@ -83,29 +83,26 @@ class Preloaders:
             return protocol.WarmStart()
         template = plan.software.template
         if warm.runtime is None or template is None:
-            return protocol.WarmStart(cold_because=warm.cold_because)
-        if not host.namespaced:
-            apart = "at isolation level session its Python is a copy of its own"
-            return protocol.WarmStart(cold_because=apart)
-        own = warm_start.own_values(environ)
-        key = _Key(plan.account.project, warm.runtime, warm.modules, own)
-        preloader, why = self._ready(key, environ)
-        if preloader is None:
-            return protocol.WarmStart(cold_because=why)
-        return protocol.WarmStart(
-            preloader=str(self._socket(key)), template=template, preloaded=preloader.preloaded
-        )
-
-    def _ready(self, key: _Key, environ: Mapping[str, str]) -> tuple[_Preloader | None, str]:
-        """Return a program's preloader, or why it has none."""
-        if why := self._refusal(environ):
-            return None, why
-        preloader = self._found.get(key)
-        if preloader is None:
-            return None, self._make(key)
-        if not preloader.is_ready:
-            return None, preloader.refused or "its frameworks are still being imported"
-        return preloader, ""
+            why = warm.cold_because
+        elif not host.namespaced:
+            why = "at isolation level session its Python is a copy of its own"
+        elif self._idle is None:
+            why = "no frameworks are kept imported there: it is a node of a cluster"
+        elif names := warm_start.differing(environ):
+            names = ", ".join(names)
+            why = f"{names}: an import may read that, and the preloader imported without it"
+        else:
+            own = warm_start.own_values(environ)
+            key = _Key(plan.account.project, warm.runtime, warm.modules, own)
+            preloader = self._found.get(key)
+            if preloader is not None and preloader.is_ready:
+                place, preloaded = str(self._socket(key)), preloader.preloaded
+                return protocol.WarmStart(place, template, preloaded)
+            if preloader is None:
+                why = self._make(key)
+            else:
+                why = preloader.refused or "its frameworks are still being imported"
+        return protocol.WarmStart(cold_because=why)
 
     async def close(self) -> None:
         """End all of them. Programs go on."""
@@ -113,16 +110,6 @@ class Preloaders:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _refusal(self, environ: Mapping[str, str]) -> str:
-        if self._idle is None:
-            return "no frameworks are kept imported there: it is a node of a cluster"
-        names = warm_start.differing(environ)
-        return (
-            f"{', '.join(names)}: an import may read that, and the preloader imported without it"
-            if names
-            else ""
-        )
 
     def _socket(self, key: _Key) -> Path:
         return self._directory / key.name
@@ -157,7 +144,14 @@ class Preloaders:
         try:
             async with asyncio.timeout(_IMPORT_SECONDS):
                 received = await reader.readline()
-            _take(received, made)
+            if received.endswith(b"\n"):
+                message = json.loads(received)
+                made.refused = message.get("refused")
+                versions = message.get("imported", {}).items()
+                made.preloaded = ", ".join(
+                    f"{name} {version}".strip() for name, version in versions
+                )
+                made.is_ready = made.refused is None
             if made.is_ready:
                 log.info("preloader %s: %s", process.pid, made.preloaded)
                 await reader.read()  # It says nothing more until it ends.
@@ -206,17 +200,6 @@ class Preloaders:
                 os.close(unread)
                 os.close(never)
         return ours, process
-
-
-def _take(received: bytes, made: _Preloader) -> None:
-    """Take over what a preloader reports of itself."""
-    if not received.endswith(b"\n"):
-        return
-    message = json.loads(received)
-    made.refused = message.get("refused", "")
-    versions = message.get("imported", {})
-    made.is_ready = not made.refused
-    made.preloaded = ", ".join(f"{name} {version}".strip() for name, version in versions.items())
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> int:

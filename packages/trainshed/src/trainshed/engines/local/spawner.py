@@ -36,6 +36,8 @@ _ENVIRONMENT: Final = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "LD_BIND_NOW": "1
 
 PATIENCE: Final = 10.0
 """Seconds after which a zygote that does not read what it is given counts as hung. Well below a lease."""
+_FULL_PAUSE: Final = 0.002
+"""Seconds until it is given more, if it has not read what it was given."""
 _END: Final = 2.0
 """Seconds that one has to end in."""
 
@@ -64,21 +66,13 @@ class ZygoteHandle:
                     try:
                         sent = unix_sockets.send_some(self.connection, line, handle)
                     except BlockingIOError:
-                        await self._until_writable()
+                        await asyncio.sleep(_FULL_PAUSE)
                 if rest := line[sent:]:
                     await asyncio.get_running_loop().sock_sendall(self.connection, rest)
             except BaseException:
                 if sent:
                     self.kill()  # The stream is useless after half a line.
                 raise
-
-    async def _until_writable(self) -> None:
-        loop, writable = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_writer(self.connection, writable.set)
-        try:
-            await writable.wait()
-        finally:
-            loop.remove_writer(self.connection)
 
     def kill(self) -> None:
         """Kill it. Shims go on; requests that it has not read are lost."""

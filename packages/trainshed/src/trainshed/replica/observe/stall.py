@@ -103,13 +103,13 @@ class Watchdog:
         relay = self._relay()
         # The relay only runs to move bytes, so that its running time counts.
         return Sample(
-            self._shim.output_bytes(), cpu, moved + (processes.running_time(relay) if relay else 0)
+            self._shim.transcript.read, cpu, moved + (processes.running_time(relay) if relay else 0)
         )
 
     def _look(self) -> None:
         if self._shim.has_ended():
             return
-        if self._shim.output_waits():  # The disk is full, which is no fault of the program.
+        if self._shim.transcript.waits:  # The disk is full, which is no fault of the program.
             self._patience = Patience(self._after, time.monotonic(), self._sample())
         if self._patience.is_over(time.monotonic(), self._sample()):
             self._shim.end_stalled()

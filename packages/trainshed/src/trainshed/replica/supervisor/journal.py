@@ -243,7 +243,9 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
             return True  # Its successor holds the lock, so it had ended before.
         if time.monotonic() - begin > _PATIENCE:
             return False
-        _kill_shim(entries)
+        shim, since = entries.shim
+        if protocol.is_process(shim, since):
+            processes.send(shim, signal.SIGKILL)
         time.sleep(_PAUSE)
         lock = try_lock(slot)
     try:
@@ -259,13 +261,6 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         return True
     finally:
         release(lock)
-
-
-def _kill_shim(entries: Entries) -> None:
-    """Kill the shim of the latest incarnation: all of its replica ends with it."""
-    shim, since = entries.shim
-    if protocol.is_process(shim, since):
-        processes.send(shim, signal.SIGKILL)
 
 
 def lost_record(cause: str, *, by_service: bool = False) -> Message:

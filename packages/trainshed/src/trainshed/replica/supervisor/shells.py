@@ -152,9 +152,18 @@ def become(order: protocol.Message, connection: socket.socket, main: program.Pro
     except OSError as error:
         refuse(connection, "no terminal can be made in it: %s" % error)
         return
+    name = "bash" if program.is_on_path("bash", main.environ) else "sh"
+    command = order.get("command", "")
+    environ = main.environ
+    if order.get("tty", True):
+        label = order.get("label") or "replica"
+        term = order.get("term") or "xterm-256color"
+        prompt = _PROMPT % label
+        environ = {**environ, "TERM": term, "PS1": "%s $ " % label, "PROMPT_COMMAND": prompt}
     shell = program.Program(
-        argv=_argv(order, main.environ),
-        environ=_environ(order, main.environ),
+        # No login shell, because a system's profile would replace the program's PATH.
+        argv=[name, "-c", command] if command else [name],
+        environ=environ,
         directory=main.directory,
         output=handle,
         errors=handle,
@@ -197,34 +206,12 @@ def _streams(
     master, slave = os.openpty()
     if owner is not None:
         os.fchown(slave, *owner)
-    _resize(slave, order["rows"], order["cols"])
+    size = struct.pack("HHHH", order["rows"], order["cols"], 0, 0)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
     unix_sockets.send(connection, protocol.encode({"e": "shell"}), master)
     os.close(master)
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
     return slave
-
-
-def _resize(terminal: int, rows: int, columns: int) -> None:
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
-def _argv(order: protocol.Message, environ: dict[str, str]) -> list[str]:
-    name = "bash" if program.is_on_path("bash", environ) else "sh"
-    command = order.get("command", "")
-    # No login shell, because a system's profile would replace the program's PATH.
-    return [name, "-c", command] if command else [name]
-
-
-def _environ(order: protocol.Message, environ: dict[str, str]) -> dict[str, str]:
-    if not order.get("tty", True):
-        return environ
-    label = order.get("label") or "replica"
-    return dict(
-        environ,
-        TERM=order.get("term") or "xterm-256color",
-        PS1="%s $ " % label,
-        PROMPT_COMMAND=_PROMPT % label,
-    )
 
 
 def refuse(connection: socket.socket, cause: str) -> None:

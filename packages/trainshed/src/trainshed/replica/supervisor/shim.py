@@ -37,7 +37,7 @@ class Shim:
     disk but the log."""
 
     # Both are made by `_begin`, before anything runs.
-    _transcript: segments.Transcript
+    transcript: segments.Transcript
     _sidecars: sidecars.Sidecars
 
     def __init__(
@@ -108,7 +108,7 @@ class Shim:
         if plan.program.python_template:
             program.install_python(protocol.FILES, plan.program.python_template)
         mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
-        self._transcript = segments.Transcript(
+        self.transcript = segments.Transcript(
             segments.Segments(plan.observation.logs, mask, self._work),
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
@@ -135,7 +135,7 @@ class Shim:
 
     def _serve(self) -> None:
         """Turn the loop until all of the program has ended and both pipes are at their end."""
-        while self._transcript.is_open or not self._is_alone:
+        while self.transcript.is_open or not self._is_alone:
             if self._failure or self._is_drained:
                 return
             self._loop.turn(None)
@@ -144,7 +144,7 @@ class Shim:
         """Give up the pipes: no process of the replica lives, so that one which is still open is held by a
         process that escaped. They are kept until the disk takes their data, and for a while after that, since
         they `has_waited` with the rest of it."""
-        waits = self._transcript.waits
+        waits = self.transcript.waits
         self._is_drained = not (waits or has_waited)
         if not self._is_drained:
             self._loop.after(_DRAIN_SECONDS, lambda: self._drain(waits))
@@ -192,7 +192,7 @@ class Shim:
         self._started = at
         # The program runs by now, and does not wait for the rest.
         for handle, stream in self._outputs:
-            self._transcript.open(handle, stream)
+            self.transcript.open(handle, stream)
         self._shells = shells.Shells(
             self._plan,
             self._program,
@@ -203,7 +203,7 @@ class Shim:
         )
         self._handed = []
         self._clients.greet({"e": "started", "at": at})
-        self._transcript.program_started()
+        self.transcript.program_started()
         self._sidecars.program_started(at)
         if self._plan.warm.cold_because:
             self._note_beginning(warm_start.COLD, self._plan.warm.cold_because)
@@ -283,17 +283,9 @@ class Shim:
         """Whether the main process is known to have ended."""
         return self._status >= 0
 
-    def output_bytes(self) -> int:
-        """Return the bytes that the program has written to its outputs so far."""
-        return self._transcript.read
-
-    def output_waits(self) -> bool:
-        """Whether the program may have to wait for us, because the log's disk is full."""
-        return self._transcript.waits
-
     def say(self, line: str) -> None:
         """Write a line of the service's own to the program's log."""
-        self._transcript.say(line)
+        self.transcript.say(line)
 
     def tell(self, message: protocol.Message) -> None:
         """Send a message to all connected services."""
@@ -325,7 +317,7 @@ class Shim:
     def _greet(self) -> None:
         """Tell a service that has connected the number of log lines, whether there are metrics, and all
         notes."""
-        self._transcript.tell_again()
+        self.transcript.tell_again()
         self._sidecars.tell_again()
 
     def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
@@ -350,13 +342,13 @@ class Shim:
         self._loop.after(grace / 1e9, self._kill)
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
-        if self._transcript.waits or self._is_reaped:
+        if self.transcript.waits or self._is_reaped:
             cause = (
                 "the disk that its log is written to is full or read-only; mend that and try again"
             )
             self._clients.answer(connection, {"e": "refused", "cause": cause})
             return
-        self._transcript.take(lines)
+        self.transcript.take(lines)
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:
@@ -400,12 +392,12 @@ class Shim:
     def _seal(self) -> protocol.Message:
         """Seal metrics and log, which come before the record and the report
         (spec/invariants#last-lines-first); return the attempt record, whose fields `ExitRecord` explains."""
-        self._transcript.end()
+        self.transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
-        self.insist(self._transcript.save)
+        self.insist(self.transcript.save)
         self.insist(self._sidecars.save)
         self._sidecars.close()
-        lines, tail = self._transcript.seal()
+        lines, tail = self.transcript.seal()
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         is_ours = self._stopped or self._stalled or self._out_of_disk

@@ -125,8 +125,11 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     listeners = clients.Clients(connection)
     try:
         claim = journal.claim(plan.incarnation, enclosed.identity)
-    except (journal.Refused, OSError) as refusal:
-        listeners.send(_refusal(refusal))
+    except journal.Refused as refusal:
+        listeners.send({"e": "refused", "cause": refusal.cause})
+        return
+    except OSError as error:
+        listeners.send({"e": "lost", "cause": _cause(error), "by_service": True})
         return
     finished: shim.Shim | None = None
     try:
@@ -152,13 +155,6 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     )
     if warden is not None:
         warden.sendall(b".")
-
-
-def _refusal(error: journal.Refused | OSError) -> protocol.Message:
-    """Return the message for a slot that could not be claimed, so that nothing ran."""
-    if isinstance(error, journal.Refused):
-        return {"e": "refused", "cause": error.cause}
-    return {"e": "lost", "cause": _cause(error), "by_service": True}
 
 
 def _cause(error: Exception) -> str:
