@@ -79,11 +79,11 @@ def become(
         try:
             line = json.dumps(message).encode("utf-8") + b"\n"
             unix_sockets.send(preloader, line, *handles, *main.groups.ways_in)
-            answer, asked = unix_sockets.receive_line(preloader)
+            answer, filtered = unix_sockets.receive_line(preloader)
             word, _, text = answer.decode("utf-8", "replace").partition(" ")
             if word != "ready":
                 raise NotWarm(text or _ENDED)
-            for handle in asked:
+            for handle in filtered:
                 socket_calls.hand_over(shim, handle)
             preloader.sendall(b"go\n")
         except TimeoutError:
