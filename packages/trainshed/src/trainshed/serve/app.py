@@ -53,7 +53,7 @@ from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import BucketAdapter, find_shown, find_summaries
 from trainshed.serve.engine_adapters import Vault, build_terms, link_key, viewer_terms
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
-from trainshed.serve.settings import SettingsError, engine_settings
+from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.store.logs.metrics import read_metrics
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
@@ -74,194 +74,115 @@ class App:
 
     def __init__(self, bootstrap: Bootstrap, stopping: asyncio.Event) -> None:
         """`stopping`: set when the service is to take no more work."""
-        settings, store = bootstrap.settings, bootstrap.store
-        self._bootstrap, self._settings, self._store = bootstrap, settings, store
-        self._stopping = stopping
-        self._logs_directory = settings.data / "logs"
-        self._address = browsers_address(settings, bootstrap.listener.getsockname()[1])
-        self._buckets = ObjectStore(
-            settings.data / "buckets", now=clock.now, rules=bootstrap.bucket_rules
-        )
-        self._buckets.catalog.ensure(DEFAULT_BUCKET, settings.region)
-        for table in settings.buckets:
-            self._buckets.catalog.ensure(table.name, settings.region, table.project)
-        self._adapter = BucketAdapter(self._buckets)
-        bootstrap.access.forget = self._adapter.forget
-        self._interpreters = Interpreters()
-        self._engine = _engine(bootstrap, self._interpreters)
-        self._points = PointFiles(settings.data / POINTS)
-        self._logs = LogReader(self._engine.streams, ServiceStreams(self._logs_directory))
-        self._notices = Notices()
-        self._new_uid = clock.JobUids()
-        self.meters = Meters()
-        self.lag = LagMeter()
-        self.advisor = ProcessAdvisor()
-        self.runtimes = self._runtimes()
-        self.suggesting = StudyOperations(store.studies, self.advisor, self._notices, clock.now)
-        self.outbox = OutboxWorker(
-            Senders(
-                settings.notify,
-                mail_server(settings.smtp, os.environ.get("TRAINSHED_SMTP_PASSWORD", "")),
-                clock.now,
-            ),
-            store.notifications,
-            store.intake,
-            clock.now,
-            self.meters,
-            page=self._address,
-        )
-        self.controller = self._controller()
-        self.viewers = LocalViewers(
-            settings.data / "viewers",
-            self.runtimes,
-            partial(find_shown, self._buckets),
-            viewer_terms(settings, self._engine),
-            pool=ViewerPool(_TENSORBOARDS),
-            closing=stopping,
-        )
-        # The API reports on removals through the timer, which itself removes jobs through the API's services.
-        self.services = self._services()
-        self.retention = self._retention()
-        self.idling = self._idling()
+        settings, store, now = bootstrap.settings, bootstrap.store, clock.now
+        address = browsers_address(settings, bootstrap.listener.getsockname()[1])
+        prices, new_uid = Prices(prices_of(settings.prices)), clock.JobUids()
+        notices, points = Notices(), PointFiles(settings.data / POINTS)
+        self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
 
-    def _runtimes(self) -> LocalRuntimes:
-        settings, engine = self._settings, self._engine
-        return LocalRuntimes(
+        objects = ObjectStore(settings.data / "buckets", now=now, rules=bootstrap.bucket_rules)
+        objects.catalog.ensure(DEFAULT_BUCKET, settings.region)
+        for table in settings.buckets:
+            objects.catalog.ensure(table.name, settings.region, table.project)
+        buckets = BucketAdapter(objects)
+        bootstrap.access.forget = buckets.forget
+
+        interpreters = Interpreters()
+        engine = _engine(bootstrap, interpreters)
+        logs_directory = settings.data / "logs"
+        logs = LogReader(engine.streams, ServiceStreams(logs_directory))
+        self.runtimes = LocalRuntimes(
             settings.cache,
-            self._adapter,
+            buckets,
             RuntimeSettings(
                 exact=settings.exact_runtimes,
                 image_map=settings.images,
                 cache_size=parse_size(settings.cache_size) or None,
-                terms=build_terms(settings, engine, self._bootstrap.ports),
+                terms=build_terms(settings, engine, bootstrap.ports),
                 has_gpu=lambda: bool(find_devices(os.environ)),
             ),
-            now=clock.now,
-            images=self._images(),
-            interpreters=self._interpreters,
+            now=now,
+            images=_images(settings, engine),
+            interpreters=interpreters,
         )
-
-    def _images(self) -> ContainerImages:
-        settings, engine = self._settings, self._engine
-        read = engine.read_image if isinstance(engine, BringsImages) else None
-        if read is not None:
-            return ClusterImages(read, now=clock.now)
-
-        def unsupported() -> str:
-            if engine.capabilities().images:
-                return ""
-            return (
-                "Container images need namespaces, so that their files can take the place of the machine's, "
-                f"and this service has none (its isolation is {engine.capabilities().isolation})."
+        self.suggesting = StudyOperations(store.studies, self.advisor, notices, now)
+        password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
+        self.outbox = OutboxWorker(
+            Senders(settings.notify, mail_server(settings.smtp, password), now),
+            store.notifications,
+            store.intake,
+            now,
+            self.meters,
+            page=address,
+        )
+        curves = JobCurves(
+            CurveStores(
+                curves=store.curves,
+                boards=BoardStores(
+                    store.tensorboards, store.metadata_stores, store.metadata, points, new_uid, now
+                ),
+                reader=store.reader,
+                intake=store.intake,
+                directory=partial(find_summaries, objects),
             )
-
-        return Images(
-            settings.cache / "images",
-            settings.container_tool,
-            now=clock.now,
-            unsupported=unsupported,
         )
-
-    def _controller(self) -> Controller:
-        settings, store, engine = self._settings, self._store, self._engine
-        curves = JobCurves(self._curve_stores())
-        return Controller(
+        memory_cap = settings.memory_per_replica << 20
+        self.controller = Controller(
             intake=store.intake,
             ledger=store.ledger,
             reader=store.reader,
-            logs=self._logs,
+            logs=logs,
             ports=lambda report: Ports(
                 engine=engine,
                 runtimes=self.runtimes,
-                datasets=SplitProcesses(self._bootstrap.bucket_socket.resolve()),
-                buckets=self._adapter,
-                log=ServiceLog(self._logs_directory, self._notices.publish),
-                launch_defaults=self._launch_defaults(),
+                datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
+                buckets=buckets,
+                log=ServiceLog(logs_directory, notices.publish),
+                launch_defaults=LaunchDefaults(
+                    memory_cap, settings.warm_starts if settings.keeps_imports else "off"
+                ),
                 report=report,
                 grace=round(settings.grace * 1e9),
             ),
-            notices=self._notices,
-            now=clock.now,
+            notices=notices,
+            now=now,
             owner=f"{socket.gethostname()}:{os.getpid()}",
-            stores=self._parent_stores(curves),
-            scheduling=self._scheduling_policy(),
+            stores=ParentStores(
+                intake=store.intake,
+                reader=store.reader,
+                studies=store.studies,
+                models=store.models,
+                advisor=self.advisor,
+                reported=partial(read_metrics, engine.streams),
+                last_written=buckets.last_written,
+                printed=partial(_printed, logs),
+                logged=curves.logged,
+                now=now,
+                new_uid=new_uid,
+            ),
+            scheduling=Policy(
+                strict=settings.strict,
+                max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
+                memory_cap=memory_cap,
+                half_life=round(settings.half_life * 86400e9),
+                memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
+            ),
             failures=FailurePolicy(table_with(settings.failure_rules)),
             max_child_jobs=settings.max_child_jobs,
             curves=curves,
             meters=self.meters,
             outbox=self.outbox,
-            prices=Prices(prices_of(settings.prices)),
+            prices=prices,
         )
-
-    def _parent_stores(self, curves: JobCurves) -> ParentStores:
-        store = self._store
-        return ParentStores(
-            intake=store.intake,
-            reader=store.reader,
-            studies=store.studies,
-            models=store.models,
-            advisor=self.advisor,
-            reported=partial(read_metrics, self._engine.streams),
-            last_written=self._adapter.last_written,
-            printed=partial(_printed, self._logs),
-            logged=curves.logged,
-            now=clock.now,
-            new_uid=self._new_uid,
+        self.viewers = LocalViewers(
+            settings.data / "viewers",
+            self.runtimes,
+            partial(find_shown, objects),
+            viewer_terms(settings, engine),
+            pool=ViewerPool(_TENSORBOARDS),
+            closing=stopping,
         )
-
-    def _curve_stores(self) -> CurveStores:
-        store = self._store
-        boards = BoardStores(
-            store.tensorboards,
-            store.metadata_stores,
-            store.metadata,
-            self._points,
-            self._new_uid,
-            clock.now,
-        )
-        return CurveStores(
-            curves=store.curves,
-            boards=boards,
-            reader=store.reader,
-            intake=store.intake,
-            directory=partial(find_summaries, self._buckets),
-        )
-
-    def _scheduling_policy(self) -> Policy:
-        settings, engine = self._settings, self._engine
-        return Policy(
-            strict=settings.strict,
-            max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
-            memory_cap=settings.memory_per_replica << 20,
-            half_life=round(settings.half_life * 86400e9),
-            memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
-        )
-
-    def _launch_defaults(self) -> LaunchDefaults:
-        settings = self._settings
-        return LaunchDefaults(
-            memory_cap=settings.memory_per_replica << 20,
-            warm_starts=settings.warm_starts if settings.keeps_imports else "off",
-        )
-
-    def _idling(self) -> IdleWatch:
-        settings = self._settings
-        policy = IdlePolicy(round(settings.idle_gpus * 1e9), round(settings.idle_stop * 1e9))
-        return IdleWatch(
-            policy,
-            running=self.controller.running,
-            usages=self._logs,
-            reader=self._store.reader,
-            intake=self._store.intake,
-            wake=self.controller.wake,
-            publish=self._notices.publish,
-            now=clock.now,
-        )
-
-    def _services(self) -> Services:
-        bootstrap, store, engine = self._bootstrap, self._store, self._engine
-
-        return Services(
+        self.services = Services(
             intake=store.intake,
             reader=store.reader,
             studies=store.studies,
@@ -271,62 +192,79 @@ class App:
             metadata=store.metadata,
             tensorboards=store.tensorboards,
             datasets=store.datasets,
-            points=self._points,
+            points=points,
             curves=store.curves,
             secrets=store.secrets,
             sealer=bootstrap.sealer,
             access=bootstrap.access,
-            logs=self._logs,
-            notices=self._notices,
+            logs=logs,
+            notices=notices,
             runtimes=self.runtimes.catalog,
-            buckets=self._adapter,
-            links=self._links(),
-            tickets=Tickets(clock.now),
+            buckets=buckets,
+            links=Links(link_key(bootstrap.token), address, now, pages_host(settings, address)),
+            tickets=Tickets(now),
             shells=engine if isinstance(engine, Terminals) else NoTerminals(),
-            allows_shells=self._settings.shell == "on",
+            allows_shells=settings.shell == "on",
             viewers=self.viewers,
             write_log=engine.write_log if isinstance(engine, LogWriter) else None,
             promises=lambda: asdict(engine.capabilities()),
             lag=self.lag.reading,
-            started=clock.now(),
+            started=now(),
             meters=self.meters,
-            now=clock.now,
-            new_uid=self._new_uid,
+            now=now,
+            new_uid=new_uid,
             wake=self.controller.wake,
             create=self.controller.create,
             suggest=self.suggesting.wake,
             outlook=self.advisor.outlook,
             capacity=self.controller,
-            settings=self._api_settings(),
-            outbox=store.notifications if self._settings.notify else None,
-            closing=self._stopping,
+            settings=ApiSettings(
+                version=installed("trainshed"),
+                project=settings.project,
+                region=settings.region,
+                prices=prices,
+                notify=tuple(table.name for table in settings.notify),
+                data=str(settings.data),
+                retention_jobs=settings.retention_jobs,
+                pages=address,
+            ),
+            outbox=store.notifications if settings.notify else None,
+            closing=stopping,
         )
-
-    def _links(self) -> Links:
-        key, pages = link_key(self._bootstrap.token), pages_host(self._settings, self._address)
-        return Links(key, self._address, clock.now, pages)
-
-    def _retention(self) -> RetentionTimer:
-        return RetentionTimer(
-            parse_age(self._settings.retention_jobs),
-            self._store.reader,
+        self.retention = RetentionTimer(
+            parse_age(settings.retention_jobs),
+            store.reader,
             partial(delete_for_user, self.services),
-            now=clock.now,
+            now=now,
             meters=self.meters,
         )
-
-    def _api_settings(self) -> ApiSettings:
-        settings = self._settings
-        return ApiSettings(
-            version=installed("trainshed"),
-            project=settings.project,
-            region=settings.region,
-            prices=Prices(prices_of(settings.prices)),
-            notify=tuple(table.name for table in settings.notify),
-            data=str(settings.data),
-            retention_jobs=settings.retention_jobs,
-            pages=self._address,
+        self.idling = IdleWatch(
+            IdlePolicy(round(settings.idle_gpus * 1e9), round(settings.idle_stop * 1e9)),
+            running=self.controller.running,
+            usages=logs,
+            reader=store.reader,
+            intake=store.intake,
+            wake=self.controller.wake,
+            publish=notices.publish,
+            now=now,
         )
+
+
+def _images(settings: Settings, engine: Engine) -> ContainerImages:
+    read = engine.read_image if isinstance(engine, BringsImages) else None
+    if read is not None:
+        return ClusterImages(read, now=clock.now)
+
+    def unsupported() -> str:
+        if engine.capabilities().images:
+            return ""
+        return (
+            "Container images need namespaces, so that their files can take the place of the machine's, "
+            f"and this service has none (its isolation is {engine.capabilities().isolation})."
+        )
+
+    place = settings.cache / "images"
+    return Images(place, settings.container_tool, now=clock.now, unsupported=unsupported)
 
 
 def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:

@@ -6,9 +6,9 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import click
 import msgspec
@@ -25,15 +25,13 @@ from trainshed.replica.system.listening import hold_tcp, listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import GrpcPorts, browsers_address, listen_for_programs, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
-from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
+from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.settings import Settings, speaks_tls
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.sqlite.database import Store, open_database
-
-T = TypeVar("T")
 
 
 class StartFailed(click.ClickException):
@@ -84,14 +82,13 @@ class Bootstrap:
         with _explained(f"Programs cannot be listened to in {settings.data}"):
             self.programs = listen_for_programs(settings.data)
         cleanup.callback(self.programs.rest.close)
-        # One after the other: either may be the first to need the authority.
         threads = ThreadPoolExecutor(1, "certificates")
-        #: Done when the certificates for TLS are ready.
-        self.certified = _certify(settings, threads)
-        self.grpc = _grpc_ports(settings, cleanup)
-        #: Done when the files of `certificates.interception_files` are there.
-        self.intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
+        #: Done when the certificates are there, which are made while the service starts.
+        self.certified = threads.submit(_certify, settings)
         threads.shutdown(wait=False)
+        if settings.tls_cert:
+            self.certified.result()  # What the user gave is refused before anything has begun.
+        self.grpc = _grpc_ports(settings, cleanup)
         setup = _bucket_setup(settings, self.programs.rest_path)
         place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
         with _explained(f"The buckets cannot be listened for at {place}"):
@@ -156,32 +153,22 @@ def _explained(what: str) -> Generator[None]:
         raise StartFailed(f"{what}: {failure}. {advice_on(failure)}") from failure
 
 
-def _prepare(settings: Settings) -> Interception:
-    return certificates.prepare_interception(settings.data, clock.now() / 1e9, os.environ)
-
-
-def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certificates]":
-    """Make or renew the certificates in a thread while the service starts; certificates that the user gave
-    are checked here and now. Raises StartFailed, as the future does."""
-    directory = settings.data / "tls"
-    done: Future[Certificates] = Future()
-    if settings.tls_cert:
-        chain, key = Path(settings.tls_cert), Path(settings.tls_key)
-        done.set_result(_certified(lambda: certificates.given(chain, key, directory), directory))
-        return done
-    now = clock.now() / 1e9
-    further = listed(settings.allowed_hosts)
-    return threads.submit(
-        _certified, lambda: certificates.own(directory, settings.host, now, further), directory
-    )
-
-
-def _certified(look_after: Callable[[], T], directory: Path) -> T:
+def _certify(settings: Settings) -> Certificates:
+    """Make or renew the certificates for TLS, if the user gave none, and the files of
+    `certificates.interception_files`. Raises StartFailed."""
+    directory, now = settings.data / "tls", clock.now() / 1e9
     with _explained(f"The certificates in {directory} cannot be kept"):
         try:
-            return look_after()
+            if settings.tls_cert:
+                chain, key = Path(settings.tls_cert), Path(settings.tls_key)
+                served = certificates.given(chain, key, directory)
+            else:
+                further = listed(settings.allowed_hosts)
+                served = certificates.own(directory, settings.host, now, further)
+            certificates.prepare_interception(settings.data, now, os.environ)
         except CertificatesUnusable as failure:
             raise StartFailed(str(failure)) from failure
+    return served
 
 
 def advice_on(failure: OSError) -> str:
@@ -208,19 +195,12 @@ def _grpc_ports(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcPorts:
         ("--grpc-port", loopback, settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
     ]
-    sockets: dict[str, socket.socket] = {}
+    held: dict[str, socket.socket] = {}
     # Ports that the user chose come before ports that are only the default.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
-        beside = 0 if port else _beside(settings, distance, host)
-        try:
-            sockets[option] = _open(hold_tcp, host, port or beside, option)
-        except StartFailed:
-            if not beside:
-                raise
-            # Another process took it just now; it is only the default, so any port will do.
-            sockets[option] = _open(hold_tcp, host, 0, option)
-        cleanup.callback(sockets[option].close)
-    plain, secure = sockets["--grpc-port"], sockets["--grpc-tls-port"]
+        held[option] = _open(hold_tcp, host, port or _beside(settings, distance, host), option)
+        cleanup.callback(held[option].close)
+    plain, secure = held["--grpc-port"], held["--grpc-tls-port"]
     return GrpcPorts(plain.getsockname()[:2], secure.getsockname()[:2], (plain, secure))
 
 

@@ -151,7 +151,6 @@ class Service:
             ready=self._ready,
         )
         grpc = await self._listen_by_grpc(authenticate)
-        await asyncio.wrap_future(self._bootstrap.intercepting)
         serving = joined(server.serve(plain))
         stopping = joined(self._stopping.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -217,11 +217,10 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
                 converted[name] = convert(name, known[name], value)
             except ValueError as failure:
                 wrong += [_told(source, name, line) for line in str(failure).splitlines()]
-    wrong += _halves(values)
-    if wrong:
-        raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
-    if cause := exposed(settings) or _unheeded(settings) or _no_mail(settings):
+    if wrong := wrong or [*_contradictions(settings)]:
+        raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
+    if cause := exposed(settings):
         raise SettingsError(cause)
     return replace(
         settings,
@@ -255,35 +254,28 @@ def speaks_tls(settings: Settings) -> bool:
     return settings.tls or bool(settings.tls_cert)
 
 
-def _no_mail(settings: Settings) -> str | None:
-    """Return what is missing for the mail that `notify` asks for; None = nothing."""
-    if not any(table.mail for table in settings.notify):
-        return None
-    if not settings.smtp:
-        return "Wrong settings:\n  [[notify]] has addresses of mail; set smtp for it"
-    return None
-
-
-def _unheeded(settings: Settings) -> str | None:
-    """Return why settings about nodes would have no effect or contradict each other; None = they do not."""
-    engine = settings.engine
-    has_routes = engine == "slurm" and "machines" in engine_settings(settings)
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Yield why settings do not go together, or would have no effect."""
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        there, other = ("tls_cert", "tls_key") if settings.tls_cert else ("tls_key", "tls_cert")
+        yield f"{there} is set without {other}; set both, or neither"
+    if any(table.mail for table in settings.notify) and not settings.smtp:
+        yield "[[notify]] has addresses of mail; set smtp for it"
+    engine, table = settings.engine, engine_settings(settings)
     if settings.is_handed_down and settings.strict:
-        queue = engine_settings(settings)["queue"]
-        who = _HANDED_DOWN[engine, queue]
-        return (
-            f'Wrong settings:\n  [engines.{engine}] queue = "{queue}" has {who} choose nodes, and capacity = '
-            '"strict" has the service do so; take one of them away'
+        queue = table["queue"]
+        yield (
+            f'[engines.{engine}] queue = "{queue}" has {_HANDED_DOWN[engine, queue]} choose nodes, and '
+            'capacity = "strict" has the service do so; take one of them away'
         )
-    if has_routes and not settings.strict:
+    elif engine == "slurm" and "machines" in table and not settings.strict:
         others = 'capacity = "relaxed" has jobs run anywhere'
         if settings.is_handed_down:
             others = 'queue = "slurm" has Slurm choose'
-        return (
-            "Wrong settings:\n  [engines.slurm] machines say which nodes take which jobs, and "
-            f"{others}; take one of them away"
+        yield (
+            f"[engines.slurm] machines say which nodes take which jobs, and {others}; take one of them "
+            "away"
         )
-    return None
 
 
 def exposed(settings: Settings) -> str | None:
@@ -303,17 +295,6 @@ def exposed(settings: Settings) -> str | None:
 
 def _absolute(file: str) -> str:
     return str(Path(file).expanduser().absolute()) if file else ""
-
-
-def _halves(values: dict[str, tuple[Any, str]]) -> list[str]:
-    """Return what is wrong if a certificate has no key, or a key no certificate."""
-    both = {name: values.get(name, ("", "")) for name in ("tls_cert", "tls_key")}
-    sources = {name: source for name, (value, source) in both.items() if value != ""}
-    if len(sources) != 1:
-        return []
-    ((name, source),) = sources.items()
-    other = "tls_key" if name == "tls_cert" else "tls_cert"
-    return [f"{source}: given without {other}; give both, or neither"]
 
 
 def _told(source: str, name: str, line: str) -> str:

@@ -118,7 +118,11 @@ def command(
     os.umask(0o077)
     _make_data_directory(settings.data)
     if detach:
-        _start_in_the_background(settings)
+        from trainshed.cli.processes import start
+
+        start([word for word in sys.argv[1:] if word != "--detach"], settings.data)
+        output = settings.data / "up.log"
+        click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
         return
     configure(settings.log_format, settings.log_level, plain)
 
@@ -139,8 +143,15 @@ def command(
     except Exception as failure:
         # Of any kind: a full disk shows in errors of the store, of the engine and of the file system.
         if _is_disk_full(failure):
-            raise click.ClickException(_disk_full_advice(settings.data)) from None
-        if isinstance(failure, _refusals()):
+            raise click.ClickException(
+                f"The disk that holds the data directory {settings.data} is full, so nothing can be stored "
+                "there. Make room on it and start again; programs that run wait for room as well and lose "
+                "nothing."
+            ) from None
+        from trainshed.core.errors import FailedPrecondition, Unavailable
+        from trainshed.engines.port import LevelUnavailable
+
+        if isinstance(failure, (LevelUnavailable, FailedPrecondition, Unavailable)):
             raise click.ClickException(str(failure)) from None
         raise
 
@@ -155,14 +166,6 @@ def _make_data_directory(data: Path) -> None:
         ) from None
 
 
-def _start_in_the_background(settings: "Settings") -> None:
-    from trainshed.cli.processes import start
-
-    in_the_foreground = [word for word in sys.argv[1:] if word != "--detach"]
-    start(in_the_foreground, settings.data)
-    _say_started(settings.data)
-
-
 def _serve(
     settings: "Settings",
     announce: Callable[[dict[str, Any]], None],
@@ -175,6 +178,8 @@ def _serve(
     # `Service` turns the collector on again once it has begun its work.
     gc.disable()
     last_sign = _last_written(settings.data)
+    import uvloop
+
     from trainshed.serve.bootstrap import Bootstrap, close_to_others
     from trainshed.serve.service import Service
 
@@ -186,16 +191,11 @@ def _serve(
             bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs
         ).run()
 
-    with contextlib.ExitStack() as cleanup, asyncio.Runner(loop_factory=loop_factory()) as loop:
+    with (
+        contextlib.ExitStack() as cleanup,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop,
+    ):
         loop.run(serve(Bootstrap(settings, cleanup)))
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """Return the errors whose message alone tells how to start the service."""
-    from trainshed.core.errors import FailedPrecondition, Unavailable
-    from trainshed.engines.port import LevelUnavailable
-
-    return LevelUnavailable, FailedPrecondition, Unavailable
 
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
@@ -268,18 +268,6 @@ def _last_written(data: Path) -> Nanos:
     return max(times, default=0)
 
 
-def _say_started(data: Path) -> None:
-    """Report what a service in the background has printed, and where it prints more."""
-    output = data / "up.log"
-    click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    import uvloop
-
-    return uvloop.new_event_loop
-
-
 def _is_disk_full(failure: BaseException) -> bool:
     """Whether a failure was caused by a full disk, however it was wrapped."""
     cause: BaseException | None = failure
@@ -291,11 +279,3 @@ def _is_disk_full(failure: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
-
-
-def _disk_full_advice(data: Path) -> str:
-    """Return one line that says what to do about a full disk."""
-    return (
-        f"The disk that holds the data directory {data} is full, so nothing can be stored there. "
-        "Make room on it and start again; programs that run wait for room as well and lose nothing."
-    )
