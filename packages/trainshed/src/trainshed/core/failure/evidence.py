@@ -104,23 +104,17 @@ class Evidence(Struct, frozen=True):
 
     @property
     def status(self) -> int | None:
-        """The exit status that public messages give (spec/failures#messages); None without a record."""
-        return published_status(self.exit, is_package=self.is_package) if self.exit else None
-
-
-_SIGKILL = 9
-
-
-def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
-    """Return the number that public messages give: a signal is published bare for package jobs (6, 11) and as
-    128 + n for containers (134, 139); an out-of-memory kill is 137 for both (spec/failures#out-of-memory,
-    facts/lifecycle#errors)."""
-    if exit_record.oom:
-        return 128 + _SIGKILL
-    if exit_record.exit_code is not None:
-        return exit_record.exit_code
-    number = exit_record.signal or 0
-    return number if is_package else 128 + number
+        """The exit status that public messages give; None without a record. A signal is published bare for
+        package jobs (6, 11) and as 128 + n for containers (134, 139); an out-of-memory kill is 137 for both
+        (spec/failures#messages, spec/failures#out-of-memory, facts/lifecycle#errors)."""
+        if self.exit is None:
+            return None
+        if self.exit.oom:
+            return 137
+        if self.exit.exit_code is not None:
+            return self.exit.exit_code
+        number = self.exit.signal or 0
+        return number if self.is_package else 128 + number
 
 
 def cause_of_exit(exit_record: ExitRecord) -> Cause:

@@ -4,7 +4,7 @@ facts/lifecycle#errors, facts/lifecycle#payload). Words only."""
 import contextlib
 import enum
 import json
-from typing import Final, assert_never
+from typing import Final
 from urllib.parse import quote
 
 from trainshed.core.failure.evidence import Evidence
@@ -64,53 +64,33 @@ def _reason(evidence: Evidence) -> str:
     return reason(lines, status=status, number=ended.signal, child_oom=ended.child_oom)
 
 
-def _text(message: Message, evidence: Evidence) -> str:
-    replica = evidence.public_name
-    match message:
-        case Message.USER_CODE:
-            return _user_code(evidence, evidence.status or 0, _body(evidence))
-        case Message.PACKAGE:
-            return _unprepared(evidence)
-        case Message.NONE | Message.DATA | Message.CANCELLED:
-            return evidence.text
-        case Message.REJECTED:
-            return f"The job cannot be started here: {evidence.text}"
-        case Message.OUT_OF_MEMORY:
-            return (
-                f"The replica {replica} ran out of memory and exited with a non-zero status of "
-                f"{evidence.status}."
-            )
-        case Message.OUT_OF_DISK:
-            return (
-                f"The replica {replica} was ended because its files took more than its disk has. Delete "
-                "what is not needed, or ask for a larger disk (bootDiskSizeGb)."
-            )
-        case Message.LOST:
-            if evidence.exit is not None:
-                return _user_code(evidence, evidence.status or 0, _body(evidence))
-            return f"The replica {replica} was lost: {evidence.text}."
-        case Message.STOCK_OUT:
-            return (
-                f"Resources are insufficient in region: {evidence.region}. "
-                "Try a different region or use a different accelerator."
-            )
-        case Message.BUDGET:
-            return (
-                f"The job was stopped because {evidence.text}, and it is not to be retried "
-                "(disableRetries)."
-            )
-        case Message.INTERNAL:
-            return (
-                f"{INTERNAL_ERROR_MESSAGE}: {evidence.text}"
-                if evidence.text
-                else INTERNAL_ERROR_MESSAGE
-            )
-        case _:
-            assert_never(message)
-
-
+_TEXTS: Final = {
+    **dict.fromkeys((Message.NONE, Message.DATA, Message.CANCELLED), "{reason}"),
+    Message.REJECTED: "The job cannot be started here: {reason}",
+    Message.OUT_OF_MEMORY: "The replica {replica} ran out of memory and exited with a non-zero status of "
+    "{status}.",
+    Message.OUT_OF_DISK: "The replica {replica} was ended because its files took more than its disk has. "
+    "Delete what is not needed, or ask for a larger disk (bootDiskSizeGb).",
+    Message.LOST: "The replica {replica} was lost: {reason}.",
+    Message.STOCK_OUT: "Resources are insufficient in region: {region}. Try a different region or use a "
+    "different accelerator.",
+    Message.BUDGET: "The job was stopped because {reason}, and it is not to be retried (disableRetries).",
+    Message.INTERNAL: f"{INTERNAL_ERROR_MESSAGE}: {{reason}}",
+}
+"""The messages that are a text with facts in it, as an operator's own may be."""
 FACTS: Final = ("replica", "status", "region", "reason")
-"""The facts that an operator's own words may name in braces, such as `{replica}`."""
+"""The facts that a text may name in braces, such as `{replica}`."""
+
+
+def _text(message: Message, evidence: Evidence) -> str:
+    if message is Message.USER_CODE or (message is Message.LOST and evidence.exit is not None):
+        return _user_code(evidence, evidence.status or 0, _body(evidence))
+    if message is Message.PACKAGE and evidence.is_package:
+        # The public services install packages in the replica, whose status that is.
+        return _user_code(evidence, 1, evidence.text)
+    if message is Message.PACKAGE:
+        return f"{evidence.text}\n{_MORE}{logs_link(evidence.name)}"
+    return _filled(_TEXTS[message], evidence).removesuffix(": ")
 
 
 def _filled(own: str, evidence: Evidence) -> str:
@@ -150,14 +130,6 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
             f"{_MORE}{logs_link(evidence.name)}",
         )
     )
-
-
-def _unprepared(evidence: Evidence) -> str:
-    """The public services install packages in the replica, whose status that is; an image is fetched
-    before."""
-    if evidence.is_package:
-        return _user_code(evidence, 1, evidence.text)
-    return f"{evidence.text}\n{_MORE}{logs_link(evidence.name)}"
 
 
 def linked(message: str, name: JobName, uid: JobUid, pages: str) -> str:
