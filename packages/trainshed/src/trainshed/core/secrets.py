@@ -157,27 +157,23 @@ def job_mark(job_uid: int) -> str:
 def unmarked(text: str) -> str:
     """Return the text without anything that could pass for a mark. For texts other than values of a job's
     variables."""
-    return text.translate(_NO_MARK) if _BEGIN in text or _END in text else text
+    return text.translate(_NO_MARK)
 
 
 def markers_in(text: str) -> tuple[SecretRef, ...]:
     """Return the secrets whose marks a text of a launch plan holds."""
-    if _BEGIN not in text:
-        return ()
     return tuple(map(_meant, _MARK.findall(text)))
 
 
 def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
     """Return every secret that a launch plan needs."""
     texts = (*argv, *(value for _, value in environ))
-    return frozenset(ref for text in texts if _BEGIN in text for ref in markers_in(text))
+    return frozenset(ref for text in texts for ref in markers_in(text))
 
 
 def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
     """Return the text with the values in place of their marks. Raise KeyError for a secret that is not among
     them."""
-    if _BEGIN not in text:
-        return text
     return _MARK.sub(lambda match: values[_meant(match[1])], text)
 
 

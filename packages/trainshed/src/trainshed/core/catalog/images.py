@@ -139,11 +139,6 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
     if not names:
         raise ValueError(f"{word} {wanted} has no image for GPUs; name another version")
     _, _, image = min(names)
-    return prebuilt_uri(image)
-
-
-def prebuilt_uri(image: str) -> str:
-    """Return the URI of one of `listed_images`."""
     return f"us-docker.pkg.dev/vertex-ai/training/{image}:latest"
 
 
@@ -232,8 +227,4 @@ def pair_fault(runtime_version: str, python_version: str) -> str:
 
 def names_chief(runtime_version: str) -> bool:
     """Whether TF_CONFIG of this runtime says `chief` rather than `master` (facts/program#tf_config)."""
-    return _numbers(runtime_version or newest()) >= _numbers(table("runtime_versions")["chiefFrom"])
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])

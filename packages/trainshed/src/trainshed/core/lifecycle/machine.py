@@ -123,7 +123,9 @@ def _take_of_replica(
         return
     match event:
         case ReplicaPlaced():
-            _replica_placed(transition, replica, event)
+            if not replica.node and replica.state is ReplicaState.WAITING:
+                placed = transition.change_replica(replica.id, node=event.node)
+                transition.record(timeline.placed(transition.job, placed, transition.now))
         case ReplicaStarted():
             began = _began(transition, event.at)
             up = transition.fire_replica(replica.id, ReplicaTrigger.STARTED, started=began)
@@ -214,13 +216,6 @@ def _preempted(transition: Transition, event: Preempted) -> None:
         transition.change(retry=replace(job.retry, keeps_room=False))
 
 
-def _replica_placed(transition: Transition, replica: Replica, event: ReplicaPlaced) -> None:
-    if replica.node or replica.state is not ReplicaState.WAITING:
-        return
-    placed = transition.change_replica(replica.id, node=event.node)
-    transition.record(timeline.placed(transition.job, placed, transition.now))
-
-
 def _node_left(transition: Transition, event: NodeLeft) -> None:
     """Have the replicas on the node leave it, except those that run there and may stay. A replica that is
     over there keeps its record; its next incarnation, if any, runs elsewhere."""
@@ -297,7 +292,9 @@ def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str) 
 def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
     job = transition.job
     if job.outcome is not None and (
-        job.outcome.state is not JobState.FAILED or _primary_exited_before(job, event.at)
+        job.outcome.state is not JobState.FAILED
+        # By itself, before the cancel was accepted.
+        or any(r.id.is_primary and r.exit and r.exit.ended <= event.at for r in job.replicas)
     ):
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
@@ -311,7 +308,6 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
 
 
 def _pause_over(transition: Transition, event: PauseOver) -> None:
-    """Let replicas start whose pause is over."""
     for replica in transition.job.replicas:
         if 0 < replica.not_before <= event.at:
             transition.change_replica(replica.id, not_before=0)
@@ -327,10 +323,6 @@ def _current(
         if replica.id == event.replica and replica.incarnation == event.incarnation:
             return replica
     return None
-
-
-def _primary_exited_before(job: Job, at: Nanos) -> bool:
-    return any(r.id.is_primary and r.exit is not None and r.exit.ended <= at for r in job.replicas)
 
 
 # --- the runtime ---

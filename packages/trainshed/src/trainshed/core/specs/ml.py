@@ -18,7 +18,7 @@ from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, warnings
-from trainshed.core.specs.ml_pools import ROLES, Hardware, Programs, read_hardware, read_programs
+from trainshed.core.specs.ml_pools import ROLES, Hardware, read_hardware, read_programs
 from trainshed.core.specs.study import read_algorithm, read_goal, tag_fault
 from trainshed.core.specs.study_parameters import ML_JOB, read_parameters
 from trainshed.core.specs.tuning import read_counts
@@ -59,51 +59,39 @@ def parse_job(
     # The service names a training job's fields without the message they are in (facts/limits#error-texts).
     training = Section(job.section("trainingInput").values, "", faults)
     hardware = read_hardware(training)
-    programs = read_programs(training, [hw.role for hw in hardware], runtimes)
+    programs, version = read_programs(training, [hw.role for hw in hardware], runtimes)
     scheduling = _read_scheduling(training.section("scheduling"))
-    _check_rest(training)
+    region = _read_region(training)
+    if job_dir := training.text("jobDir"):
+        training.check("jobDir", syntax.bucket_path_fault(job_dir))
+    account = training.text("serviceAccount")
+    training.check("serviceAccount", syntax.service_account_fault(account))
     job_json = msgspec.json.encode(training.values).decode()
     size_fault = syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware))
     training.check("scaleTier", size_fault)
     tuning = _read_tuning(training, job_id, max_trials) if training.has("hyperparameters") else None
     faults.refuse()
-    spec = _job_spec(training, hardware, programs, scheduling, job_json)
+    pools = tuple(
+        WorkerPool(hw.role.position, hw.count, hw.machine, programs[hw.role.position], hw.disk)
+        for hw in hardware
+    )
+    spec = JobSpec(
+        api=Api.ML,
+        region=region,
+        pools=pools,
+        scheduling=scheduling,
+        job_json=job_json,
+        service_account=account,
+        job_dir=job_dir,
+        runtime_version=version,
+        use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
+        warnings=(*_ignored(training, hardware), *warnings.pool_warnings(pools)),
+    )
     if tuning is None:
         return JobDraft(spec, job_id, labels)
     study, counts = tuning
     trial = replace(spec, metric_tag=study.metrics[0].id)
     return JobDraft(TuningSpec(study, trial, *counts), job_id, labels)
-
-
-def _job_spec(
-    training: Section,
-    hardware: tuple[Hardware, ...],
-    programs: Programs,
-    scheduling: Scheduling,
-    job_json: str,
-) -> JobSpec:
-    pools = tuple(
-        WorkerPool(
-            position=hw.role.position,
-            replica_count=hw.count,
-            machine=hw.machine,
-            program=programs.by_position[hw.role.position],
-            disk=hw.disk,
-        )
-        for hw in hardware
-    )
-    return JobSpec(
-        api=Api.ML,
-        region=training.text("region"),
-        pools=pools,
-        scheduling=scheduling,
-        job_json=job_json,
-        service_account=training.text("serviceAccount"),
-        job_dir=training.text("jobDir"),
-        runtime_version=programs.runtime_version,
-        use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
-        warnings=(*_ignored(training, hardware), *warnings.pool_warnings(pools)),
-    )
 
 
 def _read_scheduling(section: Section) -> Scheduling:
@@ -123,9 +111,8 @@ def _read_scheduling(section: Section) -> Scheduling:
     return Scheduling(timeout=running, max_wait=wait, priority=priority)
 
 
-def _check_rest(training: Section) -> None:
-    region = training.text("region")
-    known = regions(Api.ML)
+def _read_region(training: Section) -> str:
+    region, known = training.text("region"), regions(Api.ML)
     if not region:
         training.fault("region", "The region must be set, for example us-central1.")
     elif region not in known:
@@ -134,9 +121,7 @@ def _check_rest(training: Section) -> None:
             f"{region!r} is not a region of AI Platform Training.{closest(region, known)} "
             f"Choose one of {', '.join(known)}.",
         )
-    if job_dir := training.text("jobDir"):
-        training.check("jobDir", syntax.bucket_path_fault(job_dir))
-    training.check("serviceAccount", syntax.service_account_fault(training.text("serviceAccount")))
+    return region
 
 
 def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:

@@ -155,15 +155,11 @@ _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
 )
 
 
-class Programs(Struct, frozen=True):
-    """What each role runs, by pool position, and the runtime version as given ("" = none)."""
-
-    by_position: dict[int, Program]
-    runtime_version: str
-
-
-def read_programs(training: Section, roles: Sequence[Role], runtimes: RuntimeCatalog) -> Programs:
-    """Read the programs of `roles`. What is wrong is reported to the section's faults."""
+def read_programs(
+    training: Section, roles: Sequence[Role], runtimes: RuntimeCatalog
+) -> tuple[dict[int, Program], str]:
+    """Read the programs of `roles`, by pool position, and the runtime version ("" with an image). What is
+    wrong is reported to the section's faults."""
     version = training.text("runtimeVersion")
     image = training.section("masterConfig").text("imageUri")
     if version and image:
@@ -172,10 +168,8 @@ def read_programs(training: Section, roles: Sequence[Role], runtimes: RuntimeCat
             "Only one of runtime_version and master_config.image_uri can be set; leave one out.",
         )
     if image:
-        return Programs(_containers(training, image, roles, runtimes), "")
-    return Programs(
-        dict.fromkeys((r.position for r in roles), _package(training, runtimes)), version
-    )
+        return _containers(training, image, roles, runtimes), ""
+    return dict.fromkeys((r.position for r in roles), _package(training, runtimes)), version
 
 
 def _package(training: Section, runtimes: RuntimeCatalog) -> Program:

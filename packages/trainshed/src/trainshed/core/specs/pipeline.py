@@ -82,11 +82,14 @@ def parse_pipeline(
     model = _read_model(pipeline, region, new_id, is_placed=bool(output) or task is None)
     pipeline.faults.refuse()
     assert task is not None and job is not None, "an unknown task is a fault"
-    job = with_warnings(
-        replace(_with_env(job, data.env if data else ()), data=data),
-        *unserved(pipeline),
-        *_idle(pipeline),
-    )
+    if data is not None:
+        # A program's own variables may override those of the data.
+        pools = tuple(
+            replace(pool, program=replace(pool.program, env=(*data.env, *pool.program.env)))
+            for pool in job.pools
+        )
+        job = replace(job, pools=pools, data=data)
+    job = with_warnings(job, *unserved(pipeline), *_idle(pipeline))
     ending = _CHILD[task]
     name = display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
     return ParsedPipeline(
@@ -108,15 +111,6 @@ def _read_task(pipeline: Section) -> Task | None:
             "tasks of the public service are not there.",
         )
     return task
-
-
-def _with_env(job: JobSpec, env: tuple[tuple[str, str], ...]) -> JobSpec:
-    """Return the job with `env` before the variables of every program, which may override it."""
-    pools = tuple(
-        replace(pool, program=replace(pool.program, env=(*env, *pool.program.env)))
-        for pool in job.pools
-    )
-    return replace(job, pools=pools)
 
 
 def _idle(pipeline: Section) -> tuple[str, ...]:

@@ -105,7 +105,13 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         base_output_directory=output,
         warnings=(*_ignored(spec), *warnings.pool_warnings(pools)),
     )
-    return with_warnings(read, *_without_logs(spec, read)) if pools else read
+    if pools and spec.is_set("tensorboard") and not log_directory(read):
+        return with_warnings(
+            read,
+            f"{spec.at('tensorboard')} is given without {spec.at('baseOutputDirectory')}: programs are told "
+            "no AIP_TENSORBOARD_LOG_DIR, and no event files are looked for.",
+        )
+    return read
 
 
 def unserved(resource: Section) -> tuple[str, ...]:
@@ -160,16 +166,6 @@ def _read_output_directory(spec: Section) -> str:
     elif uri and (fault := syntax.bucket_path_fault(uri)):
         section.fault("outputUriPrefix", fault)
     return uri
-
-
-def _without_logs(spec: Section, read: JobSpec) -> tuple[str, ...]:
-    """Return a warning about a Tensorboard for which the job has no log directory."""
-    if not spec.is_set("tensorboard") or log_directory(read):
-        return ()
-    return (
-        f"{spec.at('tensorboard')} is given without {spec.at('baseOutputDirectory')}: programs are told no "
-        "AIP_TENSORBOARD_LOG_DIR, and no event files are looked for.",
-    )
 
 
 def _ignored(spec: Section) -> tuple[str, ...]:

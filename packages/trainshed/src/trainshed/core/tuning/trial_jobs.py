@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.cluster import is_reducer
-from trainshed.core.job import JobSpec, Scheduling, WorkerPool
+from trainshed.core.job import JobSpec, WorkerPool
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid
@@ -106,15 +106,22 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
     facts/program#output-directory).
     """
     arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
+    pools: list[WorkerPool] = []
+    for pool in spec.pools:
+        program = pool.program
+        if not is_reducer(spec, pool.position):
+            program = replace(program, args=(*program.args, *arguments))
+        pools.append(replace(pool, program=program))
+    scheduling = spec.scheduling
+    if spec.api is Api.ML:
+        # The limit is of the wait for the first trial of all; those that follow wait as long as it takes.
+        scheduling = replace(scheduling, max_wait=None)
     return replace(
         spec,
-        pools=tuple(
-            pool if is_reducer(spec, pool.position) else _with_arguments(pool, arguments)
-            for pool in spec.pools
-        ),
+        pools=tuple(pools),
         base_output_directory=_below(spec.base_output_directory, number),
         job_dir=_below(spec.job_dir, number),
-        scheduling=_own_limits(spec),
+        scheduling=scheduling,
         trial=str(number),
     )
 
@@ -132,19 +139,6 @@ def printed(value: Value) -> str:
     if isinstance(value, float) and value < 0:
         return format(Decimal(repr(value)), "f")
     return str(value)
-
-
-def _with_arguments(pool: WorkerPool, arguments: tuple[str, ...]) -> WorkerPool:
-    program = pool.program
-    return replace(pool, program=replace(program, args=(*program.args, *arguments)))
-
-
-def _own_limits(spec: JobSpec) -> Scheduling:
-    """Return the limits of a trial's job. `ml` limits the wait for the first trial of all; those that follow
-    wait as long as it takes (docs/tuning.md)."""
-    if spec.api is Api.VERTEX:
-        return spec.scheduling
-    return replace(spec.scheduling, max_wait=None)
 
 
 def _below(directory: str, number: int) -> str:
