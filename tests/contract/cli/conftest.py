@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from tests.contract.cli.fake_service import TOKEN, FakeService, Invoke, serving
 from trainshed.cli.commands import Group, register
 from trainshed.cli.text.moments import parse_moment
+from trainshed.replica.protocol import process_start
 
 NOW = parse_moment("2026-11-20T06:01:00Z")
 
@@ -23,14 +24,17 @@ def service(tmp_path: Path, trainshed: Invoke) -> Iterator[FakeService]:
 
 
 def write_service_file(data: Path, address: str, /, **more: Any) -> None:
+    pid = more.get("pid", os.getpid())
     result = {
         "rest": address,
         "storage": address,
         "token": TOKEN,
-        "pid": os.getpid(),
+        "pid": pid,
+        "since": str(process_start(pid)),
         "project": "p",
         "region": "us-central1",
         "bucket": "b",
+        "buckets": str(data / "buckets"),
     }
     (data / "service.json").write_text(json.dumps(result | more))
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 
 from trainshed.cli.client import Client, Unreachable
 from trainshed.replica import protocol
@@ -30,7 +31,8 @@ PROJECT = "trainshed.project"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of a service, and what else clients need to know of it. "" = not known."""
+    """The addresses of a service, and what else clients need to know of it, as its `service.json` says; "" =
+    not known."""
 
     #: `http://host:port`, or with `https`; `storage` has the same form.
     rest: str
@@ -43,7 +45,7 @@ class Endpoint:
     grpc: str = ""
     grpc_tls: str = ""
     #: A PEM file of authorities for gRPC clients to trust.
-    roots: str = ""
+    ca_bundle: str = ""
     #: A PEM file of authorities to trust for https.
     ca: str = ""
     #: The project and region for which nobody names others: the service's, unless the environment says.
@@ -51,8 +53,10 @@ class Endpoint:
     region: str = ""
     #: The default bucket of that project.
     bucket: str = ""
-    #: The service's process id. Only known of a service on this machine, as are the next two; 0 = not known.
+    #: The service's process id. Known of one on this machine alone, as are the next three; 0 = not known.
     pid: int = 0
+    #: When that process started (`protocol.process_start`): after a reboot another one may have its id.
+    since: int = 0
     #: Its data directory.
     data: Path | None = None
     #: The directory whose sub-directories are the buckets.
@@ -126,27 +130,12 @@ def local(data: Path, token: str | None = None) -> Endpoint:
     that cannot be told."""
     file = data / "service.json"
     try:
-        service: dict[str, Any] = json.loads(file.read_text())
-        if (at := Path(service.get("data") or data)).exists() and not at.samefile(data):
+        service = msgspec.json.decode(
+            file.read_bytes(), type=Endpoint, strict=False, dec_hook=lambda kind, text: kind(text)
+        )
+        if service.data and service.data.exists() and not service.data.samefile(data):
             # The directory is a copy of another one, whose service is not this directory's.
             raise FileNotFoundError
-        endpoint = Endpoint(
-            rest=service["rest"],
-            token=token or service["token"],
-            storage=service.get("storage", ""),
-            storage_tls=service.get("storage_tls", ""),
-            grpc=service.get("grpc", ""),
-            grpc_tls=service.get("grpc_tls", ""),
-            roots=service.get("ca_bundle", ""),
-            ca=service.get("ca", ""),
-            project=service.get("project", ""),
-            region=service.get("region", ""),
-            bucket=service.get("bucket", ""),
-            pid=int(service["pid"]),
-            data=data,
-            buckets=Path(service.get("buckets") or data / "buckets"),
-            advice=f"The service of {data} does not answer (yet, or any more). {_start_at(data)}",
-        )
     except FileNotFoundError:
         raise Unreachable(
             f"No Trainshed service is running with its data in {data}. {_start_at(data)}\n"
@@ -156,17 +145,18 @@ def local(data: Path, token: str | None = None) -> Endpoint:
         raise click.ClickException(
             f"{data} is not a directory: it cannot be the data directory of a service."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as failure:
+    except (OSError, ValueError) as failure:
         raise click.ClickException(
             f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"
             " again, which writes the file anew."
         ) from None
-    if not _is_alive(endpoint.pid, int(service.get("since", 0))):
+    if not protocol.is_process(service.pid, service.since):
         raise Unreachable(
             f"No Trainshed service is running with its data in {data} (the last one, process"
-            f" {endpoint.pid}, has ended). {_start_at(data)}"
+            f" {service.pid}, has ended). {_start_at(data)}"
         )
-    return endpoint
+    advice = f"The service of {data} does not answer (yet, or any more). {_start_at(data)}"
+    return replace(service, token=token or service.token, data=data, advice=advice)
 
 
 def data_option(data: Path) -> str:
@@ -316,18 +306,3 @@ def place_of(endpoint: Endpoint, project: str | None, region: str | None) -> dic
     if not (project or endpoint.project) or not (region or endpoint.region):
         endpoint = answering(endpoint)
     return {"project": project or endpoint.project, "region": region or endpoint.region}
-
-
-def _is_alive(pid: int, since: int) -> bool:
-    """Whether the process is alive. `since`: when it started (`protocol.process_start`), because after a
-    reboot another process may have its id; 0 = not known."""
-    if since:
-        return protocol.is_process(pid, since)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # The process is alive and belongs to another user.
-        return True
-    return True

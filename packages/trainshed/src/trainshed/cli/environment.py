@@ -69,8 +69,8 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
     """Return every variable with its value; "" = not known."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
     with_key = address_with_key(storage, endpoint.token) if endpoint.token else storage
-    # Each of these variables replaces the system's authorities; the file `roots` holds those as well.
-    trusted = (endpoint.roots or endpoint.ca) if rest.startswith("https:") else ""
+    # Each of these variables replaces the system's authorities; the file `ca_bundle` holds those as well.
+    trusted = (endpoint.ca_bundle or endpoint.ca) if rest.startswith("https:") else ""
     return {
         "TRAINSHED_ENDPOINT": rest,
         "TRAINSHED_TOKEN": endpoint.token,
@@ -80,7 +80,7 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
         # It replaces gRPC's own authorities, so the file holds those as well.
-        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.roots,
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
         # One of gcloud's own user it shows by itself, and renews.
         "CLOUDSDK_AUTH_ACCESS_TOKEN": "" if is_access_token(endpoint.token) else endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
@@ -112,7 +112,7 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
             str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else ""
         ),
         # Otherwise a file of authorities that gcloud is configured with replaces the one in BOTO_CONFIG.
-        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.roots or trusted,
+        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.ca_bundle or trusted,
         # Otherwise gcloud's own gsutil uses the account that is logged in, not the credentials of
         # BOTO_CONFIG.
         "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else "",
