@@ -203,7 +203,7 @@ def test_what_waited_in_a_pipe_for_a_full_disk_is_read_before_the_pipe_is_given_
     subject._loop = SimpleNamespace(after=after)
     drained: list[bool] = []
     for waits in (True, False, False):
-        subject._transcript = SimpleNamespace(waits=waits)
+        subject.transcript = SimpleNamespace(waits=waits)
         (looks.pop() if looks else subject._drain)()
         drained.append(subject._is_drained)
     assert drained == [False, False, True]
