@@ -121,7 +121,7 @@ def test_a_long_segment_is_continued_without_being_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/failures#lost-replicas: a restart in place is quick, however much there is in the log."""
-    monkeypatch.setattr(segments, "_LONGEST_ENTRIES", 300)
+    monkeypatch.setattr(growing_files, "_READ_BACK", 300)
     first = Segments(str(tmp_path))
     first.write("o", [f"line {number}" for number in range(100)])
     first.seal()

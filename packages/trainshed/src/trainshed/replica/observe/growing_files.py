@@ -20,13 +20,18 @@ def takes_nothing(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-class Appender:
-    """Appends to a file, with what does not fit waiting in memory. `handle`: of the file, owned from here
-    on."""
+_READ_BACK = 1 << 20
+"""Bytes; more than any two lines of such a file take."""
 
-    def __init__(self, handle: int) -> None:
+
+class Appender:
+    """Appends to a file of lines, with what does not fit waiting in memory. `handle`: of the file, owned from
+    here on. `size`: its bytes, with those that wait."""
+
+    def __init__(self, handle: int, size: int) -> None:
         self._handle = handle
         self._waiting = b""
+        self.size = size
 
     @property
     def waits(self) -> bool:
@@ -37,6 +42,7 @@ class Appender:
         """Append data, at once or as soon as there is room (`flush`); return whether everything is in the
         file. Raises OSError for errors other than a full disk."""
         self._waiting += data
+        self.size += len(data)
         return self.flush()
 
     def flush(self) -> bool:
@@ -64,6 +70,20 @@ class Appender:
     def close(self) -> None:
         """Close the file; waiting data is lost."""
         os.close(self._handle)
+
+
+def reopened(path: str) -> tuple[Appender, list[bytes]]:
+    """Continue a file, which need not exist; return it with the lines at its end, of which the first may be
+    half a line. An incomplete last line, which was never readable, is cut off. Syncing the file makes a new
+    one's name durable as well (`journal.append`). Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    # Only the last lines matter: a restart must not wait for megabytes to be read.
+    skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
+    data = os.pread(handle, _READ_BACK, skipped)
+    end = data.rfind(b"\n") + 1
+    if end < len(data):
+        os.ftruncate(handle, skipped + end)
+    return Appender(handle, skipped + end), data[:end].splitlines()
 
 
 class DiskRetries:

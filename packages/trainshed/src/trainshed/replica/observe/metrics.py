@@ -28,7 +28,6 @@ FILE = "metrics.jsonl"
 _MOST_NOTICES = 20
 _REMEMBERED_LINES = 1000
 _REMEMBERED_VALUES = 20000
-_READ_BACK = 1 << 20
 _MOST_BYTES = 64 << 20
 """Of `metrics.jsonl`, from which on nothing more is taken down: some 800,000 measurements."""
 
@@ -69,10 +68,17 @@ class Metrics:
         #: The newest time and value by tag and step.
         self._values: dict[tuple[str, int], tuple[int, float]] = {}
         self._notices: set[str] = set()
-        self._size = 0
         self._full = False
         self._taken = self._begun = False
-        self._file = self._reopen(os.path.join(logs, FILE))
+        self._file, written = growing_files.reopened(os.path.join(logs, FILE))
+        for line in written:
+            try:
+                entry = json.loads(line.decode("utf-8"))
+            except ValueError:
+                continue  # The first may be half a line, and a power cut may leave torn ones.
+            for tag, value in entry.get("values", {}).items():
+                self._store((tag, entry["step"]), (entry["at"], value))
+                self._taken = True
         if incarnation > 1:
             # The earlier incarnation's shim may have been killed before it stored the last measurements.
             self._look(left_by=incarnation - 1)
@@ -102,29 +108,6 @@ class Metrics:
         """Stop storing measurements."""
         self._file.close()
 
-    def _reopen(self, path: str) -> growing_files.Appender:
-        """Continue the file of earlier incarnations; a torn end is cut off.
-
-        Syncing the file is enough: the file systems in use make a new file's name durable with it
-        (`journal`).
-        """
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
-        data = os.pread(handle, _READ_BACK, skipped)
-        end = data.rfind(b"\n") + 1
-        os.ftruncate(handle, skipped + end)
-        self._size = skipped + end
-        for line in data[:end].split(b"\n"):
-            try:
-                entry = json.loads(line.decode("utf-8"))
-            except ValueError:
-                # The beginning of the block may be half a line, and a power cut may leave torn ones.
-                continue
-            for tag, value in entry.get("values", {}).items():
-                self._store((tag, entry["step"]), (entry["at"], value))
-                self._taken = True
-        return growing_files.Appender(handle)
-
     def _look(self, *, left_by: int = 0, last: bool = False) -> bool:
         """Store new measurements; return false if they are to be looked for again. `left_by`: the earlier
         incarnation that wrote the file. `last`: the program has ended."""
@@ -132,7 +115,7 @@ class Metrics:
             return True
         if self._file.waits and not last:
             return False  # Nothing is lost: the program's file keeps its newest reports.
-        size = self._size
+        size = self._file.size
         try:
             data = self._watcher.read()
         except file_watcher.Unreadable as unreadable:
@@ -154,7 +137,7 @@ class Metrics:
             else:
                 self._take(report, left_by)
             _remember(self._seen, hash(line), True, most)
-        if self._size > size:
+        if self._file.size > size:
             self.tell_again()
         return True
 
@@ -178,7 +161,7 @@ class Metrics:
                     continue
                 at = max(at, before[0] + 1)
             values[tag] = value
-        if values and self._size >= _MOST_BYTES:
+        if values and self._file.size >= _MOST_BYTES:
             if not self._full:
                 self._full = True
                 self._say(
@@ -205,7 +188,6 @@ class Metrics:
 
     def _append(self, entry: dict[str, Any]) -> None:
         data = json.dumps(entry).encode("utf-8") + b"\n"
-        self._size += len(data)
         if not self._file.append(data):
             self._retries.wait(self._file.flush)
 

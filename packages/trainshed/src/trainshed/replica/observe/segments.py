@@ -27,8 +27,6 @@ _TAIL_LINES = 120
 _MADE_AT = "Original stack trace for '"
 """What TensorFlow 1 puts before where an operation was made, dozens of lines behind the error."""
 _CUT = "…".encode()
-_LONGEST_ENTRIES = 1 << 20
-"""Bytes; more than two entries can take, in whatever form their text is written."""
 _SUFFIX = ".jsonl"
 
 quoted = json.encoder.encode_basestring
@@ -60,41 +58,24 @@ class Segments:
         self._tail: list[str] = []
         self._skips = False
         self._unsynced = False
-        self._size = 0
         # If the last segment was opened and never written to, times continue from the one before.
+        opened: list[growing_files.Appender] = []
         for name in names[-2:]:
-            self._read_end(os.path.join(directory, name))
+            file, written = growing_files.reopened(os.path.join(directory, name))
+            opened.append(file)
+            self.lines = int(name[: -len(_SUFFIX)])
+            if written:
+                last = json.loads(written[-1].decode("utf-8"))
+                self.lines = last["n"] + 1
+                self._last_time = last["t"]
         self.readable = self.lines
-        self._file = self._reopen(names[-1]) if names else self._open()
+        self._file = opened.pop() if opened else self._open()
+        for file in opened:
+            file.close()
 
     def _open(self) -> growing_files.Appender:
         name = "%012d%s" % (self.lines, _SUFFIX)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        handle = os.open(os.path.join(self._directory, name), flags, 0o600)
-        return growing_files.Appender(handle)
-
-    def _read_end(self, path: str) -> None:
-        """Find where a segment's complete lines end; an incomplete last line, which was never readable, is
-        cut off."""
-        with open(path, "rb") as file:
-            # Only the last complete line matters: a restart must not wait for megabytes to be read.
-            size = file.seek(0, os.SEEK_END)
-            skipped = max(0, size - _LONGEST_ENTRIES)
-            file.seek(skipped)
-            data = file.read()
-        self._size = skipped + data.rfind(b"\n") + 1
-        self.lines = int(os.path.basename(path)[: -len(_SUFFIX)])
-        if self._size:
-            end = self._size - skipped
-            begin = data.rfind(b"\n", 0, end - 1) + 1
-            last = json.loads(data[begin:end].decode("utf-8"))
-            self.lines = last["n"] + 1
-            self._last_time = last["t"]
-
-    def _reopen(self, name: str) -> growing_files.Appender:
-        handle = os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_APPEND)
-        os.ftruncate(handle, self._size)
-        return growing_files.Appender(handle)
+        return growing_files.reopened(os.path.join(self._directory, name))[0]
 
     def write(self, stream: str, texts: list[str]) -> None:
         """Append complete lines. This is the hot path: one formatting pass and one write system call."""
@@ -125,7 +106,6 @@ class Segments:
     def _append(self, data: bytes, count: int, last_time: int, texts: list[str]) -> None:
         self.lines += count
         self._last_time = last_time
-        self._size += len(data)
         self._unsynced = True
         if self._skips or _MADE_AT.encode() in data:
             texts = [text for text in texts if not self._skipped(text)]
@@ -153,14 +133,13 @@ class Segments:
     def _written(self) -> None:
         """Handle that all lines are in the file: begin another segment if this one is full."""
         self.readable = self.lines
-        if self._size >= SEGMENT_BYTES and self.sync():
+        if self._file.size >= SEGMENT_BYTES and self.sync():
             try:
                 fresh = self._open()
             except OSError:
                 return  # There is no room for another file, or no handle: this one grows on.
             self._file.close()
             self._file = fresh
-            self._size = 0
 
     @property
     def unsynced(self) -> bool:
@@ -180,7 +159,7 @@ class Segments:
     def seal(self) -> tuple[int, str]:
         """Close the log for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the
         number of lines and the last output (at most 8 KiB, "…" where it is cut)."""
-        self.sync()  # Syncing a new file makes its name durable as well (`journal.append`).
+        self.sync()
         self._file.close()
         tail = "\n".join(self._tail).encode("utf-8")
         if len(tail) > TAIL_BYTES:

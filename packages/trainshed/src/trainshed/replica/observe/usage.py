@@ -81,7 +81,7 @@ class Usage:
         self._begun = time.monotonic()
         observation = self._plan.observation
         try:
-            self._file = _reopened(os.path.join(observation.logs, FILE))
+            self._file, _ = growing_files.reopened(os.path.join(observation.logs, FILE))
         except OSError:
             return
         self._write(
@@ -178,16 +178,6 @@ class Usage:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-
-
-def _reopened(path: str) -> growing_files.Appender:
-    """Continue the file of earlier incarnations, even if its end is torn. It is not synced, because nothing
-    depends on lines lost in a power cut. Raises OSError."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    file, size = growing_files.Appender(handle), os.fstat(handle).st_size
-    if size and os.pread(handle, 1, size - 1) != b"\n":
-        file.append(b"\n")
-    return file
 
 
 def _group_cpu(directories: Sequence[str]) -> float:

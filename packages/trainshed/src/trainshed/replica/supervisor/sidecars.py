@@ -1,6 +1,7 @@
 """Builds and drives the helpers that a shim runs beside its program: endpoint, socket calls made in the
 program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog."""
 
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -248,13 +249,8 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
         "processes": plan.limits.pids_limit,
         "gpus": list(plan.observation.gpus),
     }
-    text = json.dumps(entry) + "\n"
-    path = os.path.join(plan.observation.logs, LAUNCHES)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(handle, text.encode("utf-8", "replace"))
-        finally:
-            os.close(handle)
-    except OSError:
-        pass  # The disk may be full: the record is not needed.
+    # The disk may be full: the record is not needed.
+    with contextlib.suppress(OSError):
+        file, _ = growing_files.reopened(os.path.join(plan.observation.logs, LAUNCHES))
+        file.append(json.dumps(entry).encode() + b"\n")
+        file.close()
