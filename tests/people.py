@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.access.book import AccessBook, AccessFile, Token, changes
+from trainshed.access.book import AccessBook, AccessFile, Token, documents
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.permissions import OWNER
 from trainshed.access.policy import GROUP, Grant, member_of
@@ -35,5 +35,5 @@ def known(
 
 def write(path: Path, authority: TokenAuthority, owner: str) -> None:
     """Write what a bucket process reads. `owner`: the owner's token."""
-    file = AccessFile.of(digest_of(owner), changes(AccessBook(), authority.book)[0])
+    file = AccessFile.of(digest_of(owner), documents(authority.book))
     path.write_bytes(msgspec.json.encode(file))

@@ -164,34 +164,21 @@ Documents = Mapping[tuple[str, str], bytes]
 _E = TypeVar("_E", bound=Struct)
 
 
-def changes(
-    before: AccessBook, after: AccessBook
-) -> tuple[dict[tuple[str, str], bytes], list[tuple[str, str]]]:
-    """Return the entries in which a book differs from the one before, as they are stored, and the keys of
-    those that it has no more."""
-    put: dict[tuple[str, str], bytes] = {}
-    removed: list[tuple[str, str]] = []
-    former = _tables(before, after)
-    for kind, now in _tables(after, before).items():
-        then = former[kind]
-        removed += [(kind, key) for key in then.keys() - now.keys()]
-        # Most are the same object: a book of many is not compared field by field.
-        for key, entry in now.items():
-            if then.get(key) is not entry and then.get(key) != entry:
-                put[kind, key] = msgspec.json.encode(entry)
-    return put, removed
-
-
-def _tables(book: AccessBook, other: AccessBook) -> dict[str, Mapping[str, Struct]]:
-    """Return the entries of a book by kind and key; of grants, those that the other does not have."""
-    grants = book.policy.beyond(other.policy)
-    return {
+def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
+    """Return the entries of a book, as they are stored."""
+    grants = {f"{grant.project}/{grant.role}/{grant.member}": grant for grant in book.policy.grants}
+    tables: Mapping[str, Mapping[str, Struct]] = {
         "token": book.tokens,
         "project": book.projects,
         "account": book.accounts,
         "key": book.keys,
         "signed_out": book.signed_out,
-        "grant": {f"{grant.project}/{grant.role}/{grant.member}": grant for grant in grants},
+        "grant": grants,
+    }
+    return {
+        (kind, key): msgspec.json.encode(entry)
+        for kind, table in tables.items()
+        for key, entry in table.items()
     }
 
 

@@ -31,46 +31,18 @@ class Grant(Struct, frozen=True, order=True):
     member: str
 
 
-_NOBODY: Final = frozenset[Grant]()
-
-
 class Policy:
     """All grants of a service. Immutable; rights are computed once for each member."""
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
-        grants = tuple(grants)
-        self._by_project: Mapping[str, frozenset[Grant]] = _sets(
-            grants, lambda grant: grant.project
-        )
-        self._by_member: Mapping[str, frozenset[Grant]] = _sets(grants, lambda grant: grant.member)
+        self.grants = frozenset(grants)
+        self._by_project = _sets(self.grants, lambda grant: grant.project)
+        self._by_member = _sets(self.grants, lambda grant: grant.member)
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
 
     def with_project(self, project: str, grants: Iterable[Grant]) -> "Policy":
-        """With these grants of a project in place of its former ones. It costs what these are, not what all
-        are: there may be many people."""
-        made, now, former = Policy(), frozenset(grants), self.of_project(project)
-        made._by_project = {**self._by_project, project: now}
-        by_member = dict(self._by_member)
-        for grant in former - now:
-            by_member[grant.member] -= {grant}
-        for grant in now - former:
-            by_member[grant.member] = by_member.get(grant.member, frozenset()) | {grant}
-        made._by_member = by_member
-        return made
-
-    @property
-    def grants(self) -> frozenset[Grant]:
-        """All of them."""
-        return _NOBODY.union(*self._by_project.values())
-
-    def beyond(self, other: "Policy") -> frozenset[Grant]:
-        """The grants that another does not have."""
-        differing = (
-            grants - other.of_project(project)
-            for project, grants in self._by_project.items()
-            if grants is not other.of_project(project)
-        )
-        return _NOBODY.union(*differing)
+        """With these grants of a project in place of its former ones."""
+        return Policy((self.grants - self.of_project(project)).union(grants))
 
     def rights(self, email: str, groups: tuple[str, ...] = ()) -> Rights:
         """What somebody in these groups may do; nothing for somebody whom nobody gave a role."""
@@ -93,11 +65,11 @@ class Policy:
 
     def of_project(self, project: str) -> frozenset[Grant]:
         """The grants of a project; those of the whole service for ""."""
-        return self._by_project.get(project, _NOBODY)
+        return self._by_project.get(project, frozenset())
 
     def projects(self) -> frozenset[str]:
         """Every project in which somebody has a role."""
-        return frozenset(name for name, grants in self._by_project.items() if name and grants)
+        return frozenset(self._by_project) - {""}
 
 
 def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, frozenset[Grant]]:

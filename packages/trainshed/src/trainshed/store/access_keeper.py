@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.access.book import FILE, AccessBook, AccessFile, Documents, changes
+from trainshed.access.book import FILE, AccessBook, AccessFile, Documents, documents
 from trainshed.access.principals import Principal
 from trainshed.access.strangers import Refusals
 from trainshed.access.tokens import TokenAuthority
@@ -91,17 +91,17 @@ class AccessKeeper:
             book = to(self.book)
             if gone := self.book.accounts.keys() - book.accounts.keys():
                 await asyncio.to_thread(self.forget, gone)
-            put, removed = changes(self.book, book)
+            stored = await asyncio.to_thread(documents, book)
+            put = {name: text for name, text in stored.items() if self._stored.get(name) != text}
+            removed = self._stored.keys() - stored.keys()
             audit.concerns(project, resource)
             if detail and (call := audit.under_way()) is not None:
                 call.record.detail = detail
             await self._store.change(put, removed)
-            self._stored |= put
-            for key in removed:
-                self._stored.pop(key, None)
+            self._stored = stored
             self._authority.replace(book)
             try:
-                await asyncio.to_thread(self._write_file, dict(self._stored))
+                await asyncio.to_thread(self._write_file, stored)
             except OSError as error:
                 raise Unavailable(
                     f"The change is stored, and {self._file} cannot be written ({error.strerror}), so the "
