@@ -22,12 +22,9 @@ PLACE = "/v1/projects/p/locations/l"
         ("GET", "/"),
         ("GET", ""),
         ("GET", "v1/projects/p/jobs"),
-        ("GET", "/v1/projects//jobs"),
-        ("GET", "/v1/projects/p/jobs/"),
         ("DELETE", "/v1/projects/p/jobs/j"),
         ("GET", "/v1/projects/p/jobs/j/more"),
         ("GET", "/v2/entries:list"),
-        ("POST", "/v1/projects/p/jobs/:cancel"),
     ],
 )
 def test_what_is_not_served_matches_nothing(verb: str, path: str) -> None:

@@ -117,8 +117,7 @@ class ApiApplication:
             *((verb, "/healthz", self._health) for verb in ("GET", "HEAD")),
         )
         self._router = Router(
-            ((verb, Template.parse(path), endpoint) for verb, path, endpoint in endpoints),
-            colon_is_verb=True,
+            (verb, Template.parse(path), endpoint) for verb, path, endpoint in endpoints
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

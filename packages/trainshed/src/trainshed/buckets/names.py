@@ -174,9 +174,7 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
 
 
 # Routes take any method: the handler of a resource knows which ones it has, and refuses the others.
-_ROUTER: Final = Router(
-    ((ANY, Template.parse(path), kind) for path, kind in _routes()), empty_names=True
-)
+_ROUTER: Final = Router((ANY, Template.parse(path), kind) for path, kind in _routes())
 
 
 def parse_target(raw_path: bytes) -> Target:

@@ -2,9 +2,9 @@
 
 Templates are those of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`. `*` is one segment; `**` is all
 that follow, or all up to the segments that stand behind it; `{name}` is `{name=*}`; what follows the last
-colon is a verb of the API's own. A path is given as it was sent (percent-encoded): it is split into segments
-first and decoded after, so that `models/ID%401` and an encoded slash reach the right variable
-(spec/clients#surface). The module knows no handler and no server.
+colon is a verb of the API's own, or a part of the name if no template has it. A path is given as it was sent
+(percent-encoded): it is split into segments first and decoded after, so that `models/ID%401` and an encoded
+slash reach the right variable (spec/clients#surface). The module knows no handler and no server.
 """
 
 from collections.abc import Iterable, Sequence
@@ -92,20 +92,10 @@ class Router(Generic[T]):
     the one with more segments behind it.
     """
 
-    def __init__(
-        self,
-        routes: Iterable[tuple[str, Template, T]] = (),
-        *,
-        empty_names: bool = False,
-        colon_is_verb: bool = False,
-    ) -> None:
-        """`routes`: HTTP method (or `ANY`), template, and target. `empty_names`: a variable segment may be
-        empty. `colon_is_verb`: what follows a colon is never a part of a name; otherwise it is, unless a
-        template has it as a verb."""
+    def __init__(self, routes: Iterable[tuple[str, Template, T]] = ()) -> None:
+        """`routes`: HTTP method (or `ANY`), template, and target."""
         self._root = _Node[T]()
         self._customs: set[str] = set()
-        self._empty_names = empty_names
-        self._colon_is_verb = colon_is_verb
         for method, template, target in routes:
             self.add(method, template, target)
 
@@ -135,12 +125,12 @@ class Router(Generic[T]):
         parts = path.split("/")[1:] if path != "/" else []
         head, colon, custom = parts[-1].rpartition(":") if parts else ("", "", "")
         match = None
-        if colon and (self._colon_is_verb or custom in self._customs):
+        if colon and custom in self._customs:
             last, parts[-1] = parts[-1], head
             match = self._find(self._root, parts, 0, (method, custom))
-            if match is None and not self._colon_is_verb:
+            if match is None:
                 parts[-1] = last
-        if match is None and not (colon and self._colon_is_verb):
+        if match is None:
             match = self._find(self._root, parts, 0, (method, ""))
         if match is None:
             return self._match_encoded_verb(method, path)
@@ -163,10 +153,7 @@ class Router(Generic[T]):
     ) -> tuple[Template, T] | None:
         if at == len(parts):
             return node.ends.get(key) or node.ends.get((ANY, key[1]))
-        part = parts[at]
-        if not part and not self._empty_names:
-            return None
-        child = node.literals.get(part)
+        child = node.literals.get(parts[at])
         match = self._find(child, parts, at + 1, key) if child is not None else None
         if match is None and node.wildcard is not None:
             match = self._find(node.wildcard, parts, at + 1, key)

@@ -9,6 +9,7 @@ import gzip
 import json
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -33,19 +34,18 @@ _PREFIXES: Final[Mapping[str, Api]] = {
 _DATA: Final = Path(__file__).parent / "data"
 
 _lock = threading.RLock()
-_pools: "list[descriptor_pool.DescriptorPool]" = []
-_loaded: dict[Api, tuple[str, ...]] = {}
-_classes: dict[str, type[Message]] = {}
 
 
+@cache
 def message_class(full_name: str) -> type[Message]:
     """Return the class of a public message, such as `google.cloud.aiplatform.v1.CustomJob`.
 
     Loads the set that defines it if that is not loaded yet. May be called from any thread. Raises KeyError,
     with what to check, for a name that no set defines.
     """
-    known = _classes.get(full_name)
-    return known if known is not None else class_of(message_descriptor(full_name))
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(message_descriptor(full_name))
 
 
 def message(full_name: str, **fields: Any) -> Any:
@@ -54,18 +54,10 @@ def message(full_name: str, **fields: Any) -> Any:
     return message_class(full_name)(**fields)
 
 
-def class_of(message: "descriptor.Descriptor") -> type[Message]:
-    """Return the class of a descriptor of this pool (nested and imported ones too)."""
-    from google.protobuf import message_factory
-
-    made = message_factory.GetMessageClass(message)
-    _classes[message.full_name] = made
-    return made
-
-
 def message_descriptor(full_name: str) -> "descriptor.Descriptor":
     """Return the descriptor of a public message. Raises KeyError as `message_class` does."""
-    load(_home(full_name))
+    home = (api for prefix, api in _PREFIXES.items() if full_name.startswith(prefix))
+    load(next(home, "aiplatform_v1"))
     try:
         return pool().FindMessageTypeByName(full_name)
     except KeyError:
@@ -75,31 +67,28 @@ def message_descriptor(full_name: str) -> "descriptor.Descriptor":
         ) from None
 
 
-def load(api: Api) -> tuple[str, ...]:
-    """Add an API's files to the pool once; return their names. Blocks while another thread does it."""
-    names = _loaded.get(api)
-    if names is not None:
-        return names
+@cache
+def load(api: Api) -> None:
+    """Add an API's files to the pool, once. Blocks while another thread does it."""
     with _lock:
-        if api not in _loaded:
-            from google.protobuf import descriptor_pb2
+        from google.protobuf import descriptor_pb2
 
-            files = descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file
-            for file in files:
-                # A file in two sets has the same bytes in both, which the pool accepts.
-                pool().AddSerializedFile(file.SerializeToString(deterministic=True))
-            _loaded[api] = tuple(file.name for file in files)
-        return _loaded[api]
+        for file in descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file:
+            # A file that is there already has the same bytes, which the pool accepts.
+            pool().AddSerializedFile(file.SerializeToString(deterministic=True))
 
 
 def pool() -> "descriptor_pool.DescriptorPool":
     """Return the process's private pool, for protobuf functions that need one."""
     with _lock:
-        if not _pools:
-            from google.protobuf import descriptor_pool
+        return _pool()
 
-            _pools.append(descriptor_pool.DescriptorPool())
-        return _pools[0]
+
+@cache
+def _pool() -> "descriptor_pool.DescriptorPool":
+    from google.protobuf import descriptor_pool
+
+    return descriptor_pool.DescriptorPool()
 
 
 class _Types:
@@ -124,13 +113,6 @@ def discovery_document(api: str, root_url: str) -> bytes:
     root = root_url.rstrip("/") + "/"
     document |= {"rootUrl": root, "baseUrl": root + document["servicePath"], "basePath": ""}
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _home(full_name: str) -> Api:
-    for prefix, api in _PREFIXES.items():
-        if full_name.startswith(prefix):
-            return api
-    return "aiplatform_v1"
 
 
 def read_data(name: str) -> bytes:

@@ -29,13 +29,15 @@ MIXED_IN: Final = frozenset(rpc.rpartition(".")[0] for rpc, *_ in _ADDED["aiplat
 Vertex calls below /ui/ before it tries /v1/."""
 
 
-class Rpc(Struct, frozen=True):
+class Rpc(Struct, frozen=True, array_like=True):
     """One method of a public service; all names are full names without a leading dot."""
 
     service: str
     method: str
     request: str
     response: str
+    #: (HTTP method, path template, body field) of each REST binding.
+    bindings: tuple[tuple[str, str, str], ...]
 
     @property
     def full_name(self) -> str:
@@ -60,49 +62,32 @@ class Route(Struct, frozen=True):
     body: str
 
 
-class _Call(Struct, frozen=True, array_like=True):
-    """An entry of the list."""
-
-    service: str
-    method: str
-    request: str
-    response: str
-    #: (HTTP method, template, body field) of each REST binding.
-    bindings: tuple[tuple[str, str, str], ...]
-
-    @property
-    def rpc(self) -> Rpc:
-        return Rpc(self.service, self.method, self.request, self.response)
-
-
 @cache
-def _calls() -> Mapping[pool.Api, tuple[_Call, ...]]:
+def _rpcs() -> Mapping[pool.Api, tuple[Rpc, ...]]:
     return msgspec.json.decode(
-        pool.read_data("calls.json.gz"), type=dict[pool.Api, tuple[_Call, ...]]
+        pool.read_data("calls.json.gz"), type=dict[pool.Api, tuple[Rpc, ...]]
     )
 
 
-@cache
 def rpcs(api: pool.Api) -> Mapping[str, Rpc]:
     """Return every RPC of an API by its gRPC path."""
-    return {rpc.path: rpc for rpc in (call.rpc for call in _calls()[api])}
+    return {rpc.path: rpc for rpc in _rpcs()[api]}
 
 
 @cache
 def routes(api: pool.Api) -> tuple[Route, ...]:
     """Return every REST route of an API, in the order of its services and annotations."""
+    by_name = {rpc.full_name: rpc for rpc in _rpcs()[api]}
     bindings = [
-        Route(api, rpcs(api)[call.rpc.path], verb, Template.parse(path), body)
-        for call in _calls()[api]
-        if call.service not in MIXED_IN
-        for verb, path, body in call.bindings
+        (rpc, *binding)
+        for rpc in by_name.values()
+        if rpc.service not in MIXED_IN
+        for binding in rpc.bindings
     ]
-    by_name = {rpc.full_name: rpc for rpc in rpcs(api).values()}
-    bindings += [
-        Route(api, by_name[name], verb, Template.parse(path), body)
-        for name, verb, path, body in _ADDED.get(api, ())
-    ]
-    return tuple(bindings)
+    bindings += [(by_name[name], *binding) for name, *binding in _ADDED.get(api, ())]
+    return tuple(
+        Route(api, rpc, verb, Template.parse(path), body) for rpc, verb, path, body in bindings
+    )
 
 
 @cache

@@ -149,9 +149,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
 """Methods by HTTP verb and path template below the prefix. A variable is the encoded name of one member; a
 job can also be named by its id or uid."""
 _ROUTER: Final = Router(
-    ((verb, Template.parse(PREFIX + path), method) for (verb, path), method in METHODS.items()),
-    empty_names=True,
-    colon_is_verb=True,
+    (verb, Template.parse(PREFIX + path), method) for (verb, path), method in METHODS.items()
 )
 
 
