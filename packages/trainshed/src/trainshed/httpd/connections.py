@@ -34,8 +34,6 @@ class Limits(Struct, frozen=True):
     unread_bytes: int = 64 << 20
     #: Seconds for which a caller that has closed its own side, or left, is still answered.
     half_closed_seconds: float = 10.0
-    #: Requests of one connection that may wait for the answers to those before them.
-    pipelined: int = 32
 
 
 def of_this_process() -> Limits:

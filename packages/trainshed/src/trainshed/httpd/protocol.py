@@ -1,6 +1,8 @@
-"""uvicorn's HTTP protocol with limits: httptools itself accepts heads, trailers and pipelines of any length.
+"""uvicorn's HTTP protocol with limits: httptools itself accepts heads and trailers of any length.
 
-It counts bytes as they arrive, before anything is kept of them. It knows no path and no application.
+It counts bytes as they arrive, before anything is kept of them. A connection has one request at a time: if
+another one comes before the answer, the connection ends with that, and its caller may send it again (RFC
+9112, 9.3.2). It knows no path and no application.
 `server_config` is the same for all servers of the service's processes.
 """
 
@@ -11,18 +13,15 @@ from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trainshed.httpd.connections import HOLD, Connections, Limits, Reason
 from trainshed.httpd.messages import JSON, Application, error_body
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
-"""Bytes that a refused caller may still send: closing at once would keep it from reading the reason."""
+"""Bytes that a caller may still send behind its last answer: closing at once would keep it from reading
+that."""
 
 
 class ConnectionGroups:
@@ -58,8 +57,6 @@ class GuardedProtocol(HttpToolsProtocol):
     #: Whether the next bytes belong to a head: since the start, or since the last message was complete.
     _in_head = True
     _is_idle = False
-    #: Whether part of a head has come.
-    _begun = False
     #: Bytes since the last progress: those of a head, or those around the pieces of a body.
     _spent = 0
     #: Bytes of a body that came with the last read.
@@ -68,13 +65,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _unread = 0
     #: The parser is being given a head again whose request has been started already.
     _is_head_known = False
-    #: The request whose answer is next; `cycle` is the request that came last.
-    _answered: RequestResponseCycle | None = None
-    #: What is wrong with the head that is being read.
-    _fault = "Invalid HTTP request received."
-    #: The refusal (status, message) to send once all earlier requests are answered; until then nothing is
-    #: read.
-    _refusal: tuple[int, str] | None = None
+    #: Something else came before the answer to a request: the connection ends with that.
+    _is_last = False
     #: Set after a refusal: the timer that closes the connection.
     _leaving: asyncio.TimerHandle | None = None
     #: Set when the caller has closed its side while it waits for an answer: the timer that ends the waiting.
@@ -91,9 +83,6 @@ class GuardedProtocol(HttpToolsProtocol):
         for timer in (self._leaving, self._half_closed):
             if timer is not None:
                 timer.cancel()
-        if self._answered is not None and not self._answered.response_complete:
-            self._answered.disconnected = True
-            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's is None
@@ -101,9 +90,7 @@ class GuardedProtocol(HttpToolsProtocol):
         close their own side behind a request. A caller who has left altogether looks the same until something
         is written to it, so nobody is kept for long, and nobody whose answer has begun. TLS cannot be closed
         by half."""
-        is_waiting = self.cycle and not (
-            self.cycle.response_complete or self.cycle.response_started
-        )
+        is_waiting = self._is_busy and not self.cycle.response_started
         if (
             not is_waiting
             or not self._in_head
@@ -118,7 +105,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self._leaving is not None or self._refusal is not None:
+        if self._leaving is not None or self._is_last:
             self._unread += len(data)
             if self._unread > _LINGER_BYTES:
                 self._abort()
@@ -143,7 +130,7 @@ class GuardedProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError:
-            self.refuse(400, self._fault)
+            self.refuse(400, "Invalid HTTP request received.")
             return
         if self._in_head:
             return
@@ -158,12 +145,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._should_upgrade():
-                if self.cycle and not self.cycle.response_complete:
-                    self.refuse(
-                        400, "A WebSocket begins when what was asked before it is answered."
-                    )
-                else:
-                    self.handle_websocket_upgrade()
+                self.handle_websocket_upgrade()
                 return
             framing = self._framing()
             if framing:
@@ -188,10 +170,15 @@ class GuardedProtocol(HttpToolsProtocol):
         )
         return b"".join(lengths)
 
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
     def on_message_begin(self) -> None:
+        if self._is_busy and not self._is_head_known:
+            raise ValueError("a request before the answer")  # This ends the parser's work.
         super().on_message_begin()
         self._in_head = True
-        self._begun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Behind a body come trailers, which no handler needs.
@@ -199,26 +186,14 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= self._limits.pipelined and not self._is_head_known:
-            # Raising here ends the parser's work.
-            self._fault = (
-                f"At most {self._limits.pipelined} requests may wait for their answers on one connection: "
-                "this one was not read."
-            )
-            raise ValueError(self._fault)
         self._in_head = False
-        self._begun = False
         self._spent = 0
         if self._is_head_known:
             return
         self._unread = 0
         self._counted.active(self)
-        before = self.cycle
         HOLD.set(partial(self._counted.held, self))
         super().on_headers_complete()
-        # uvicorn has just made the cycle that answers this request.
-        if self.cycle is not before and not self.pipeline:
-            self._answered = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
@@ -242,23 +217,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._rest()
 
     def on_response_complete(self) -> None:
-        is_last = not self.pipeline
-        if not is_last:
-            self._answered = self.pipeline[-1][0]
         super().on_response_complete()
-        if self._refusal is not None:
-            if is_last:
-                refusal, self._refusal = self._refusal, None
-                self.refuse(*refusal)
+        if self.transport.is_closing():
             return
-        # An unfinished body is still to be dropped; the next request begins at its end.
-        if self._in_head and not self.pipeline and not self.transport.is_closing():
+        if self._is_last:
+            self._leave()
+        elif self._in_head:  # Else an unfinished body is still to be dropped.
             self._rest()
 
     def _rest(self) -> None:
-        if self._begun:
-            self._counted.opening(self)
-            return
         self._is_idle = True
         self._counted.idle(self)
 
@@ -268,16 +235,15 @@ class GuardedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _abort(self) -> None:
-        if self._answered is not None:
-            self._answered.disconnected = True  # It writes no more: the transport would raise.
+        if self.cycle:
+            self.cycle.disconnected = True  # It writes no more: the transport would raise.
         self.transport.abort()
 
     def is_held_back(self) -> bool:
         return self.flow.read_paused
 
     def drop(self, reason: Reason) -> None:
-        answering = self.cycle and not self.cycle.response_complete
-        if reason is Reason.CROWDED or (answering and self.cycle.response_started):
+        if reason is Reason.CROWDED or (self._is_busy and self.cycle.response_started):
             self._abort()
         elif reason is Reason.HEAD_LATE:
             # A caller that has sent nothing gets no answer.
@@ -305,20 +271,17 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def refuse(self, status: int, text: str) -> None:
-        """Answer once, read nothing more, and close when the caller has had time to read the answer.
-
-        Answers come in the order of requests, so this one waits until all earlier requests are answered: it
-        must not be taken for one of their answers.
-        """
+        """Answer once, read nothing more, and close when the caller has had time to read the answer. What is
+        wrong behind a request that waits for its answer must not be taken for that: then the connection ends
+        with the answer."""
         if self.transport.is_closing() or self._leaving is not None:
             return
-        if self.cycle and not self.cycle.response_complete:
+        if self._is_busy:
             if self._in_head:
-                self._refusal = status, text
-                self._unread = 0
+                self._is_last, self._unread = True, 0
                 return
             # The application waits for a body that will not come.
-            if self.cycle.response_started or self.pipeline:
+            if self.cycle.response_started:
                 self._abort()
                 return
             self.cycle.disconnected = True
@@ -328,6 +291,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.write(
             b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body)
         )
+        self._leave()
+
+    def _leave(self) -> None:
         self._unset_keepalive_if_required()
         self._counted.body_ended(self)
         self._counted.idle(self)
