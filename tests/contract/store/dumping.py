@@ -40,6 +40,7 @@ from tests.contract.store.study_samples import (
     make_tuning,
     make_version,
     measured,
+    registered,
     suggesting,
     told,
 )
@@ -79,7 +80,7 @@ async def fill(store: Store) -> None:
     await store.studies.create(make_study(30))
     await store.studies.create_trial(make_trial(30), [measured(1, 0.25)])
     await store.studies.begin_operation(suggesting(5, 30))
-    await store.models.register(make_version("m", 1, "default", "champion"), told(1))
+    await registered(store, make_version("m", 1, "default", "champion"), told(1))
     await store.evaluations.create(make_evaluation(1))
     await store.metadata_stores.create(make_metadata_store(), told(3))
     await store.metadata.create(make_node(context("e")))

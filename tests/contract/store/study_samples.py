@@ -28,6 +28,7 @@ from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, St
 from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.records import Operation, OperationKind
+from trainshed.store.sqlite.database import Store
 
 PLACE = "projects/p/locations/us-central1"
 
@@ -142,6 +143,12 @@ def make_version(model_id: str, version: int, *aliases: str) -> ModelVersion:
         (("team", "a"),),
         f"{PLACE}/trainingPipelines/7",
     )
+
+
+async def registered(store: Store, version: ModelVersion, operation: Operation) -> None:
+    """Store a version of a model."""
+    is_new = version.version == 1
+    await store.models.register(version.name, lambda _: (version, operation), is_new=is_new)
 
 
 def make_evaluation(number: int) -> ModelEvaluation:

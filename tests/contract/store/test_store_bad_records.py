@@ -30,6 +30,7 @@ from tests.contract.store.study_samples import (
     make_trial,
     make_version,
     measured,
+    registered,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.metadata import Edge, EdgeRole, Node, NodeKind
@@ -105,10 +106,10 @@ async def fill(store: Store) -> None:
     for number in (1, 2):
         await store.intake.create_job(make_job(number), [entry("created"), entry("queued")])
         await store.intake.request_cancel(make_job(number).name, cancel())
-        await store.models.register(
-            make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
+        await registered(
+            store, make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
         )
-    await store.models.register(make_version("n", 1, "default"), operation(20))
+    await registered(store, make_version("n", 1, "default"), operation(20))
     for number in (1, 2):
         await store.evaluations.create(make_evaluation(number))
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):

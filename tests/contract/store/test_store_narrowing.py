@@ -134,8 +134,8 @@ async def test_a_narrowed_list_is_what_the_filter_would_find(store: Store) -> No
     [
         JobQuery("p", None, None),
         JobQuery("p", Api.ML, None),
-        JobQuery("q", Api.VERTEX, "us-central1"),
-        JobQuery("p", Api.VERTEX, None, collection=Collection.TUNING_JOBS),
+        JobQuery("q", Api.VERTEX, None),
+        JobQuery("p", Api.VERTEX, "us-central1", collection=Collection.TUNING_JOBS),
         JobQuery("p", Api.VERTEX, "us-central1", collection=Collection.CUSTOM_JOBS),
         JobQuery("nobody", None, None),
     ],

@@ -13,6 +13,7 @@ from tests.contract.store.study_samples import (
     make_tuning,
     make_version,
     measured,
+    registered,
     told,
 )
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, Unavailable
@@ -76,7 +77,7 @@ async def test_a_step_that_meets_what_is_taken_stores_nothing(
     tuning = make_tuning(1)
     there = make_version("m", 1, "default", "first")
     await created(store, tuning, make_job(8, "taken"))
-    await store.models.register(there, told(1))
+    await registered(store, there, told(1))
     await store.intake.request_cancel(tuning.name, cancel())
     live = await loaded(store, 1)
     good = NewWork(make_job(7, "good"), (entry("created"),))

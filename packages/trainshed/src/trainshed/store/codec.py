@@ -132,12 +132,3 @@ def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = Wo
     if job.labels == current and job.updated >= labels_updated:
         return job
     return replace(job, labels=current, updated=max(job.updated, labels_updated))
-
-
-def decode_version(record: bytes, aliases: bytes) -> ModelVersion:
-    """Return a model's version, with those of its aliases that are among `aliases` (a JSON array): another
-    version may have taken one since the record was written."""
-    version = VERSION.decode(record)
-    current: list[str] = msgspec.json.decode(aliases, type=list[str])
-    kept = tuple(alias for alias in version.aliases if alias in current)
-    return version if kept == version.aliases else replace(version, aliases=kept)

@@ -164,7 +164,7 @@ class JobQuery(Struct, frozen=True):
     project_id: str
     #: None = both APIs.
     api: Api | None
-    #: None = all locations.
+    #: Counts for a collection alone, whose list is of one location.
     location: str | None
     #: The uid of the last work of the previous page; 0 for the first page.
     after: int = 0

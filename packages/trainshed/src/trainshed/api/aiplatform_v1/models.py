@@ -22,7 +22,6 @@ from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
-    Aborted,
     AlreadyExists,
     FailedPrecondition,
     InvalidRequest,
@@ -40,12 +39,10 @@ from trainshed.core.specs.syntax import (
     read_labels,
 )
 from trainshed.core.units import Nanos
-from trainshed.store.records import OperationKind
+from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 
 _SERVICE: Final = f"{V1}.ModelService"
-_ATTEMPTS: Final = 5
-"""How often a version's number is chosen again because another upload took it."""
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
 """Fields of a model's public JSON that its record keeps separately."""
 _DEFAULT: Final = "default"
@@ -97,10 +94,7 @@ async def upload(call: Call, request: Any) -> Message:
     def version(name: ModelName, number: int) -> ModelVersion:
         return replace(_version(services, name, number, request.model, public), job=job)
 
-    target = existing or _new_name(services, parent, request.model_id)
-    return await _register(
-        services, target, version, "UploadModelResponse", is_new=existing is None
-    )
+    return await _register(services, request, existing, version, "UploadModelResponse")
 
 
 async def copy(call: Call, request: Any) -> Message:
@@ -128,8 +122,7 @@ async def copy(call: Call, request: Any) -> Message:
             pipeline="",
         )
 
-    target = existing or _new_name(services, parent, request.model_id)
-    return await _register(services, target, version, "CopyModelResponse", is_new=existing is None)
+    return await _register(services, request, existing, version, "CopyModelResponse")
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -222,37 +215,32 @@ async def list_versions(call: Call, request: Any) -> Message:
     return message("ListModelVersionsResponse", models=shown, next_page_token=token)
 
 
-def _new_name(services: Services, parent: LocationName, model_id: str) -> ModelName:
-    return ModelName(parent.project_id, parent.location, model_id or str(services.new_uid()))
-
-
 async def _register(
     services: Services,
-    name: ModelName,
+    request: Any,
+    existing: ModelName | None,
     version: Callable[[ModelName, int], ModelVersion],
     answer: str,
-    *,
-    is_new: bool,
 ) -> Message:
-    """Store the next version of a model, with the operation that answers the request. `answer`: the name
-    of its response message. Raises AlreadyExists if a new model's id is taken, Aborted if others keep taking
-    the number."""
-    for _ in range(_ATTEMPTS):
-        newest = 0 if is_new else (await services.models.versions(name))[0].version
-        record = version(name, newest + 1)
-        response = message(answer, model=str(name), model_version_id=str(record.version))
+    """Store the next version of an existing model, or a new one, with the operation that answers the request.
+    `answer`: the name of its response message. Raises AlreadyExists if a new model's id is taken."""
+    parent = known_location(request.parent)
+    new_id = request.model_id or str(services.new_uid())
+    name = existing or ModelName(parent.project_id, parent.location, new_id)
+
+    def made(number: int) -> tuple[ModelVersion, Operation]:
+        response = message(answer, model=str(name), model_version_id=str(number))
         done = done_at_once(services, OperationKind.CREATE, str(name), response)
-        try:
-            await services.models.register(record, done)
-        except AlreadyExists:
-            if is_new:
-                raise AlreadyExists(
-                    f"{name} exists already; give another modelId, or name the model as parentModel to "
-                    "make a new version of it."
-                ) from None
-            continue
-        return operations.finished(done)
-    raise Aborted(f"Others make versions of {name} at the same time; send the request again.")
+        return version(name, number), done
+
+    try:
+        done = await services.models.register(name, made, is_new=existing is None)
+    except AlreadyExists:
+        raise AlreadyExists(
+            f"{name} exists already; give another modelId, or name the model as parentModel to make a new "
+            "version of it."
+        ) from None
+    return operations.finished(done)
 
 
 async def _source_model(

@@ -3,14 +3,21 @@
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition
 from trainshed.core.names import EvaluationName, ModelName
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion
-from trainshed.store.codec import EVALUATION, VERSION, decode_version
+from trainshed.store.codec import EVALUATION, VERSION
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing
+from trainshed.store.sqlite.connections import (
+    Parameters,
+    Port,
+    existing,
+    load_statements,
+    missing,
+    records,
+)
 from trainshed.store.sqlite.tables import Resources
 from trainshed.store.sqlite.writes import insert_operation
 
@@ -20,14 +27,27 @@ _DEFAULT = "default"
 
 
 class Models(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened. Writes take
-    their finished operation and store it in the same transaction."""
+    """A model is its versions. Every write is durable when its call returns; after an error nothing has
+    happened."""
 
-    async def register(self, version: ModelVersion, operation: Operation) -> None:
-        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. It
-        takes its aliases from other versions that had them. Raises AlreadyExists (the version exists),
-        NotFound (it is a later version, and the model does not exist)."""
-        await self._write("register", registering(version), operation)
+    async def register(
+        self,
+        name: ModelName,
+        make: Callable[[int], tuple[ModelVersion, Operation]],
+        *,
+        is_new: bool,
+    ) -> Operation:
+        """Store the next version of a model, or the first one of a new model, with its finished operation:
+        both are what `make`, a pure function, returns for its number. It takes its aliases from versions that
+        had them. Raises AlreadyExists (a new model is there), NotFound (another one is not)."""
+
+        def work(connection: sqlite3.Connection) -> Operation:
+            version, operation = make(1 if is_new else _versions(connection, name)[0].version + 1)
+            registering(version)(connection)
+            insert_operation(connection, operation)
+            return operation
+
+        return await self._writer.run("register", work)
 
     async def version(self, name: ModelName, version: str) -> ModelVersion:
         """Return a version by number or alias; "" = the default one. Raises NotFound."""
@@ -36,17 +56,13 @@ class Models(Port):
     async def models(self, project_id: str, location: str) -> tuple[ModelVersion, ...]:
         """Return the default version of each model, newest model first."""
         place = {"project_id": project_id, "location": location}
-
-        def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
-            rows = connection.execute(_SQL["models"], place).fetchall()
-            return tuple(
-                [
-                    _numbered(connection, ModelName(project_id, location, model_id), number)
-                    for model_id, number in rows
-                ]
-            )
-
-        return await self._snapshots.aside(read)
+        versions = await self._records(_SQL["of_location"], place, VERSION)
+        made: dict[ModelName, int] = {}
+        for version in versions:
+            made[version.name] = min(made.get(version.name, version.created), version.created)
+        defaults = [version for version in versions if _DEFAULT in version.aliases]
+        defaults.sort(key=lambda version: (made[version.name], version.name), reverse=True)
+        return tuple(defaults)
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
         """Return all versions, newest first. Raises NotFound."""
@@ -63,14 +79,9 @@ class Models(Port):
 
         def work(connection: sqlite3.Connection) -> ModelVersion:
             target = _version(connection, name, chosen)
-            changed = change(target, _versions(connection, name))
-            rows = [(version, _parameters(version)) for version in changed]
-            for _, parameters in rows:
-                connection.execute(_SQL["replace_version"], parameters)
-                connection.execute(_SQL["drop_aliases"], parameters)
-            for version, parameters in rows:
-                _take_aliases(connection, version, parameters)
-            return _numbered(connection, name, target.version)
+            for version in tuple(change(target, _versions(connection, name))):
+                _put(connection, version)
+            return _version(connection, name, str(target.version))
 
         return await self._writer.run("change", work)
 
@@ -78,84 +89,62 @@ class Models(Port):
         """Delete a model with all its versions. Raises NotFound."""
 
         def work(connection: sqlite3.Connection) -> None:
-            if not _newest(connection, name):
+            if not connection.execute(_SQL["delete_model"], asdict(name)).rowcount:
                 raise missing(name)
-            for statement in ("unmake_model", "delete_versions", "delete_aliases"):
-                connection.execute(_SQL[statement], asdict(name))
             connection.execute(_EVALUATIONS["delete_of_model"], asdict(name))
+            insert_operation(connection, operation)
 
-        await self._write("delete_model", work, operation)
+        await self._writer.run("delete_model", work)
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
         """Raises NotFound, FailedPrecondition (the default version, as a model's only one always is)."""
         parameters = asdict(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
-            if _DEFAULT in _numbered(connection, name, version).aliases:
+            if _DEFAULT in _version(connection, name, str(version)).aliases:
                 raise FailedPrecondition(
                     f"{name}@{version} is the default version; give the alias {_DEFAULT!r} to another first, "
                     "or delete the model"
                 )
-            connection.execute(_SQL["drop_aliases"], parameters)
             connection.execute(_SQL["delete_version"], parameters)
             connection.execute(_EVALUATIONS["delete_of_version"], parameters)
-
-        await self._write("delete_version", work, operation)
-
-    async def _write(
-        self, what: str, change: Callable[[sqlite3.Connection], None], operation: Operation
-    ) -> None:
-        """Make a change and store its finished operation."""
-
-        def work(connection: sqlite3.Connection) -> None:
-            change(connection)
             insert_operation(connection, operation)
 
-        await self._writer.run(what, work)
+        await self._writer.run("delete_version", work)
 
 
 def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
-    """Return the function that stores a new version, which is encoded now; also used in a pipeline's commit.
+    """Return the function that stores a new version; also used in a pipeline's commit.
 
     The function raises AlreadyExists (that version, or a later one, exists), NotFound (it is a later version,
     and the model does not exist).
     """
-    parameters = _parameters(version)
 
     def store(connection: sqlite3.Connection) -> None:
-        newest = _newest(connection, version.name)
+        others = records(connection, _SQL["versions"], asdict(version.name), VERSION)
+        newest = others[0].version if others else 0
         if version.version <= newest:
             raise AlreadyExists(
                 f"{version.name}@{version.version} cannot be registered: the newest version is {newest}"
             )
-        if not newest:
-            if version.version != 1:
-                raise missing(version.name)
-            connection.execute(_SQL["make_model"], parameters)
-        connection.execute(_SQL["insert_version"], parameters)
-        _take_aliases(connection, version, parameters)
+        if not newest and version.version != 1:
+            raise missing(version.name)
+        for other in others:
+            kept = tuple(alias for alias in other.aliases if alias not in version.aliases)
+            if kept != other.aliases:
+                _put(connection, replace(other, aliases=kept))
+        _put(connection, version)
 
     return store
 
 
-def _take_aliases(
-    connection: sqlite3.Connection, version: ModelVersion, parameters: Parameters
-) -> None:
-    """Give a version its aliases, and take them from other versions."""
-    connection.executemany(
-        _SQL["take_alias"], [parameters | {"alias": alias} for alias in version.aliases]
-    )
-
-
-def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
-    """Return the number of the newest version, 0 if there is no such model."""
-    (newest,) = connection.execute(_SQL["newest_version"], asdict(name)).fetchone()
-    return newest or 0
+def _put(connection: sqlite3.Connection, version: ModelVersion) -> None:
+    columns = {"version": version.version, "record": VERSION.encode(version)}
+    connection.execute(_SQL["put"], asdict(version.name) | columns)
 
 
 def _versions(connection: sqlite3.Connection, name: ModelName) -> tuple[ModelVersion, ...]:
-    rows = connection.execute(_SQL["versions"], asdict(name))
-    if versions := tuple([decode_version(*row) for row in rows]):
+    if versions := records(connection, _SQL["versions"], asdict(name), VERSION):
         return versions
     raise missing(name)
 
@@ -163,28 +152,12 @@ def _versions(connection: sqlite3.Connection, name: ModelName) -> tuple[ModelVer
 def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> ModelVersion:
     """Return a version by number or alias, "" = the default one. Raises NotFound."""
     if version.isascii() and version.isdecimal() and len(version) < 10:
-        return _numbered(connection, name, int(version))
-    alias = {"alias": version or _DEFAULT}
-    row = connection.execute(_SQL["version_of_alias"], asdict(name) | alias).fetchone()
-    if row is None:
-        raise missing(f"{name}@{version}" if version else str(name))
-    return _numbered(connection, name, row[0])
-
-
-def _numbered(connection: sqlite3.Connection, name: ModelName, version: int) -> ModelVersion:
-    parameters = asdict(name) | {"version": version}
-    row = connection.execute(_SQL["version"], parameters).fetchone()
-    if row is None:
-        raise missing(f"{name}@{version}")
-    return decode_version(*row)
-
-
-def _parameters(version: ModelVersion) -> Parameters:
-    return asdict(version.name) | {
-        "version": version.version,
-        "made": version.created,
-        "record": VERSION.encode(version),
-    }
+        key = asdict(name) | {"version": int(version)}
+        return existing(connection, _SQL["version"], key, VERSION, f"{name}@{version}")
+    for record in records(connection, _SQL["versions"], asdict(name), VERSION):
+        if (version or _DEFAULT) in record.aliases:
+            return record
+    raise missing(f"{name}@{version}" if version else name)
 
 
 class Evaluations(Resources[EvaluationName, ModelEvaluation]):
@@ -202,5 +175,5 @@ class Evaluations(Resources[EvaluationName, ModelEvaluation]):
     def insert(self, connection: sqlite3.Connection, record: ModelEvaluation) -> ModelEvaluation:
         """Raises NotFound (no such version of the model)."""
         # An evaluation of a version that was deleted meanwhile would never be deleted.
-        _numbered(connection, record.name.model, record.version)
+        _version(connection, record.name.model, str(record.version))
         return super().insert(connection, record)

@@ -11,7 +11,6 @@ from typing import Final, assert_never
 from msgspec import Struct, field
 
 from trainshed.core.names import Api, JobUid
-from trainshed.store.codec import WorkKind
 from trainshed.store.port import (
     Column,
     Condition,
@@ -26,16 +25,17 @@ from trainshed.store.port import (
 from trainshed.store.sqlite.connections import Parameters
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, KINDS
 
-_CLIENTS: Final = ("works_of_clients", "parent_uid = 0")
-_WORKS: Final = ("works_of_works", "parent_uid <> 0")
 _EVERYWHERE: Final = (
     "SELECT uid FROM works INDEXED BY works_by_client WHERE parent_uid = 0 AND uid < :below"
 )
-_NOWHERE: Final = "SELECT 0 AS uid WHERE FALSE"
-_COLUMNS: Final = ("api", "location", "kind")
-
-_Place = tuple[str, str, str]
-"""API, location and kind."""
+_OF_API: Final = (
+    "SELECT uid FROM works INDEXED BY works_of_projects "
+    "WHERE parent_uid = 0 AND project_id = :project_id AND api = '{}' AND uid < :below"
+)
+_OF_COLLECTION: Final = (
+    "SELECT uid FROM works INDEXED BY {} WHERE {} AND project_id = :project_id AND api = 'vertex' "
+    "AND location = :location AND kind = :kind AND uid < :below"
+)
 
 
 class Walk(Struct, frozen=True):
@@ -49,82 +49,25 @@ class Walk(Struct, frozen=True):
     parameters: Parameters
 
 
-def walk(connection: sqlite3.Connection, query: JobQuery) -> Walk:
+def walk(query: JobQuery) -> Walk:
     """Return the walk through the works of `query`."""
     parameters: Parameters = {"below": query.after or ABOVE_ALL_UIDS, "limit": query.limit}
     if not query.project_id:
         return Walk(f"{_EVERYWHERE} ORDER BY uid DESC", "works.parent_uid = 0", parameters)
     parameters["project_id"] = query.project_id
-    columns = _given(query)
-    parameters |= columns
     tests = ["works.project_id = :project_id"]
-    tests += [f"works.{column} = :{column}" for column in columns]
-    if query.collection is None:
-        tests.append("works.parent_uid = 0")
-    parts: list[str] = []
-    for index, whose in (_CLIENTS,) if query.collection is None else (_CLIENTS, _WORKS):
-        for place in _places(connection, index, whose, query.project_id, columns):
-            names = [f"{column}_{len(parts)}" for column in _COLUMNS]
-            parameters |= zip(names, place, strict=True)
-            equal = " AND ".join(
-                f"{column} = :{name}" for column, name in zip(_COLUMNS, names, strict=True)
-            )
-            parts.append(
-                f"SELECT uid FROM works INDEXED BY {index} "
-                f"WHERE {whose} AND project_id = :project_id AND {equal} AND uid < :below"
-            )
-    merged = " UNION ALL ".join(parts) or _NOWHERE
-    return Walk(f"{merged} ORDER BY uid DESC", " AND ".join(tests), parameters)
-
-
-def _given(query: JobQuery) -> dict[str, str]:
-    """Return the query's conditions on places, by column."""
-    place: dict[str, str] = {}
     if query.collection is not None:
-        place |= {"api": Api.VERTEX.value, "kind": KINDS[query.collection].value}
-    elif query.api is not None:
-        place["api"] = query.api.value
-    elif query.location is not None:
-        # Names of `ml` jobs have no location, those of Vertex jobs always do, so a location implies the API.
-        place["api"] = (Api.VERTEX if query.location else Api.ML).value
-    if query.location is not None:
-        place["location"] = query.location
-    return place
-
-
-def _places(
-    connection: sqlite3.Connection, index: str, whose: str, project_id: str, place: dict[str, str]
-) -> Iterator[_Place]:
-    """Yield the places of a project that meet the conditions; each location costs one index lookup."""
-    apis = (place["api"],) if "api" in place else tuple(Api)
-    kinds = (place["kind"],) if "kind" in place else tuple(WorkKind)
-    for api in apis:
-        if "location" in place:
-            locations = iter((place["location"],))
-        else:
-            locations = _locations(connection, index, whose, (project_id, api))
-        for location in locations:
-            yield from ((api, location, kind) for kind in kinds)
-
-
-def _locations(
-    connection: sqlite3.Connection, index: str, whose: str, above: tuple[str, str]
-) -> Iterator[str]:
-    """Yield the locations of a project in one API that have works."""
-    if above[1] == Api.ML:
-        # The names of `ml` jobs have none.
-        yield ""
-        return
-    location = ""
-    while True:
-        ((location,),) = connection.execute(
-            f"SELECT min(location) FROM works INDEXED BY {index} "
-            f"WHERE {whose} AND project_id = ? AND api = ? AND location > ?",
-            (*above, location),
-        )
-        if location is None:
-            return
-        yield location
+        parameters |= {"location": query.location, "kind": KINDS[query.collection].value}
+        tests += ["works.api = 'vertex'", "works.location = :location", "works.kind = :kind"]
+        parts = [
+            _OF_COLLECTION.format("works_of_clients", "parent_uid = 0"),
+            _OF_COLLECTION.format("works_of_works", "parent_uid <> 0"),
+        ]
+    else:
+        apis = tuple(Api) if query.api is None else (query.api,)
+        tests += ["works.parent_uid = 0"] + [f"works.api = '{query.api}'"] * (query.api is not None)
+        parts = [_OF_API.format(api) for api in apis]
+    return Walk(f"{' UNION ALL '.join(parts)} ORDER BY uid DESC", " AND ".join(tests), parameters)
 
 
 MOST_STEPS: Final = 100_000

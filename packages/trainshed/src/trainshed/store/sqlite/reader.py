@@ -92,7 +92,7 @@ class Reader:
         """Return at most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
 
         def read(connection: sqlite3.Connection) -> tuple[tuple[Work, str], ...]:
-            through = walk(connection, query)
+            through = walk(query)
             rows = connection.execute(f"{through.sql} LIMIT :limit", through.parameters)
             return _records(connection, [uid for (uid,) in rows])
 
@@ -103,7 +103,7 @@ class Reader:
         are stored."""
 
         def read(connection: sqlite3.Connection) -> Matches:
-            page = narrowed(connection, walk(connection, query), where)
+            page = narrowed(connection, walk(query), where)
             return Matches(_records(connection, page.uids), page.went_to)
 
         return await self._snapshots.aside(read)

@@ -1,0 +1,16 @@
+-- Which aliases a version has, its record says alone; what a list of models shows follows from their versions.
+UPDATE model_versions SET record = CAST(json_set(CAST(record AS TEXT), '$.aliases', json((
+    SELECT json_group_array(own.value) FROM json_each(CAST(record AS TEXT), '$.aliases') AS own
+    WHERE EXISTS (
+        SELECT 1 FROM model_aliases AS a
+        WHERE a.project_id = model_versions.project_id AND a.location = model_versions.location
+          AND a.model_id = model_versions.model_id AND a.version = model_versions.version AND a.alias = own.value
+    )
+))) AS BLOB)
+WHERE json_valid(CAST(record AS TEXT));
+
+DROP TABLE model_aliases;
+DROP TABLE models;
+
+-- Holds the lists of a project, in the order of their pages.
+CREATE INDEX works_of_projects ON works (project_id, api, uid) WHERE parent_uid = 0;
