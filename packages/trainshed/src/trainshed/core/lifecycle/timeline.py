@@ -3,7 +3,7 @@ nothing."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final, assert_never
+from typing import Final
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Evidence
@@ -231,29 +231,22 @@ def cancelled_by(event: CancelRequested) -> str:
 
 def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
     """Return the public reason of a cancellation, for whatever has these time limits."""
-    match event.cause:
-        case CancelCause.USER | CancelCause.CREATOR:
-            return f"The job {cancelled_by(event)}"
-        case CancelCause.EARLY_STOP:
-            return "The trial was stopped early."
-        case CancelCause.PARENT:
-            return "The job was cancelled together with the tuning job or pipeline that made it."
-        case CancelCause.IDLE:
-            return (
-                "The job was cancelled because it did nothing for longer than this service allows."
-            )
-        case CancelCause.MAX_WAIT:
-            return (
-                "The job was cancelled because it was not running within its maximum wait time of "
-                f"{_seconds(scheduling.max_wait or 0)} seconds."
-            )
-        case CancelCause.TIMEOUT:
-            return (
-                "The job was cancelled because it ran longer than its maximum running time of "
-                f"{_seconds(scheduling.timeout)} seconds."
-            )
-        case _:
-            assert_never(event.cause)
+    if event.cause in (CancelCause.USER, CancelCause.CREATOR):
+        return f"The job {cancelled_by(event)}"
+    limit = scheduling.max_wait if event.cause is CancelCause.MAX_WAIT else scheduling.timeout
+    return _CANCELLED[event.cause].format(_seconds(limit or 0))
+
+
+_CANCELLED: Final = {
+    CancelCause.EARLY_STOP: "The trial was stopped early.",
+    CancelCause.PARENT: "The job was cancelled together with the tuning job or pipeline that made it.",
+    CancelCause.IDLE: "The job was cancelled because it did nothing for longer than this service allows.",
+    CancelCause.MAX_WAIT: "The job was cancelled because it was not running within its maximum wait time of "
+    "{} seconds.",
+    CancelCause.TIMEOUT: "The job was cancelled because it ran longer than its maximum running time of {} "
+    "seconds.",
+}
+"""The reasons of cancellations that nobody has asked for."""
 
 
 def _ordinal(number: int) -> str:
@@ -261,33 +254,26 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
+_FOLLOWS: Final = {
+    Effect.REPLICA_RESTARTS: "the replica is restarted",
+    Effect.JOB_RETRIES: "the job is retried",
+    Effect.REPLICA_DONE: "the job goes on without it",
+    Effect.JOB_SUCCEEDS: "the job succeeds",
+    Effect.JOB_FAILS: "the job fails",
+    Effect.JOB_CANCELLED: "the job is cancelled",
+}
+"""What a verdict leads to."""
+
+
 def _follows(evidence: Evidence, verdict: Verdict) -> str:
-    """Return what a verdict leads to, in words."""
-    which = f"{verdict.count} of {verdict.budget}"
-    match verdict.effect:
-        case Effect.REPLICA_RESTARTS:
-            return f"the replica is restarted{_after(verdict)} ({which})"
-        case Effect.JOB_RETRIES if not verdict.budget:
-            return "the job waits for its budget, and nothing is counted"
-        case Effect.JOB_RETRIES:
-            return f"the job is retried{_after(verdict)} ({which})"
-        case Effect.REPLICA_DONE:
-            return (
-                "the replica is done" if evidence.exit_code == 0 else "the job goes on without it"
-            )
-        case Effect.JOB_SUCCEEDS:
-            return "the job succeeds"
-        case Effect.JOB_FAILS:
-            return "the job fails"
-        case Effect.JOB_CANCELLED:
-            return "the job is cancelled"
-        case _:
-            assert_never(verdict.effect)
-
-
-def _after(verdict: Verdict) -> str:
+    if verdict.effect is Effect.REPLICA_DONE and evidence.exit_code == 0:
+        return "the replica is done"
+    if verdict.effect is Effect.JOB_RETRIES and not verdict.budget:
+        return "the job waits for its budget, and nothing is counted"
     pause = round(verdict.back_off, -7)  # to a hundredth of a second
-    return f" after {_duration(pause)}" if pause else ""
+    after = f" after {_duration(pause)}" if pause else ""
+    which = f" ({verdict.count} of {verdict.budget})" if verdict.budget else ""
+    return f"{_FOLLOWS[verdict.effect]}{after}{which}"
 
 
 def _how(exit_record: ExitRecord) -> str:
