@@ -5,10 +5,9 @@ sentences on what the user can do; "" if the lines report something else.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from trainshed.core.catalog import images
-from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.catalog.tables import table
 from trainshed.core.job import JobSpec, Program
 from trainshed.core.names import Api
@@ -59,14 +58,23 @@ def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
             f"{root} {program.runtime.version} is there and has no module {module}: another version of it "
             "may have."
         )
-    distribution = _distribution(module)
-    where = _where(distribution or root, program)
+    distribution, way = _distribution(module), _way(program)
+    install = way.install.format(distribution or root)
     if distribution:
         return (
             f"{module} is in the distribution {distribution}, "
-            f"which this job's environment does not have: {where}."
+            f"which this job's environment does not have: {install}."
         )
-    return f"{_if_own(root, program)} If it is in a distribution of the package index: {where}."
+    text = f"{way.own.format(root)} If it is in a distribution of the package index: {install}."
+    package = (program.module or "").rpartition(".")[0]
+    if way is _PACKAGE and package:
+        # Programs that were written for Python 2 import their neighbours by their bare names, many public
+        # samples among them.
+        return (
+            f"If {root} is a file of your own in {package}/, import it by its package: `from {package} "
+            f"import {root}`. {text}"
+        )
+    return text
 
 
 def _distribution(module: str) -> str:
@@ -92,9 +100,15 @@ def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
             f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, "
             "pythonVersion)."
         )
-    if _is_run(program):
+    if _way(program) is _RUN:
         return f"{title} comes with an image that holds it: name one, such as --image {framework}."
-    image = next(name for name in listed_images() if _framework(name) == framework)
+    image = next(
+        name
+        for name in images.listed_images()
+        if (prebuilt := images.parse_prebuilt(f"{_IMAGES}{name}:latest"))
+        and prebuilt.framework == framework
+        and prebuilt.device in ("cpu", "gpu")
+    )
     flag = {
         Api.ML: f"--master-image-uri={_IMAGES}{image}:latest (masterConfig.imageUri)",
         Api.VERTEX: f"{_IMAGES}{image}:latest (imageUri, or executorImageUri of a package)",
@@ -102,65 +116,53 @@ def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
     return f"{title} comes with an image that holds it: name one, such as {flag}."
 
 
-def _framework(image: str) -> str:
-    prebuilt = parse_prebuilt(f"{_IMAGES}{image}:latest")
-    return prebuilt.framework if prebuilt and prebuilt.device in ("cpu", "gpu") else ""
+class _Way(NamedTuple):
+    """A way in which a program comes here, and what to do on it about a module that is missing."""
+
+    #: How to have a distribution, whose name stands for {}, installed.
+    install: str
+    #: What to do about a module of one's own, whose name stands for {}.
+    own: str
 
 
-def _is_sdk_script(program: Program) -> bool:
-    return _SDK_SCRIPT in " ".join((program.module or "", *program.command, *program.args))
+_SDK: Final = _Way(
+    'give requirements=["{}"] beside script_path',
+    "If {} is a module of your own: script_path takes that one file alone. Put all into it, or submit a "
+    "Python package.",
+)
+_RUN: Final = _Way(
+    "name it by --requirements {}, or in a requirements.txt beside the program",
+    "If {} is a module of your own: of a file trainshed run takes along only what it imports from beside it. "
+    "Run its directory: trainshed run DIRECTORY --module FILE.",
+)
+_PACKAGE: Final = _Way(
+    'add "{}" to install_requires in the setup.py of the job\'s package',
+    "If {} is a module of your own, it is not in what was submitted: packages=find_packages() in setup.py "
+    "takes every folder that has an __init__.py.",
+)
+_IN_IMAGE: Final = (
+    "If {} is a module of your own, it is not in what was submitted: it has to be in the image, in a bucket "
+    "(/gcs/BUCKET on PYTHONPATH), or in a Python package of the job."
+)
+_CONTAINER: Final = _Way(
+    'add a line "RUN pip install {}" to the Dockerfile of the image', _IN_IMAGE
+)
+_COMMAND: Final = _Way(
+    "install it before the program starts, with a command like sh -c 'pip install {} && exec python3 …', or "
+    "submit the program as a Python package that requires it",
+    _IN_IMAGE,
+)
 
 
-def _is_run(program: Program) -> bool:
-    return (program.module or "").startswith(_RUN_PROGRAM)
-
-
-def _where(requirement: str, program: Program) -> str:
-    if _is_sdk_script(program):
-        return f'give requirements=["{requirement}"] beside script_path'
-    if _is_run(program):
-        return (
-            f"name it by --requirements {requirement}, or in a requirements.txt beside the program"
-        )
-    if program.module:
-        return f'add "{requirement}" to install_requires in the setup.py of the job\'s package'
-    if program.runtime.family == CONTAINER:
-        return f'add a line "RUN pip install {requirement}" to the Dockerfile of the image'
-    return (
-        f"install it before the program starts, with a command like sh -c 'pip install {requirement} && exec "
-        "python3 …', or submit the program as a Python package that requires it"
-    )
-
-
-def _if_own(module: str, program: Program) -> str:
-    """Return what to do if `module` is the user's own."""
-    if _is_sdk_script(program):
-        return (
-            f"If {module} is a module of your own: script_path takes that one file alone. Put all into it, "
-            "or submit a Python package."
-        )
-    if _is_run(program):
-        return (
-            f"If {module} is a module of your own: of a file trainshed run takes along only what it imports "
-            "from beside it. Run its directory: trainshed run DIRECTORY --module FILE."
-        )
-    missing = f"If {module} is a module of your own, it is not in what was submitted: "
-    package = (program.module or "").rpartition(".")[0]
-    if program.module:
-        missing += (
-            "packages=find_packages() in setup.py takes every folder that has an __init__.py."
-        )
-        # Programs that were written for Python 2 import their neighbours by their bare names, many public
-        # samples among them.
-        neighbour = (
-            f"If {module} is a file of your own in {package}/, import it by its package: `from {package} "
-            f"import {module}`. "
-        )
-        return f"{neighbour if package else ''}{missing}"
-    return (
-        f"{missing}it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python "
-        "package of the job."
-    )
+def _way(program: Program) -> _Way:
+    module = program.module or ""
+    if any(_SDK_SCRIPT in word for word in (module, *program.command, *program.args)):
+        return _SDK
+    if module.startswith(_RUN_PROGRAM):
+        return _RUN
+    if module:
+        return _PACKAGE
+    return _CONTAINER if program.runtime.family == CONTAINER else _COMMAND
 
 
 # A path was denied. On Vertex a program is root in a container of its own, and may make `/workspace`. Here a
@@ -210,6 +212,14 @@ _MISSING_BUCKET: Final = (
 )
 
 
+_MAKE_BUCKET: Final = (
+    "Inside a job, gs:// and storage.googleapis.com are this service's own buckets, and Google's public ones "
+    "are not among them: there is no bucket {} here, or not that object in it. Make the bucket (gcloud "
+    "storage buckets create gs://{}) and copy the data into it (trainshed buckets cp), or let the operator "
+    'show Google\'s own here, by a table of [[buckets]] with store = "gcs".'
+)
+
+
 def _on_bucket(tail: str, _spec: JobSpec, _pool: int) -> str:
     lines = tail.rstrip().splitlines()
     for line in reversed(lines):
@@ -217,18 +227,8 @@ def _on_bucket(tail: str, _spec: JobSpec, _pool: int) -> str:
             match = pattern.search(line.rstrip())
             # Many programs look into one place after the other, and go on.
             if match and match[1] in lines[-1]:
-                return _make_bucket(match[1])
+                return _MAKE_BUCKET.replace("{}", match[1])
     return ""
-
-
-def _make_bucket(bucket: str) -> str:
-    return (
-        "Inside a job, gs:// and storage.googleapis.com are this service's own buckets, and Google's public "
-        f"ones are not among them: there is no bucket {bucket} here, or not that object in it. Make the "
-        f"bucket (gcloud storage buckets create gs://{bucket}) and copy the data into it (trainshed buckets "
-        "cp), or "
-        'let the operator show Google\'s own here, by a table of [[buckets]] with store = "gcs".'
-    )
 
 
 _NOT_BELOW_GCS: Final = re.compile(r"\[Errno 2\] No such file or directory: '/gcs/([^'\n]+)'$")
