@@ -30,7 +30,7 @@ from tests.contract.studies.trees import (
     play,
 )
 from trainshed.core.study.progress import optimal_trials
-from trainshed.core.study.records import Measurement, Parameters, TrialState
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import (
     Algorithm,
     Goal,
@@ -42,7 +42,7 @@ from trainshed.core.study.spec import (
     Value,
 )
 from trainshed.studies.gp.bandit import GaussianProcessBandit, outlook
-from trainshed.studies.port import Seen
+from trainshed.studies.port import Seen, seen
 from trainshed.studies.random_search import RandomSearch
 
 pytestmark = pytest.mark.numerical
@@ -175,10 +175,6 @@ def test_a_flat_objective_is_no_end() -> None:
     assert len({trial.parameters for trial in trials}) == 8
 
 
-def measured(number: int, point: Parameters, *values: tuple[str, float]) -> Seen:
-    return Seen(number, TrialState.SUCCEEDED, point, Measurement(values))
-
-
 def test_several_objectives_fill_the_front() -> None:
     """spec/tuning#objectives: multi-objective studies: a front of many trials from end to end, not one corner
     of it."""
@@ -187,12 +183,14 @@ def test_several_objectives_fill_the_front() -> None:
     )
 
     def keeps(seed: int) -> bool:
-        trials: list[Seen] = []
+        trials: list[Trial] = []
         for number in range(1, 21):
-            (point,) = BANDIT.suggest(spec, trials, 1, seed).parameters
+            (point,) = BANDIT.suggest(spec, [*map(seen, trials)], 1, seed).parameters
             x, y = (float(value) for _, value in point)
-            near, far = x * x + y * y, -((x - 1) ** 2) - y * y
-            trials.append(measured(number, point, ("near", near), ("far", far)))
+            final = Measurement((("near", x * x + y * y), ("far", -((x - 1) ** 2) - y * y)))
+            trials.append(
+                Trial(StudyUid(1), number, TrialState.SUCCEEDED, point, created=0, final=final)
+            )
         front = optimal_trials(spec, trials)
         nears = sorted(
             float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None

@@ -9,31 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.core.study.progress import optimal_trials
-from trainshed.core.study.records import Measurement, TrialState
+from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, StudySpec
-from trainshed.studies.port import Seen
 
 UP, DOWN = Metric("up", Goal.MAXIMIZE), Metric("down", Goal.MINIMIZE)
 THIRD = Metric("third", Goal.MAXIMIZE)
 
 
-def tried(number: int, **metrics: float) -> Seen:
-    return Seen(number, TrialState.SUCCEEDED, (), Measurement(tuple(metrics.items())))
+def tried(number: int, **metrics: float) -> Trial:
+    final = Measurement(tuple(metrics.items())) if metrics else None
+    return Trial(StudyUid(1), number, TrialState.SUCCEEDED, (), created=0, final=final)
 
 
-def numbers(spec: StudySpec, trials: Sequence[Seen]) -> list[int]:
+def numbers(spec: StudySpec, trials: Sequence[Trial]) -> list[int]:
     return [trial.number for trial in optimal_trials(spec, trials)]
 
 
 def test_who_has_no_final_measurement_or_lacks_a_metric_is_out() -> None:
-    trials = [
-        Seen(1, TrialState.INFEASIBLE, ()),
-        Seen(2, TrialState.ACTIVE, ()),
-        tried(3, up=9),
-        tried(4, up=1, down=1),
-    ]
-    assert numbers(StudySpec((), (UP, DOWN)), trials) == [4]
-    assert numbers(StudySpec((), (UP, DOWN)), trials[:3]) == []
+    trials = [tried(1), tried(2, up=9), tried(3, up=1, down=1)]
+    assert numbers(StudySpec((), (UP, DOWN)), trials) == [3]
+    assert numbers(StudySpec((), (UP, DOWN)), trials[:2]) == []
 
 
 scores = st.integers(0, 4).map(float)

@@ -5,9 +5,8 @@ Pure, and without numpy: the service calls it for every trial that ends.
 
 from collections.abc import Iterable, Sequence
 from operator import ge
-from typing import Protocol, TypeVar
 
-from trainshed.core.study.records import Measurement
+from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.study.spec import Goal, Metric, Selection, StudySpec
 
 
@@ -34,41 +33,25 @@ def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> M
     return max(complete, key=lambda item: score(aim, item.value(aim.id) or 0.0))
 
 
-class Tried(Protocol):
-    """What is needed of a trial here; `core.study.records.Trial` and `studies.port.Seen` both have it."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def final(self) -> Measurement | None: ...
-
-
-AnyTrial = TypeVar("AnyTrial", bound=Tried)
 Scores = tuple[float, ...]
 
 
-def optimal_trials(spec: StudySpec, trials: Sequence[AnyTrial]) -> tuple[AnyTrial, ...]:
+def optimal_trials(spec: StudySpec, trials: Sequence[Trial]) -> tuple[Trial, ...]:
     """Return the Pareto-optimal trials, ascending by number; for one objective the best, with all equal ones.
 
     Trials without a final measurement of all metrics are left out. Takes at most n times the front.
     """
-    rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial)) is not None]
+    rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial.final))]
     front = _front({scores for scores, _ in rated})
     best = [trial for scores, trial in rated if scores in front]
     return tuple(sorted(best, key=lambda trial: trial.number))
 
 
-def _scores(spec: StudySpec, trial: Tried) -> Scores | None:
-    """Return the metrics, more is better in each; None if the trial does not take part."""
-    if trial.final is None:
-        return None
-    scores: list[float] = []
-    for metric in spec.metrics:
-        value = trial.final.value(metric.id)
-        if value is None:
-            return None
-        scores.append(score(metric, value))
-    return tuple(scores)
+def _scores(spec: StudySpec, final: Measurement | None) -> Scores:
+    """Return the metrics, more is better in each; () if one is missing."""
+    values = [(metric, final.value(metric.id)) for metric in spec.metrics] if final else []
+    scores = tuple(score(metric, value) for metric, value in values if value is not None)
+    return scores if len(scores) == len(spec.metrics) else ()
 
 
 def _front(all_scores: set[Scores]) -> set[Scores]:
