@@ -24,59 +24,56 @@ MAX_REPLICAS = 2_000
 NO_TPU = "This service has no TPUs: choose machines with GPUs, or without any."
 
 
-def unknown_machine(name: str, api: Api) -> str:
-    """Return the public words for a machine type that `api` does not have (facts/limits#error-texts)."""
-    if name.startswith(("cloud-tpu", "cloud_tpu", "ct", "tpu")):
-        return f"Machine type {name} is not supported. {NO_TPU}"
+def read_type(section: Section, field: str, api: Api) -> MachineType | None:
+    """Read the name of a machine type that a request to `api` may name; None for another, which is reported
+    in the public words (facts/limits#error-texts)."""
+    name = section.text(field)
+    kind = machines.machine_types().get(name)
+    if kind is not None and api in kind.apis:
+        return kind
     names = (machine.name for machine in machines.named_in(api))
     near = closest(name, names) or " trainshed machine-types lists those that are."
-    return f"Machine type {name} is not supported.{near}"
-
-
-def machine_named(name: str, api: Api) -> MachineType | None:
-    """Return the machine type of that name if a request to `api` may name it."""
-    kind = machines.machine_types().get(name)
-    return kind if kind is not None and api in kind.apis else None
+    if name.startswith(("cloud-tpu", "cloud_tpu", "ct", "tpu")):
+        near = f" {NO_TPU}"
+    section.fault(field, f"Machine type {name} is not supported.{near}")
+    return None
 
 
 def resolve(machine: MachineType, devices: Accelerators | None = None) -> Machine:
     """Return the pool's machine of a type, with its sizes. A legacy type brings its own accelerators."""
     if devices is None and machine.accelerator_type:
         devices = Accelerators(machine.accelerator_type, machine.accelerator_count)
-    return Machine(
-        type=machine.name,
-        vcpus=machine.vcpus,
-        memory_bytes=machine.memory_bytes,
-        memory_limit_bytes=machine.memory_limit_bytes,
-        accelerators=devices,
-    )
+    memory, limit = machine.memory_bytes, machine.memory_limit_bytes
+    return Machine(machine.name, machine.vcpus, memory, limit, devices)
 
 
-def accelerator_faults(
-    machine: MachineType, accelerator: str, count: int, api: Api
-) -> tuple[str, str]:
-    """Return what is wrong with the accelerator's type and with its count on `machine`; "" = nothing."""
-    allowed = machines.allowed(machine, api)
+def read_accelerators(
+    section: Section, fields: tuple[str, str], machine: MachineType, api: Api
+) -> Accelerators | None:
+    """Read the type and the count of accelerators, and whether they go with the machine."""
+    (type_field, count_field), allowed = fields, machines.allowed(machine, api)
+    kind, count = section.enum(type_field), section.integer(count_field)
     choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
-    if not accelerator and count:
-        return "An accelerator count is given without an accelerator type; give both.", ""
-    if not accelerator and machine.needs_accelerators:
-        return f"Machine type {machine.name} needs its accelerators named: {choices}.", ""
-    if not accelerator or count in allowed.get(accelerator, ()):
-        return "", ""
-    if accelerator not in allowed:
-        hint = f"It goes with {choices}." if choices else "It takes no accelerators."
-        return (
-            f'Accelerator "{accelerator}" is not supported for machine type "{machine.name}". {hint}',
-            "",
+    if not kind and count:
+        section.fault(
+            count_field, "An accelerator count is given without an accelerator type; give both."
         )
-    wanted = f"use {_either(allowed[accelerator])}"
-    if count <= 0:
-        return "", f"The number of {accelerator} accelerators must be given; {wanted}."
-    return "", (
-        f'Accelerator count {count} of "{accelerator}" is not supported for machine type '
-        f'"{machine.name}"; {wanted}.'
-    )
+    elif not kind and machine.needs_accelerators:
+        section.fault(
+            type_field, f"Machine type {machine.name} needs its accelerators named: {choices}."
+        )
+    elif kind and kind not in allowed:
+        hint = f"It goes with {choices}." if choices else "It takes no accelerators."
+        text = f'Accelerator "{kind}" is not supported for machine type "{machine.name}". {hint}'
+        section.fault(type_field, text)
+    elif kind and count not in allowed[kind]:
+        wrong = (
+            f'Accelerator count {count} of "{kind}" is not supported for machine type "{machine.name}"'
+            if count > 0
+            else f"The number of {kind} accelerators must be given"
+        )
+        section.fault(count_field, f"{wrong}; use {_either(allowed[kind])}.")
+    return Accelerators(kind, count) if kind else None
 
 
 def default_disk(machine_type: str) -> Disk:

@@ -105,11 +105,8 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
                     f"{training.at(role.count_field)} is {how_many}, so its type is needed.",
                 )
             continue
-        machine = machines.machine_named(name, Api.ML)
-        if machine is None:
-            training.fault(role.type_field, machines.unknown_machine(name, Api.ML))
-            continue
-        if not count:
+        machine = machines.read_type(training, role.type_field, Api.ML)
+        if machine is None or not count:
             continue
         config = training.section(role.config_field)
         devices = _accelerators(config, machine)
@@ -131,18 +128,14 @@ def _count(training: Section, role: Role) -> int:
 
 def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
     section = config.section("acceleratorConfig")
-    kind, count = section.enum("type"), section.integer("count")
-    if machine.is_legacy and (kind or count):
+    if machine.is_legacy and (section.enum("type") or section.integer("count")):
         config.fault(
             "acceleratorConfig",
             f"Machine type {machine.name} has its accelerators built in or none; use a Compute Engine "
             "type such as n1-standard-8 to choose them.",
         )
         return None
-    type_fault, count_fault = machines.accelerator_faults(machine, kind, count, Api.ML)
-    section.check("type", type_fault)
-    section.check("count", count_fault)
-    return Accelerators(kind, count) if kind else None
+    return machines.read_accelerators(section, ("type", "count"), machine, Api.ML)
 
 
 def _disk(config: Section) -> Disk:

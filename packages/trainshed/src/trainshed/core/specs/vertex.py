@@ -16,7 +16,6 @@ from trainshed.core.catalog import images
 from trainshed.core.cluster import PS_POOL, reducers_of
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
-    Accelerators,
     JobDraft,
     JobSpec,
     Machine,
@@ -302,26 +301,20 @@ _NO_PACKAGE = (
 
 def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     """Read a MachineSpec. What is wrong is reported to the section's faults."""
-    name = spec.text("machineType")
-    if not name:
+    if not spec.text("machineType"):
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
         return _NO_MACHINE
-    machine_kind = machines.machine_named(name, Api.VERTEX)
-    if machine_kind is None:
-        spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
+    machine = machines.read_type(spec, "machineType", Api.VERTEX)
+    if machine is None:
         return _NO_MACHINE
     syntax.refuse(spec, {"tpuTopology": machines.NO_TPU})
     kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
-    if is_reducer and (kind or count or machine_kind.needs_accelerators):
+    if is_reducer and (kind or count or machine.needs_accelerators):
         spec.fault(
             "acceleratorType" if kind else "acceleratorCount" if count else "machineType",
             "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
             "for example n1-highcpu-16.",
         )
-        return machines.resolve(machine_kind)
-    type_fault, count_fault = machines.accelerator_faults(machine_kind, kind, count, Api.VERTEX)
-    if type_fault:
-        # A count without a type is the count's fault.
-        spec.fault("acceleratorCount" if count and not kind else "acceleratorType", type_fault)
-    spec.check("acceleratorCount", count_fault)
-    return machines.resolve(machine_kind, Accelerators(kind, count) if kind else None)
+        return machines.resolve(machine)
+    fields = ("acceleratorType", "acceleratorCount")
+    return machines.resolve(machine, machines.read_accelerators(spec, fields, machine, Api.VERTEX))
