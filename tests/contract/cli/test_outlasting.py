@@ -16,7 +16,7 @@ GONE = "does not answer any more"
 
 
 def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
+    service.on("GET", f"{JOBS}/7", job(), job(), job(state="SUCCEEDED"))
     service.on(
         "GET",
         f"{JOBS}/7/logs",
@@ -30,10 +30,7 @@ def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     assert output == ["line 0", "line 1", "another", "line 2", "line 3"]
     assert result.stderr.count(GONE) == 1
     queries = [request.query for request in service.sent if request.path.endswith("/logs")]
-    assert queries == [
-        {"follow": "true"},
-        {"follow": "true", "after": "workerpool0-0/1/1,workerpool1-0/1/1"},
-    ]
+    assert queries == [{}, {"after": "workerpool0-0/1/1,workerpool1-0/1/1"}]
 
 
 @pytest.mark.parametrize("words", [("--since", "10m"), ("--tail", "5")])
@@ -49,9 +46,8 @@ def test_a_follower_gives_up_in_the_end(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.3)
-    monkeypatch.setattr(follow, "_STEADY", 60.0)  # A busy machine takes a second for a stream.
     service.on("GET", f"{JOBS}/7", job())
-    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1]))
+    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
     result = service.cli("jobs", "logs", "-f", "7")
     assert result.exit_code == 1
     assert result.stdout == "workerpool0-0  line 0\n"
@@ -81,10 +77,13 @@ def test_a_service_that_comes_back_at_another_address_is_found(
     assert result.stdout == "".join(f"workerpool0-0  line {n}\n" for n in range(4))
 
 
-def test_a_watch_goes_on_and_tells_nothing_twice(service: FakeService) -> None:
-    running, over = job(), job(state="SUCCEEDED")
-    service.on("GET", f"{JOBS}/7", running, over)
-    service.on("GET", f"{JOBS}/7/watch", Stream([running], broken=True), Stream([running, over]))
+def test_a_watch_goes_on_and_tells_nothing_twice(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_DESCRIBED", 0.0)
+    service.on("GET", f"{JOBS}/7", *[job()] * 3, job(state="SUCCEEDED"))
+    entries = {"name": "x", "entries": []}
+    service.on("GET", f"{JOBS}/7/timeline", Stream([{}], broken=True), entries)
     result = service.cli("jobs", "watch", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
     assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [

@@ -53,8 +53,7 @@ def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> d
 
 
 def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
-    service.on("GET", f"{JOBS}/7", *views[-1:])
-    service.on("GET", f"{JOBS}/7/watch", Stream(list(views)))
+    service.on("GET", f"{JOBS}/7", *views)
     entries = [
         entry("created", "It was created."),
         entry("trial_succeeded", "Trial 2 reached accuracy 0.75 at step 12, the best so far.", 4),
@@ -76,10 +75,10 @@ def test_describe_begins_with_the_best(service: FakeService) -> None:
         "         units  8",
         f"Its job  {PLACE}/customJobs/72",
         "",
-        "TRIAL  STATE      accuracy  STEP  TIME    lr  units",
-        "1      SUCCEEDED       0.5    12  3.0s  0.01      8",
-        "★ 2    SUCCEEDED      0.75    12  3.0s  0.02      8",
-        "3      RUNNING         0.5     1   59s  0.03      8",
+        "TRIAL  STATE      accuracy  PARAMETERS",
+        "1      SUCCEEDED       0.5  lr=0.01, units=8",
+        "2      SUCCEEDED      0.75  lr=0.02, units=8",
+        "3      ACTIVE            –  lr=0.03, units=8",
     ]
 
 

@@ -1,14 +1,13 @@
 """`trainshed jobs`: the group, with list, describe, timeline, cancel, wait and delete. Others have modules of
 their own."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
 
-from trainshed.cli.client import Client, Unreachable
+from trainshed.cli.client import Client
 from trainshed.cli.commands import Group, Session, add_lazily
 from trainshed.cli.connection import Endpoint, project_of, takes_endpoint
 from trainshed.cli.jobs.describe import description, timeline_lines
@@ -238,6 +237,8 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
 
 _TIMED_OUT = 124
 """Exit status after --timeout; the same as that of the command `timeout`."""
+_LOOKING = 0.5
+"""Seconds between two looks at the jobs."""
 _RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
 """Exit status by how a job ended."""
 
@@ -260,21 +261,10 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
     """
     client = endpoint.client(raw=form == "json")
     jobs = [JobView.parse(find_job(client, reference, endpoint.project)) for reference in job]
-    ended: dict[str, dict[str, Any]] = {}
-    failures: list[click.ClickException] = []
-    threads = [
-        threading.Thread(target=_look, args=(client, view, ended, failures), daemon=True)
-        for view in jobs
-    ]
-    for thread in threads:
-        thread.start()
-    deadline = None if timeout is None else time.monotonic() + timeout
     try:
-        for thread in threads:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        ended = _ended(client, jobs, timeout)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    ended = ended.copy()  # Threads that are still waiting may add to theirs.
     overs = [JobView.parse(ended[view.uid]) for view in jobs if view.uid in ended]
     if form == "json":
         print_data([ended[over.uid] for over in overs])
@@ -282,15 +272,33 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
         for over in overs:
             state = click.style(over.state.value, fg=state_colour(over.state))
             click.echo(f"{over.job_id}  {state}  {over.display_name}".rstrip())
-    if failures:
-        raise failures[0]
-    late = [view.job_id for view in jobs if view.uid not in ended]
-    if late:
+    if late := [view.job_id for view in jobs if view.uid not in ended]:
         click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMED_OUT)
     results = {_RESULTS[over.state] for over in overs}
     # A failed job counts more than a cancelled one.
     raise SystemExit(1 if 1 in results else max(results))
+
+
+def _ended(
+    client: Client, jobs: Sequence[JobView], timeout: float | None
+) -> dict[str, dict[str, Any]]:
+    """Return the descriptions of those jobs that are over by then, once all are. Raises Refused,
+    Unreachable."""
+    patience = Patience(client, f"trainshed jobs wait {jobs[0].job_id}")
+    began, ended = time.monotonic(), dict[str, dict[str, Any]]()
+    while left := [job for job in jobs if job.uid not in ended]:
+        if timeout is not None and time.monotonic() - began > timeout:
+            break
+        looked = time.monotonic()
+        with patience.outlasted():
+            for job in left:
+                answer = client.get(job_path(job.uid))
+                if JobView.parse(answer).state.is_final:
+                    ended[job.uid] = answer
+        if len(ended) < len(jobs):
+            time.sleep(max(_LOOKING, time.monotonic() - looked))
+    return ended
 
 
 @command.command()
@@ -325,24 +333,3 @@ def _for_all(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
             well = False
     return well
-
-
-def _look(
-    client: Client,
-    job: JobView,
-    ended: dict[str, dict[str, Any]],
-    failures: list[click.ClickException],
-) -> None:
-    patience = Patience(client, job.uid, f"trainshed jobs wait {job.job_id}")
-    try:
-        for _ in patience.outlast(
-            lambda: client.stream(job_path(job.uid, "/watch")), lambda _: iter(())
-        ):
-            pass
-        over = client.get(job_path(job.uid))
-        state = JobView.parse(over).state
-        if not state.is_final:
-            raise Unreachable(f"The service ended while {job.job_id} is {state.value}.")
-        ended[job.uid] = over
-    except click.ClickException as failure:
-        failures.append(failure)

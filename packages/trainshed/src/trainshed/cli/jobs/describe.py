@@ -11,7 +11,6 @@ from trainshed.cli.text.moments import duration, local_clock, local_moment, pars
 from trainshed.cli.text.tables import Field, pairs, table_of
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.requested import requested
-from trainshed.core.study.records import TrialState
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.jobs import Failure, Replica, Trial, Tuning
@@ -19,8 +18,6 @@ from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 _MOST_AUTOPSIES = 3
 """Maximum failed replicas for which the command that opens their autopsy is shown."""
-_OWN_COLUMNS = 6
-"""Maximum parameters of trials that have columns of their own; more share one column."""
 
 
 def description(
@@ -63,7 +60,7 @@ def description(
         facts += _tuning_facts(program, program.tuning)
     lines = pairs([(label, value) for label, value in facts if value])
     if program.tuning and program.trials:
-        return [*lines, "", *trial_table(program.tuning, program.trials, now, width)]
+        return [*lines, "", *trial_table(program.tuning, program.trials, width)]
     replicas = replica_table(program.replicas, now) if program.replicas else []
     return [*lines, "", *replicas] if replicas else lines
 
@@ -124,57 +121,23 @@ def best_lines(job: JobView) -> Iterator[str]:
         yield f"with {assignment(best, 6)}"
 
 
-def trial_table(
-    tuning: Tuning, trials: Sequence[Trial], now: Nanos, width: int | None = None
-) -> list[str]:
-    """Return the lines of a table of trials; the best one has a star. `width`: as in `table_of`."""
-    names = tuple(dict.fromkeys(name for trial in trials for name in trial.parameters))
-    parameters = [
-        Field(name, None, lambda trial, name=name: shown(trial.parameters.get(name)), right=True)
-        for name in names
-    ]
-    together = [Field("PARAMETERS", None, assignment, flexible=True)]
+def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None = None) -> list[str]:
+    """Return the lines of a table of trials. `width`: as in `table_of`."""
     fields = (
-        Field("TRIAL", None, lambda trial: f"{'★ ' * (trial.number == tuning.best)}{trial.number}"),
-        Field("STATE", None, _trial_word),
-        Field(tuning.metric, None, lambda trial: shown(_reached(trial)[1]), right=True),
-        Field("STEP", None, lambda trial: str(_reached(trial)[0] or ""), right=True),
-        Field("TIME", None, lambda trial: _ran(trial, now), right=True),
-        *(parameters if len(names) <= _OWN_COLUMNS else together),
+        Field("TRIAL", "number"),
+        Field("STATE", "state"),
+        Field(tuning.metric, "value", shown, right=True),
+        Field("PARAMETERS", None, assignment, flexible=True),
         Field("NOTE", None, _trial_note, flexible=True, optional=True),
     )
     return table_of(fields, trials, width)
 
 
-def _trial_word(trial: Trial) -> str:
-    """Return its state as it is shown: of an active trial, the state of its job, if that is not over."""
-    is_active = trial.state == TrialState.ACTIVE and trial.job_state
-    return trial.job_state if is_active and not JobState(trial.job_state).is_final else trial.state
-
-
-def _reached(trial: Trial) -> tuple[int, float | None]:
-    """Return the step and the value of the final measurement, else of the newest one."""
-    if trial.value is not None:
-        return trial.step, trial.value
-    return trial.curve[-1] if trial.curve else (0, None)
-
-
-def _ran(trial: Trial, now: Nanos) -> str:
-    started, ended = parse_moment(trial.start_time), parse_moment(trial.end_time)
-    return duration((ended or now) - started) if started else ""
-
-
 def _trial_note(trial: Trial) -> str:
     """Return why a trial has no result, or that it was stopped early. For a failed program it is the
     program's last line, which stands in the public message between the first line and the last one."""
-    lines = [line.strip() for line in trial.reason.strip().splitlines() if line.strip()]
-    return (
-        lines[-2]
-        if len(lines) > 2
-        else lines[0]
-        if lines
-        else "stopped early" * trial.stopped_early
-    )
+    lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
+    return (lines[-2:] if len(lines) > 2 else [*lines, "stopped early" * trial.stopped_early])[0]
 
 
 def shown(value: Any, digits: int = 4) -> str:

@@ -1,20 +1,14 @@
-"""Follows a job live: its views, its timeline and its lines as one stream, which goes on when the service was
-away and is back.
+"""Follows a job: asks again and again for its description, its timeline and its lines until it is over, also
+across restarts of the service, and yields nothing twice."""
 
-Owns the threads that read. They wait for streams of the service; only the timeline is requested again at each
-change. After the service was away, streams are opened again, and nothing is yielded twice.
-"""
-
-import math
-import queue
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.jobs.references import job_path
@@ -23,144 +17,99 @@ from trainshed.wire.trainshed_v1 import record
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline, TimelineEntry
 
-Update = JobView | Line | TimelineEntry
-
-_AHEAD = 10_000
-"""Maximum updates that wait to be shown. If a program is faster than the terminal, further lines stay in the
-service."""
-
+Update = JobView | TimelineEntry | Sequence[Line]
 
 _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
 """Kinds of timeline entries that the log has as well; they are left out if the log is read."""
-
-
-T = TypeVar("T")
-U = TypeVar("U")
-
 PATIENCE = 60.0
 """Seconds that a follower waits for the service to be back."""
-
-_PAUSE = 0.25
-"""Seconds between two attempts to reach it."""
-
-_STEADY = 1.0
-"""Seconds for which a stream without updates has to last to show that the service is back: one that is about
-to end may still accept streams."""
+_SOON, _LATE = 0.1, 1.0
+"""Seconds between two looks at a job: after one that showed something new, and when nothing happens."""
+_DESCRIBED = 5.0
+"""Seconds after which a job is described anew although its timeline has no new entry."""
+_MOST_PLACES = 500
+"""Replicas whose last seen line the service is told of. Lines of others come again, and are dropped."""
 
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
-_MOST_PLACES = 500
-"""Replicas whose last seen line a new stream is told of. Lines of others come again, and `SeenLines` drops
-them."""
-
-
-Stream = AbstractContextManager[Iterable[U]]
-"""An open stream: iterating it yields its parts as they come, leaving it closes it."""
-
-
-class _Ended:
-    """Says that one of the readers has come to its end."""
-
 
 class Patience:
-    """Waits for a service that is away, for all streams of one follower: says so once, and gives up after
-    `PATIENCE` seconds. Thread-safe.
+    """Waits for a service that is away: says so once, and gives up after `PATIENCE` seconds.
 
     `again`: the command that the user can run to go on after that.
     """
 
-    def __init__(self, client: Client, uid: str, again: str) -> None:
+    def __init__(self, client: Client, again: str) -> None:
         self._client = client
-        self._uid = uid
         self._again = again
-        self._lock = threading.Lock()
+        #: When the service was found to be away; None = it is there.
         self._since: float | None = None
-        #: When the user was last told; `_since` is when the service went away, None = it is there.
-        self._said = -math.inf
 
-    def outlast(
-        self, opened: Callable[[], Stream[U]], read: Callable[[U], Iterator[T]]
-    ) -> Iterator[T]:
-        """Yield what `read` makes of each part of a stream, until the job is over. `opened` is called again
-        when the stream has ended or broken off; `read` has to leave out what it was given before. Raises
-        Refused, Unreachable."""
-        while True:
-            began, progressed = None, False
-            try:
-                with opened() as answer:
-                    began = time.monotonic()
-                    for part in answer:
-                        for update in read(part):
-                            progressed = True
-                            yield update
-                if JobView.parse(self._client.get(job_path(self._uid))).state.is_final:
-                    return
-                cause = "The service ended the stream: it is shutting down."
-            except Unreachable as failure:
-                cause = failure.message
-            if began is not None and (progressed or time.monotonic() - began > _STEADY):
-                self._was_back(began)
-            self._wait(cause, began)
+    @contextmanager
+    def outlasted(self) -> Generator[None]:
+        """Within it a service that does not answer is waited for a moment; what was asked there is to be
+        asked again. Raises Unreachable in the end."""
+        try:
+            yield
+            self._since = None
+        except Unreachable as failure:
+            self._wait(failure.message)
 
-    def _was_back(self, at: float) -> None:
-        """Note that the service answered a stream that was opened at this time (monotonic). An absence that
-        another stream has noticed since still counts."""
-        with self._lock:
-            if self._since is not None and at > self._since:
-                self._since = None
-
-    def _wait(self, cause: str, began: float | None) -> None:
-        """Pause before the next attempt. `began`: when the stream that ended was opened; None = it was
-        not."""
-        now = time.monotonic()
-        with self._lock:
-            if self._since is None:
-                self._since = now
-                # A second stream may end right after the first one, before anybody has tried to reach the
-                # service, or be seen to have ended only after that; the user is told once.
-                known = began is not None and began <= self._said
-                if not known and now - self._said > _PAUSE:
-                    click.echo(
-                        f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
-                        "the service ...",
-                        err=True,
-                    )
-                self._said = now
-            left = self._since + PATIENCE - now
+    def _wait(self, cause: str) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+            click.echo(
+                f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for the "
+                "service ...",
+                err=True,
+            )
         try:
             self._client.look_again()
         except Unreachable as failure:
             cause = failure.message
-        if left <= 0:
+        if time.monotonic() > self._since + PATIENCE:
             raise Unreachable(
                 f"{cause}\n"
                 f"It was waited for, for {PATIENCE:g} s. The job goes on; when the service is back: "
                 f"{self._again}"
             )
-        time.sleep(min(_PAUSE, left))
 
 
-class ViewChanges:
-    """Recognises a view of a job that is the same as the last one: a new stream begins with the view with
-    which the one before it ended."""
+class Lines:
+    """Reads the log of a job on. `replica`: of this one alone; `first`: where it begins, by `tail` and
+    `since`."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, Any] | None = None
+    def __init__(
+        self, client: Client, target: str, replica: str | None = None, **first: str | int | None
+    ) -> None:
+        self._client = client
+        self._path = job_path(target, "/logs")
+        self._replica = replica
+        self._first = first
+        #: The last seen line of each replica, and the time of the very first one.
+        self._last: dict[str, tuple[int, int]] = {}
+        self._began = ""
 
-    def fresh(self, view: dict[str, Any]) -> bool:
-        """Whether a view differs from the last one. It becomes the last one."""
-        fresh, self._last = view != self._last, view
-        return fresh
+    def fresh(self) -> Iterator[Sequence[Line]]:
+        """Yield the lines that were not seen yet, as they come. Raises Refused, Unreachable."""
+        query = self._first
+        if self._last:
+            places = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
+            # Of a replica without a seen line nothing may come that is older than the beginning.
+            since = self._began if any(self._first.values()) else None
+            query = {"after": ",".join(places[-_MOST_PLACES:]), "since": since}
+        with self._client.stream(self._path, replica=self._replica, **query) as answer:
+            for block in answer.blocks():
+                if lines := [line for line in _lines_of(block) if self._is_fresh(line)]:
+                    yield lines
 
-
-@contextmanager
-def log_stream(
-    client: Client, path: str, **query: str | int | None
-) -> Generator[Iterator[Sequence[Line]]]:
-    """Open a stream of a log's lines, which yields them in batches as they come. Raises Refused, Unreachable.
-    Iterating raises Unreachable."""
-    with client.stream(path, **query) as answer:
-        yield map(_lines_of, answer.blocks())
+    def _is_fresh(self, line: Line) -> bool:
+        place = (line.attempt, line.n)
+        is_fresh = place > self._last.get(line.replica, (-1, -1))
+        if is_fresh:
+            self._last[line.replica] = place
+            self._began = self._began or line.at
+        return is_fresh
 
 
 def _lines_of(block: bytes) -> Sequence[Line]:
@@ -168,94 +117,6 @@ def _lines_of(block: bytes) -> Sequence[Line]:
         return _decode_lines(block)
     except msgspec.MsgspecError as fault:
         raise Unreachable(f"What came is no line of a log: {fault}.") from None
-
-
-class SeenLines:
-    """The lines of a job that a follower has seen: for each replica, the last one."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, int]] = {}
-        self._first = ""
-
-    def fresh(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines that were not seen yet; they count as seen from now on."""
-        fresh: list[Line] = []
-        for line in lines:
-            place = (line.attempt, line.n)
-            if place > self._last.get(line.replica, (-1, -1)):
-                self._last[line.replica] = place
-                fresh.append(line)
-        self._first = self._first or (fresh[0].at if fresh else "")
-        return fresh
-
-    def query(self, bounded: bool) -> dict[str, Any]:
-        """Return the parameters with which a stream goes on behind the seen lines; {} = none was seen yet.
-        `bounded`: the first stream did not begin at the beginning of the log."""
-        if not self._last:
-            return {}
-        places = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
-        # Of a replica without a seen line nothing may come that is older than the beginning of the tail.
-        return {"after": ",".join(places[:_MOST_PLACES]), "since": self._first if bounded else None}
-
-
-def follow(client: Client, uid: str, patience: Patience, *, lines: bool = True) -> Iterator[Update]:
-    """Yield updates from the job's beginning until it is over and all were yielded.
-
-    An entry of the timeline comes before the view of the job that it led to. `lines`: with the lines of the
-    log. `patience`: waits for a service that is away. Raises Refused, Unreachable.
-    """
-    updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
-    passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()
-    readers: list[Callable[[], Iterator[Update]]] = [
-        lambda: _views(client, uid, passed_over, patience)
-    ]
-    if lines:
-        readers.append(lambda: _lines(client, uid, patience))
-    for read in readers:
-        # Daemon threads: a caller that stops iterating does not wait until the job is over.
-        threading.Thread(target=_read, args=(read, updates), daemon=True).start()
-    left = len(readers)
-    while left:
-        update = updates.get()
-        if isinstance(update, Exception):
-            raise update
-        if isinstance(update, _Ended):
-            left -= 1
-        else:
-            yield update
-
-
-def _read(
-    read: Callable[[], Iterator[Update]], updates: "queue.Queue[Update | _Ended | Exception]"
-) -> None:
-    try:
-        for update in read():
-            updates.put(update)
-    except Exception as failure:
-        # Raised again in the thread that iterates.
-        updates.put(failure)
-    else:
-        updates.put(_Ended())
-
-
-def _views(
-    client: Client, uid: str, passed_over: frozenset[str], patience: Patience
-) -> Iterator[Update]:
-    own = below = Entries(client, uid)
-    views = ViewChanges()
-
-    def updates(view: dict[str, Any]) -> Iterator[Update]:
-        nonlocal below
-        job = JobView.parse(view)
-        if job.child and job.child.tuning:
-            # A pipeline's own timeline has no entries about its trials.
-            below = below if below is not own else Entries(client, job.child.uid)
-            yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
-        yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
-        if views.fresh(view):
-            yield job
-
-    return patience.outlast(lambda: client.stream(job_path(uid, "/watch")), updates)
 
 
 class Entries:
@@ -281,13 +142,54 @@ class Entries:
         return list(entries)
 
 
-def _lines(client: Client, uid: str, patience: Patience) -> Iterator[Update]:
-    seen = SeenLines()
+def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> Iterator[Update]:
+    """Yield updates from the job's beginning until it is over and all were yielded; the last is a
+    description.
 
-    def opened() -> Stream[Sequence[Line]]:
-        return log_stream(client, job_path(uid, "/logs"), follow="true", **seen.query(False))
+    An entry of the timeline comes before the description of what it led to, which leaves out what changes by
+    itself, as progress does. `again`: see `Patience`; `lines`: those of the log, if they are wanted. Raises
+    Refused, Unreachable.
+    """
+    patience, pause, described = Patience(client, again), _SOON, -_DESCRIBED
+    own, below = Entries(client, uid), None
+    job, shown = JobView(), JobView()
+    while not shown.state.is_final:
+        with patience.outlasted():
+            # First, so that nothing is missing behind that of a job that is over.
+            if time.monotonic() > described + _DESCRIBED:
+                job, described = JobView.parse(client.get(job_path(uid))), time.monotonic()
+            entries = own.fresh()
+            if entries:
+                pause, described = _SOON, -_DESCRIBED
+            for entry in entries:
+                if lines is None or entry.kind not in _SAID_IN_THE_LOG:
+                    yield entry
+            if job.child and job.child.tuning:
+                # A pipeline's own timeline has no entries about its trials.
+                below = below or Entries(client, job.child.uid)
+                yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
+            for fresh in lines.fresh() if lines is not None else ():
+                pause = _SOON
+                yield fresh
+            before = shown
+            shown = replace(job, progress=UNSET, tensorboard_uri=UNSET, resource=UNSET)
+            if shown != before:
+                yield shown
+        if not shown.state.is_final:
+            time.sleep(pause)
+            pause = min(_LATE, 1.5 * pause)
 
-    def read(lines: Sequence[Line]) -> Iterator[Update]:
-        return iter(seen.fresh(lines))
 
-    return patience.outlast(opened, read)
+def followed(client: Client, target: str, lines: Lines, again: str) -> Iterator[Sequence[Line]]:
+    """Yield a job's lines until it is over. Raises Refused, Unreachable."""
+    patience, pause, is_over = Patience(client, again), _SOON, False
+    while not is_over:
+        with patience.outlasted():
+            is_final = JobView.parse(client.get(job_path(target))).state.is_final
+            for fresh in lines.fresh():
+                pause = _SOON
+                yield fresh
+            is_over = is_final
+        if not is_over:
+            time.sleep(pause)
+            pause = min(_LATE, 1.5 * pause)

@@ -2,16 +2,16 @@
 its lines. Both go on across restarts of the service."""
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Any, assert_never
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
 
 import click
 
-from trainshed.cli.client import Client, Unreachable
+from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.describe import best_lines
-from trainshed.cli.jobs.follow import Patience, SeenLines, Update, ViewChanges, follow, log_stream
+from trainshed.cli.jobs.follow import Lines, Update, follow, followed
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
@@ -24,22 +24,24 @@ from trainshed.wire.trainshed_v1.record import plain
 from trainshed.wire.trainshed_v1.timeline import LogLine, TimelineEntry
 
 
-def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> None:
-    """Print updates until they end. `job`: its view before the first update. `known`: lines of the service
-    that the user was shown already."""
+def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> JobView:
+    """Print updates until they end, and return the last view. `job`: its view before the first update.
+    `known`: lines of the service that the user was shown already."""
     left_out = frozenset(known)
-    texts = LineTexts(job)
     for update in updates:
         match update:
             case JobView():
-                texts = LineTexts(update)
+                job = update
             case TimelineEntry():
                 click.echo(timeline_line(update))
-            case LogLine():
-                if not (update.replica == SERVICE_TASK and update.message in left_out):
-                    click.echo("".join(texts.of([update])), nl=False)
             case _:
-                assert_never(update)
+                lines = [
+                    line
+                    for line in update
+                    if not (line.replica == SERVICE_TASK and line.message in left_out)
+                ]
+                click.echo("".join(LineTexts(job).of(lines)), nl=False)
+    return job
 
 
 def timeline_line(entry: TimelineEntry) -> str:
@@ -64,8 +66,12 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     if form == "text":
         follow_to_end(client, submitted, session)
         return
+    over = submitted
     with _going_on(submitted):
-        over = _printed(client, submitted)
+        for update in follow(client, submitted.uid, _again(submitted)):
+            if isinstance(update, JobView):
+                over = update
+                print_data(plain(update), stream=True)
     if over.state is not JobState.SUCCEEDED:
         raise SystemExit(1)
 
@@ -116,10 +122,12 @@ def watched(
     """Tell what happens to a job until it is over, and return its last view. Parameters as in
     `follow_to_end`. Raises Refused, Unreachable."""
     # Nobody can read what hundreds of trials write.
-    lines = lines and not job.program.tuning
-    patience = _patience(client, job)
-    _show(follow(client, job.uid, patience, lines=lines), job, known)
-    return require_over(client, job.uid)
+    log = Lines(client, job.uid) if lines and not job.program.tuning else None
+    return _show(follow(client, job.uid, _again(job), log), job, known)
+
+
+def _again(job: JobView) -> str:
+    return f"trainshed jobs watch {job.job_id}"
 
 
 def ending(over: JobView, now: Nanos) -> list[str]:
@@ -131,34 +139,6 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     if over.model:
         lines.append(f"model {over.model}")
     return [*lines, over.error_text] if over.error else lines
-
-
-def _printed(client: Client, job: JobView) -> JobView:
-    views = ViewChanges()
-    for view in _patience(client, job).outlast(
-        lambda: client.stream(job_path(job.uid, "/watch")),
-        lambda update: iter([update] if views.fresh(update) else []),
-    ):
-        print_data(view, stream=True)
-    return require_over(client, job.uid)
-
-
-def _patience(client: Client, job: JobView) -> Patience:
-    return Patience(client, job.uid, f"trainshed jobs watch {job.job_id}")
-
-
-def require_over(client: Client, uid: str) -> JobView:
-    """Return the view of a job whose stream has ended.
-
-    Raises Unreachable if the job is not over, since then the stream ended because the service stopped.
-    """
-    job = JobView.parse(client.get(job_path(uid)))
-    if not job.state.is_final:
-        raise Unreachable(
-            f"The service ended the stream while the job is {job.state.value}; it is shutting down."
-            f" The job goes on. When the service is back: trainshed jobs logs -f {job.job_id}"
-        )
-    return job
 
 
 @click.command()
@@ -201,20 +181,16 @@ def logs(
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
     writer = _job_of_trial(view, trial) if trial else view.program.uid
-    path = job_path(writer, "/logs")
+    log = Lines(client, writer, **which)
+    again = f"trainshed jobs logs -f {view.job_id}"
     try:
-        if follows:
-            patience = Patience(client, writer, f"trainshed jobs logs -f {view.job_id}")
-            for lines in followed(client, path, patience, **which):
-                _print_lines(lines, form, texts)
-            view = JobView.parse(client.get(job_path(view.uid)))
-        else:
-            with log_stream(client, path, **which) as answer:
-                for lines in answer:
-                    _print_lines(lines, form, texts)
+        for lines in followed(client, writer, log, again) if follows else log.fresh():
+            _print_lines(lines, form, texts)
     except KeyboardInterrupt:
         # No message: ending to follow is no error, and the job goes on.
         raise SystemExit(130) from None
+    if follows:
+        view = JobView.parse(client.get(job_path(view.uid)))
     if view.error and form == "text":
         click.echo(view.error_text, err=True)
 
@@ -235,17 +211,3 @@ def _print_lines(lines: Sequence[LogLine], form: str, texts: LineTexts) -> None:
         return
     for line in lines:
         print_data(plain(line), stream=True)
-
-
-def followed(
-    client: Client, path: str, patience: Patience, replica: str | None, **first: str | int | None
-) -> Iterator[Sequence[LogLine]]:
-    """Yield a job's lines, each once, until the job is over, also across restarts of the service. `first`:
-    where they begin, `tail` and `since`. Raises Refused, Unreachable."""
-    seen, bounded = SeenLines(), any(first.values())
-    return patience.outlast(
-        lambda: log_stream(
-            client, path, follow="true", replica=replica, **(seen.query(bounded) or first)
-        ),
-        lambda lines: iter([fresh] if (fresh := seen.fresh(lines)) else []),
-    )
