@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_a_watch_goes_on_and_tells_nothing_twice(
 ) -> None:
     monkeypatch.setattr(follow, "_DESCRIBED", 0.0)
     service.on("GET", f"{JOBS}/7", *[job()] * 3, job(state="SUCCEEDED"))
-    entries = {"name": "x", "entries": []}
+    entries: dict[str, Any] = {"name": "x", "entries": []}
     service.on("GET", f"{JOBS}/7/timeline", Stream([{}], broken=True), entries)
     result = service.cli("jobs", "watch", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr

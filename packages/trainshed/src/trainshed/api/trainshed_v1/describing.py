@@ -1,10 +1,7 @@
-"""Describes the current state of a job, tuning job or pipeline, once or at each change.
-
-A work is looked at in two steps: cheaply, to see whether anything changed, and then in full.
-"""
+"""Describes the current state of a job, tuning job or pipeline, once or at each change."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any, Final, assert_never
 
 from msgspec import Struct, structs
@@ -35,7 +32,7 @@ _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 class Seen(Struct, frozen=True):
-    """What a cheap look at a work has found."""
+    """A work, with what its record does not say."""
 
     work: Work
     etag: str
@@ -45,33 +42,9 @@ class Seen(Struct, frozen=True):
     below: tuple["Seen", ...] = ()
 
     @property
-    def mark(self) -> object:
-        """A value that is equal for two looks unless something has changed that a description shows."""
-        match self.work:
-            case Job():
-                return self.etag, self.waiting
-            case TuningJob():
-                jobs = ((seen.work.uid, seen.work.state, seen.waiting) for seen in self.below)
-                return self.etag, tuple(jobs)
-            case Pipeline():
-                return self.etag, tuple(seen.mark for seen in self.below)
-            case _:
-                assert_never(self.work)
-
-    @property
-    def news(self) -> frozenset[JobUid]:
-        """The jobs whose notices may mean a change. A running trial's job changes the tuning job when it
-        ends."""
-        uids = {self.work.uid}
-        for seen in self.below:
-            if isinstance(self.work, Pipeline) or seen.work.state in _STARTING:
-                uids |= seen.news
-        return frozenset(uids)
-
-
-Memory = dict[JobUid, dict[int, records.Trial]]
-"""Views of finished trials, by tuning job and trial number. They do not change, so that a stream need not
-read them again."""
+    def uids(self) -> frozenset[JobUid]:
+        """The jobs whose notices may mean a change."""
+        return frozenset({self.work.uid}).union(*(seen.uids for seen in self.below))
 
 
 async def look(services: Services, uid: JobUid) -> Seen:
@@ -102,7 +75,7 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
 
 
 async def described(
-    services: Services, principal: Principal, sight: Seen, memory: Memory
+    services: Services, principal: Principal, sight: Seen
 ) -> records.JobDescription:
     """Return the description, for `principal`, without the public resource (`resource_of`)."""
     work = sight.work
@@ -115,7 +88,7 @@ async def described(
             kept = services.shells.autopsies(work.uid)
             return views.with_replicas(view, work, kept, links, pages)
         case TuningJob():
-            trials = await _trials(services, work, sight.below, memory)
+            trials = await _trials(services, work)
             view = await _common(services, sight)
             return structs.replace(
                 view,
@@ -129,7 +102,7 @@ async def described(
             return structs.replace(
                 await _common(services, sight),
                 pipeline=pipeline_view(work, name, state),
-                child=await described(services, principal, child, memory) if child else None,
+                child=await described(services, principal, child) if child else None,
             )
         case _:
             assert_never(work)
@@ -192,35 +165,16 @@ def _waiting(sight: Seen) -> Waiting | None:
             assert_never(sight.work)
 
 
-async def _trials(
-    services: Services, job: TuningJob, below: Sequence[Seen], memory: Memory
-) -> list[records.Trial]:
+async def _trials(services: Services, job: TuningJob) -> list[records.Trial]:
     """Return the views of the trials. Measurements are read after the trials, so that a finished trial is
     shown with all of its own."""
-    over = memory.setdefault(job.uid, {})
     trials = await services.studies.history((job.study,))
-    fresh = [trial for trial in trials if trial.number not in over]
-    numbers = [trial.number for trial in fresh] if over else None
-    measured = await services.studies.measurements(job.study, numbers) if fresh else {}
-    states = await _job_states(services, job, fresh, below)
-    views_: dict[int, records.Trial] = {}
-    for trial in fresh:
-        state = states.get(trial.job)
-        view = trial_view(job, trial, measured.get(trial.number, ()), state)
-        views_[trial.number] = view
-        if trial.state.is_over and (state is None or state.is_final):
-            over[trial.number] = view
-    return [views_.get(trial.number) or over[trial.number] for trial in trials]
-
-
-async def _job_states(
-    services: Services, job: TuningJob, trials: Sequence[Trial], below: Sequence[Seen]
-) -> dict[JobUid, JobState]:
-    known = {seen.work.uid: seen.work.state for seen in below}
-    if all(trial.job in known for trial in trials):
-        return known
-    children = await services.reader.children(job.uid)
-    return {child.uid: child.state for child in children} | known
+    measured = await services.studies.measurements(job.study)
+    states = {child.uid: child.state for child in await services.reader.children(job.uid)}
+    return [
+        trial_view(job, trial, measured.get(trial.number, ()), states.get(trial.job))
+        for trial in trials
+    ]
 
 
 async def resource_of(services: Services, work: Work, etag: str) -> dict[str, Any]:
@@ -261,30 +215,25 @@ async def _descriptions(
 ) -> AsyncGenerator[bytes]:
     """Yield the descriptions. `work`: as it was read when `before` was the latest notice of any job."""
     services, notices, uid = call.services, call.services.notices, work.uid
-    pace, memory = Pace(notices), Memory()
-    sent: object = None
+    pace, sent, counts = Pace(notices), b"", {uid: before}
     await pace.begin()
-    counts = {uid: before}
     sight = await seen(services, work, etag)
     while True:
-        # Why a job waits also changes with other jobs; it is checked whenever there is another reason to
-        # look.
-        if sight.mark != sent:
-            sent = sight.mark
-            text = line(await described(services, call.principal, sight, memory))
-            pace.looked()
+        text = line(await described(services, call.principal, sight))
+        pace.looked()
+        if text != sent:
             pace.spoke()
             yield text
+        sent = text
         if sight.work.state.is_final:
             return
         if pace.is_silent():
             yield SIGN_OF_LIFE
-        listened = sight.news
         # A job that was not listened for may have had notices already: look again.
-        if listened <= counts.keys():
-            await pace.news({job_uid: counts[job_uid] for job_uid in listened})
+        if sight.uids <= counts.keys():
+            await pace.news({job_uid: counts[job_uid] for job_uid in sight.uids})
         await pace.begin()
-        counts = {job_uid: notices.count(job_uid) for job_uid in listened}
+        counts = {job_uid: notices.count(job_uid) for job_uid in sight.uids}
         try:
             sight = await look(services, uid)
         except NotFound:

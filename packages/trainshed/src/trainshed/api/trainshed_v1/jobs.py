@@ -24,7 +24,7 @@ from trainshed.api.resources.jobs import (
 )
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project
-from trainshed.api.trainshed_v1.describing import Memory, described, resource_of, seen
+from trainshed.api.trainshed_v1.describing import described, resource_of, seen
 from trainshed.api.trainshed_v1.links import link_if_any
 from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
 from trainshed.core.errors import InvalidRequest, Violation
@@ -257,7 +257,7 @@ async def describe(call: JsonCall) -> records.JobDescription:
     """`GET /trainshed/v1/jobs/{job}`: describe the job in full."""
     work, etag = await find_work(call.services.reader, call.target)
     look = await seen(call.services, work, etag)
-    view = await described(call.services, call.principal, look, Memory())
+    view = await described(call.services, call.principal, look)
     creator = str(work.creator) if work.creator is not None else ""
     view = structs.replace(
         view, creator=creator, resource=await resource_of(call.services, look.work, etag)
