@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,24 +28,19 @@ def call(setup: BucketSetup) -> socket.socket:
     return connection
 
 
-def idle() -> int:
-    """A process that does nothing until it is ended."""
-    return os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
-
-
 class Spawning:
     """In place of `spawn_buckets`."""
 
     def __init__(self, refusals: list[OSError]) -> None:
         self._refusals = refusals
         self._loop = asyncio.get_running_loop()
-        self.spawned: list[int] = []
+        self.spawned: list[subprocess.Popen[bytes]] = []
         #: Set when one is asked for.
         self.asked = asyncio.Event()
 
-    def __call__(self, setup: BucketSetup, listeners: Listeners) -> int:
+    def __call__(self, setup: BucketSetup, listeners: Listeners) -> "subprocess.Popen[bytes]":
         if not self._refusals:
-            self.spawned.append(idle())
+            self.spawned.append(subprocess.Popen(["sleep", "60"]))
         self._loop.call_soon_threadsafe(self.asked.set)
         if self._refusals:
             raise self._refusals.pop(0)
@@ -71,9 +67,9 @@ async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
                     spawning.asked.clear()
                     await spawning.asked.wait()
             await keeper.close()
-        (pid,) = spawning.spawned
+        (process,) = spawning.spawned
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(process.pid, 0)
     assert "Cannot allocate memory; begun again after 0.01 s" in caplog.text
     assert "begun again after 0.02 s" in caplog.text
 
@@ -91,24 +87,3 @@ async def test_a_keeper_that_waits_long_ends_at_once(
         with call(setup):
             await spawning.asked.wait()
         await keeper.close()
-
-
-async def test_a_process_answers_at_a_socket_whose_path_is_long(tmp_path: Path) -> None:
-    """By the name that such a socket has for the kernel nobody reaches it: a busy process was killed."""
-    directory = tmp_path / ("d" * 100)
-    directory.mkdir()
-    setup = setup_in(directory)
-    listeners = Listeners.opened(setup)
-    keeper = BucketKeeper(setup, listeners)
-
-    async def answer() -> None:
-        loop = asyncio.get_running_loop()
-        taken, _ = await loop.sock_accept(listeners.sockets()["gateway"])
-        with taken:
-            await loop.sock_recv(taken, 100)
-            taken.send(b"x")
-
-    answering = asyncio.create_task(answer())
-    assert await keeper._answers("gateway")  # pyright: ignore[reportPrivateUsage]
-    await answering
-    listeners.close()
