@@ -32,7 +32,7 @@ from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.setup import BucketRules, BucketTable
-from trainshed.cli.client_files import credentials_document
+from trainshed.cli.environment import credentials_document
 from trainshed.console.pages import buckets
 from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable

@@ -4,7 +4,7 @@ import asyncio
 import configparser
 
 from trainshed.buckets.callers import exchanged
-from trainshed.cli.client_files import boto_document
+from trainshed.cli.environment import boto_document
 
 
 def test_the_configuration_names_the_service_the_token_and_whom_to_trust() -> None:

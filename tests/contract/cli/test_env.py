@@ -10,7 +10,7 @@ from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService
 from trainshed.buckets.callers import address_with_key
 from trainshed.cli import connection
-from trainshed.cli.client_files import credentials_document
+from trainshed.cli.environment import credentials_document
 
 
 def environment(script: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 endpoints."""
 
 import json
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from msgspec import Struct
 
 from trainshed.httpd.hosts import Hosts, is_loopback, listed
 from trainshed.replica.system import durable
-from trainshed.replica.system.listening import listen_unix
 from trainshed.serve.settings import Settings, speaks_tls
 
 if TYPE_CHECKING:
@@ -97,28 +95,3 @@ def write_private(path: Path, content: dict[str, Any] | str) -> None:
     text = content if isinstance(content, str) else json.dumps(content) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write(str(path), text, sync=False, is_shared=True)
-
-
-def write_line(descriptor: int, document: dict[str, Any]) -> None:
-    """Write one JSON line to a descriptor that a parent process gave, and close it."""
-    with os.fdopen(descriptor, "w") as file:
-        file.write(json.dumps(document) + "\n")
-
-
-class ProgramSockets(Struct, frozen=True):
-    """The Unix sockets by which replicas' endpoints reach the service's APIs; programs do not see them.
-
-    They do not identify the caller: calls need a token here as elsewhere. The paths stay the same from start
-    to start, because replicas outlive the service.
-    """
-
-    rest: socket.socket
-    rest_path: Path
-    #: gRPC makes the socket itself.
-    grpc_path: Path
-
-
-def listen_for_programs(data: Path) -> ProgramSockets:
-    """Listen on the socket of a data directory. Raises OSError."""
-    rest_path = data / "programs.sock"
-    return ProgramSockets(listen_unix(rest_path), rest_path, data / "programs-grpc.sock")

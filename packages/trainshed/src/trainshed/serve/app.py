@@ -282,8 +282,8 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         kept_ports=bootstrap.ports,
         access=ServiceAccess(
             storage_socket=bootstrap.bucket_socket.resolve(),
-            rest_socket=bootstrap.programs.rest_path.resolve(),
-            grpc_socket=bootstrap.programs.grpc_path.resolve(),
+            rest_socket=bootstrap.programs_path.resolve(),
+            grpc_socket=bootstrap.programs_grpc_path.resolve(),
             certificate=intercepting.certificate,
             trust=intercepting.trust,
         ),

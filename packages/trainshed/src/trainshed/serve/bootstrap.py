@@ -21,9 +21,9 @@ from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve
 from trainshed.httpd.hosts import is_loopback, listed
 from trainshed.replica.system import durable
-from trainshed.replica.system.listening import hold_tcp, listen_tcp
+from trainshed.replica.system.listening import hold_tcp, listen_tcp, listen_unix
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import GrpcPorts, browsers_address, listen_for_programs, own_hosts
+from trainshed.serve.addresses import GrpcPorts, browsers_address, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
 from trainshed.serve.children import LINGER, BucketKeeper
@@ -78,10 +78,15 @@ class Bootstrap:
         self.listener = _open(listen_tcp, settings.host, settings.port, "--port")
         self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
-        #: The Unix sockets on which replicas call the APIs.
+        #: The Unix sockets by which replicas' endpoints reach the APIs: that of REST, and that of gRPC, which
+        #: makes it itself. Programs do not see them. The paths stay the same from start to start, because
+        #: replicas outlive the service.
+        self.programs_path = settings.data / "programs.sock"
+        self.programs_grpc_path = settings.data / "programs-grpc.sock"
         with _explained(f"Programs cannot be listened to in {settings.data}"):
-            self.programs = listen_for_programs(settings.data)
-        cleanup.callback(self.programs.rest.close)
+            #: The listening one.
+            self.programs = listen_unix(self.programs_path)
+        cleanup.callback(self.programs.close)
         threads = ThreadPoolExecutor(1, "certificates")
         #: Done when the certificates are there, which are made while the service starts.
         self.certified = threads.submit(_certify, settings)
@@ -89,7 +94,7 @@ class Bootstrap:
         if settings.tls_cert:
             self.certified.result()  # What the user gave is refused before anything has begun.
         self.grpc = _grpc_ports(settings, cleanup)
-        setup = _bucket_setup(settings, self.programs.rest_path)
+        setup = _bucket_setup(settings, self.programs_path)
         place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
         with _explained(f"The buckets cannot be listened for at {place}"):
             listeners = Listeners.opened(setup)

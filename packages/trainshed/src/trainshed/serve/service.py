@@ -24,7 +24,7 @@ from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
-from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
+from trainshed.cli.environment import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted, duration
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.visits import FIRST_SEGMENTS, Facts
@@ -132,7 +132,7 @@ class Service:
             (prefix.split("/")[1] for prefix in PREFIXES), gateway
         )
         groups = ConnectionGroups(connections.of_this_process())
-        plain = [self._bootstrap.listener, self._bootstrap.programs.rest]
+        plain = [self._bootstrap.listener, self._bootstrap.programs]
         tls: list[TlsListener] = []
         if speaks_tls(settings):
             shown = await asyncio.wrap_future(self._bootstrap.certified)
@@ -208,7 +208,7 @@ class Service:
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
         """Serve gRPC on both ports, and on the socket of programs. Raises what making the certificates failed
         with."""
-        ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs.grpc_path)
+        ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         most = connections.of_this_process().connections
         server = GrpcServer(self._app.services, authenticate, most)

@@ -5,6 +5,7 @@ import atexit
 import contextlib
 import errno
 import gc
+import json
 import os
 import shutil
 import signal
@@ -220,7 +221,7 @@ def _write_addresses(
     settings: "Settings", document: dict[str, Any], ready_file: Path | None, ready_fd: int | None
 ) -> None:
     """Write the service's addresses for programs: into the ready file, and to the process that started it."""
-    from trainshed.serve.addresses import write_line, write_private
+    from trainshed.serve.addresses import write_private
 
     if ready_file is not None:
         # Without the token: at some isolation levels programs run as the same user, and can read this file.
@@ -238,7 +239,8 @@ def _write_addresses(
                 " that can be written."
             ) from None
     if ready_fd is not None:
-        write_line(ready_fd, document)
+        with os.fdopen(ready_fd, "w") as parent:
+            parent.write(json.dumps(document) + "\n")
 
 
 def facts_of(settings: "Settings", taken_over: list[str], option: str) -> Iterator[str]:
