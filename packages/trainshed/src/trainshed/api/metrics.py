@@ -3,27 +3,34 @@
 Most numbers come from `telemetry.meters`.
 """
 
+import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import accumulate
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from trainshed.access.authorization import authorize
 from trainshed.api.calls.http import no_such_method, refusal_answer
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.capacity import Load, NodeStatus
 from trainshed.core.catalog.quotas import CPU_HOURS, GPU_HOURS
-from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
-from trainshed.telemetry.meters import Histogram, Labels, Meters
+from trainshed.telemetry.meters import Histogram, Labels
 
 METHOD: Final = "trainshed.v1.Service.GetMetrics"
 _PROJECTS: Final = 100
 """Projects with series of their own; all others are one, whose name is ""."""
 _RESOURCES: Final = {CPU_HOURS: "cpu", GPU_HOURS: "gpu"}
 _KIND: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_FAMILIES: Final[Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("metrics.toml").read_text("utf-8")
+)
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+Values = Mapping[Labels, float]
+"""The samples of a family, by their labels."""
 
 
 class MetricsSurface:
@@ -48,49 +55,49 @@ class MetricsSurface:
 
 
 def _lines(services: Services) -> Iterable[str]:
-    yield from _of_service(services.settings.version, services.lag())
-    yield from _of_load(services.capacity.load())
-    yield from _of_nodes(services.capacity.nodes())
-    yield from _of_meters(services.meters)
+    values = {**_of_load(services.capacity.load()), **_of_nodes(services.capacity.nodes())}
+    lag, meters = services.lag(), services.meters
+    values |= {
+        "info": {(services.settings.version,): 1},
+        "event_loop_lag_seconds": {("recent",): lag.recent, ("longest",): lag.longest},
+        "jobs_ended": meters.ends,
+        "job_retries": meters.retries,
+        "replica_restarts": meters.restarts,
+        "log_lines": {(): meters.lines},
+        "notifications": meters.notifications,
+        "retention_deleted": {(): meters.deleted},
+    }
+    histograms = {
+        "request_seconds": meters.requests,
+        "job_wait_seconds": meters.waits,
+        "job_start_seconds": meters.starts,
+    }
+    for key, family in _FAMILIES.items():
+        kind, labels = family["kind"], family["labels"]
+        name = f"trainshed_{key}" + ("_total" if kind == "counter" else "")
+        yield f"# HELP {name} {family['help']}\n# TYPE {name} {kind}\n"
+        if kind == "histogram":
+            yield from _histogram(name, labels, histograms[key])
+        else:
+            yield from (_sample(name, labels, *item) for item in sorted(values[key].items()))
 
 
-def _of_service(version: str, lag: Lag) -> Iterable[str]:
-    yield from _gauge("trainshed_info", "The service that answers.", ("version",), {(version,): 1})
-    yield from _gauge(
-        "trainshed_event_loop_lag_seconds",
-        "How late the event loop was at most, of late and since the start.",
-        ("span",),
-        {("recent",): lag.recent, ("longest",): lag.longest},
-    )
-
-
-def _of_load(load: Load) -> Iterable[str]:
-    yield from _gauge(
-        "trainshed_jobs",
-        "Training jobs that are not over.",
-        ("api", "state"),
-        {(api.value, state): count for (api, state), count in load.jobs.items()},
-    )
-    yield from _gauge(
-        "trainshed_jobs_waiting", "Jobs that wait for capacity.", (), {(): load.waiting}
-    )
-    yield from _of_projects(load)
+def _of_load(load: Load) -> Mapping[str, Values]:
     # Those of people are not told: there may be ten thousand.
     own = [quota for quota in load.quotas if not quota.key.person]
     quotas = {(quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in own}
-    labels = ("project", "region", "metric")
-    limits = {of: quota.limit for of, quota in quotas.items() if quota.limit is not None}
-    used = {of: quota.used for of, quota in quotas.items()}
-    waiting = {of: quota.waiting for of, quota in quotas.items()}
-    yield from _gauge("trainshed_quota_limit", "Limit of a quota, if it has one.", labels, limits)
-    yield from _gauge("trainshed_quota_used", "How much of a quota running jobs use.", labels, used)
-    yield from _gauge(
-        "trainshed_quota_waiting", "How much of a quota waiting jobs ask for.", labels, waiting
-    )
+    return {
+        "jobs": {(api.value, state): count for (api, state), count in load.jobs.items()},
+        "jobs_waiting": {(): load.waiting},
+        **_of_projects(load),
+        "quota_limit": {of: q.limit for of, q in quotas.items() if q.limit is not None},
+        "quota_used": {of: quota.used for of, quota in quotas.items()},
+        "quota_waiting": {of: quota.waiting for of, quota in quotas.items()},
+    }
 
 
-def _of_projects(load: Load) -> Iterable[str]:
-    """Yield what projects do, by name those with most jobs, then most use: anybody may make up names."""
+def _of_projects(load: Load) -> Mapping[str, Values]:
+    """Return what projects do, by name those with most jobs, then most use: anybody may make up names."""
     weights: defaultdict[str, float] = defaultdict(float)
     for (project, _), hours in load.used.items():
         weights[project] += hours
@@ -104,79 +111,26 @@ def _of_projects(load: Load) -> Iterable[str]:
     for (project, metric), hours in load.used.items():
         if metric in _RESOURCES:
             used[project if project in shown else "", _RESOURCES[metric]] += hours * 3600
-    text = "Training jobs of a project that are not over."
-    yield from _gauge("trainshed_project_jobs", text, ("project", "state"), jobs)
-    text = "Time of GPUs and CPUs that a project held in this month."
-    yield from _gauge("trainshed_project_used_seconds", text, ("project", "resource"), used)
+    return {"project_jobs": jobs, "project_used_seconds": used}
 
 
-def _of_nodes(there: Sequence[NodeStatus]) -> Iterable[str]:
-    yield from _gauge(
-        "trainshed_node_ready",
-        "1 if the node takes work.",
-        ("node", "condition"),
-        {(node.name, node.condition.value): int(not node.cause) for node in there},
-    )
-    per_node: Mapping[str, tuple[str, Callable[[NodeStatus], float]]] = {
-        "vcpus": ("CPUs of a node.", lambda node: node.vcpus),
-        "used_vcpus": ("CPUs of a node that jobs have.", lambda node: node.used_vcpus),
-        "memory_bytes": ("Memory of a node.", lambda node: node.memory_bytes),
-        "used_memory_bytes": (
-            "Memory of a node that jobs have.",
-            lambda node: node.used_memory_bytes,
-        ),
+def _of_nodes(nodes: Sequence[NodeStatus]) -> Mapping[str, Values]:
+    return {
+        "node_ready": {(node.name, node.condition.value): not node.cause for node in nodes},
+        **{
+            f"node_{field}": {(node.name,): getattr(node, field) for node in nodes}
+            for field in ("vcpus", "used_vcpus", "memory_bytes", "used_memory_bytes")
+        },
+        **{
+            f"node_{field}": {
+                (node.name, kind): count for node in nodes for kind, count in getattr(node, field)
+            }
+            for field in ("accelerators", "used_accelerators")
+        },
     }
-    for name, (text, value) in per_node.items():
-        values = {(node.name,): value(node) for node in there}
-        yield from _gauge(f"trainshed_node_{name}", text, ("node",), values)
-    all_of = {(node.name, kind): count for node in there for kind, count in node.accelerators}
-    used = {(node.name, kind): count for node in there for kind, count in node.used_accelerators}
-    labels = ("node", "type")
-    yield from _gauge("trainshed_node_accelerators", "Accelerators of a node.", labels, all_of)
-    yield from _gauge(
-        "trainshed_node_used_accelerators", "Accelerators of a node that jobs have.", labels, used
-    )
 
 
-def _of_meters(meters: Meters) -> Iterable[str]:
-    request = ("transport", "method", "code")
-    text = "Time to answer a request of the API; streams are not counted."
-    yield from _histogram("trainshed_request_seconds", text, request, meters.requests)
-    text = "Time from asking for capacity to getting it."
-    yield from _histogram("trainshed_job_wait_seconds", text, ("api",), meters.waits)
-    text = "Time from a job's submit until all of its replicas were up."
-    yield from _histogram("trainshed_job_start_seconds", text, ("api",), meters.starts)
-    for name, text, labels, values in _counters(meters):
-        yield from _counter(f"trainshed_{name}", text, labels, values)
-
-
-def _counters(meters: Meters) -> Iterable[tuple[str, str, Labels, Mapping[Labels, int]]]:
-    of_rule = ("rule",)
-    notified = "Tries to tell a target of a job: sent, failed (it is tried again) or given_up."
-    deleted = "Jobs that were deleted because they had been kept for long enough."
-    yield "jobs_ended", "Jobs that are over.", ("api", "state", "rule"), meters.ends
-    yield "job_retries", "Jobs that began another attempt.", of_rule, meters.retries
-    restarted = "Replicas that began again within their attempt."
-    yield "replica_restarts", restarted, of_rule, meters.restarts
-    yield "log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
-    yield "notifications", notified, ("target", "result"), meters.notifications
-    yield "retention_deleted", deleted, (), {(): meters.deleted}
-
-
-def _gauge(name: str, text: str, labels: Labels, values: Mapping[Labels, float]) -> Iterable[str]:
-    yield _heading(name, text, "gauge")
-    for of, value in sorted(values.items()):
-        yield _sample(name, labels, of, value)
-
-
-def _counter(name: str, text: str, labels: Labels, values: Mapping[Labels, int]) -> Iterable[str]:
-    yield _heading(f"{name}_total", text, "counter")
-    for of, value in sorted(values.items()):
-        yield _sample(f"{name}_total", labels, of, value)
-
-
-def _histogram(name: str, text: str, labels: Labels, histogram: Histogram) -> Iterable[str]:
-    yield _heading(name, text, "histogram")
+def _histogram(name: str, labels: Sequence[str], histogram: Histogram) -> Iterable[str]:
     bounds = [*map(str, histogram.bounds), "+Inf"]
     for of, series in sorted(histogram.series.items()):
         for bound, count in zip(bounds, accumulate(series.counts), strict=True):
@@ -185,11 +139,7 @@ def _histogram(name: str, text: str, labels: Labels, histogram: Histogram) -> It
         yield _sample(f"{name}_sum", labels, of, series.total)
 
 
-def _heading(name: str, text: str, kind: str) -> str:
-    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-
-
-def _sample(name: str, labels: Labels, of: Labels, value: float) -> str:
+def _sample(name: str, labels: Sequence[str], of: Labels, value: float) -> str:
     pairs = ",".join(
         f'{label}="{text.translate(_ESCAPED)}"' for label, text in zip(labels, of, strict=True)
     )
