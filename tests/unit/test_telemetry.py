@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.telemetry.lines import JsonLines, Logged, TextLines, about, configure, request_id
+from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, logged, request_id
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger("trainshed.test")
@@ -98,8 +98,8 @@ def test_the_level_holds_for_our_own_lines_and_libraries_say_no_less(
     for name in ("debug", "info", "warning", "error"):
         for logger in ("trainshed.a", "library"):
             logging.getLogger(logger).log(logging.getLevelNamesMapping()[name.upper()], "x")
-    logged = [json.loads(line) for line in stream.getvalue().splitlines()]
-    first = {line["logger"]: line["level"] for line in reversed(logged)}
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    first = {line["logger"]: line["level"] for line in reversed(lines)}
     assert first == {"trainshed.a": own, "library": others}
 
 
@@ -112,17 +112,16 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
         if message["type"] == "http.response.start":
             started.append(message)
 
-    async def answer() -> None:
-        async with Logged(scope, send, Meters()) as send_logged:
-            seen.append(request_id.get() or "")
-            await asyncio.sleep(0)
-            head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}
-            await send_logged(head)
-            await send_logged({"type": "http.response.body", "body": b""})
+    async def answer(_: object, __: object, send_logged: Any) -> None:
+        seen.append(request_id.get() or "")
+        await asyncio.sleep(0)
+        head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}
+        await send_logged(head)
+        await send_logged({"type": "http.response.body", "body": b""})
 
     headers = [] if sent is None else [(b"x-request-id", sent)]
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-    asyncio.run(answer())
+    asyncio.run(logged(answer, scope, None, send, Meters()))
     return dict(started[0]["headers"]), seen[0]
 
 

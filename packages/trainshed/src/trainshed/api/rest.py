@@ -57,7 +57,7 @@ from trainshed.httpd.messages import (
     sized,
 )
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.telemetry.lines import METHOD, Logged
+from trainshed.telemetry.lines import METHOD, logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import routes
 from trainshed.wire.binding import bind, wants_numbers
@@ -128,15 +128,7 @@ class ApiApplication:
             sent = dict(scope["headers"]).get(SOURCE_HEADER.encode(), b"")
             SOURCE.set(sent.decode("latin-1"))
         if scope["type"] == "http":
-            async with Logged(scope, send, self._services.meters) as logged:
-                answered = self._strangers.slows(source, keeps_credentials(scope, logged))
-                if fault := self._hosts.fault(scope):
-                    await refuse(scope, answered, fault)
-                    return
-                if self._ports.page_of(scope) is not None:
-                    await self._ports(scope, receive, logged)
-                    return
-                await self._mounted(scope)(scope, receive, answered)
+            await logged(self._http, scope, receive, send, self._services.meters)
         elif scope["type"] == "websocket":
             if fault := self._hosts.fault(scope):
                 await refuse(scope, send, fault)
@@ -145,6 +137,16 @@ class ApiApplication:
                 await self._ports(scope, receive, send)
                 return
             await self._shell.connect(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        source = (scope.get("client") or ("",))[0]
+        answered = self._strangers.slows(source, keeps_credentials(scope, send))
+        if fault := self._hosts.fault(scope):
+            await refuse(scope, answered, fault)
+        elif self._ports.page_of(scope) is not None:
+            await self._ports(scope, receive, send)
+        else:
+            await self._mounted(scope)(scope, receive, answered)
 
     def _mounted(self, scope: Scope) -> Application:
         first = _first(scope["path"])

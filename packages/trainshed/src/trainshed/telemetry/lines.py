@@ -110,6 +110,7 @@ def _quoted(value: str) -> str:
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Any, Send], Awaitable[None]]
 
 HEADER: Final = "x-request-id"
 METHOD: Final = "trainshed.method"
@@ -124,38 +125,30 @@ _numbers: Final = random.Random()
 _log = logging.getLogger("trainshed.requests")
 
 
-class Logged:
-    """A context in which an HTTP request has its id and is answered through the `Send` that it returns. At
-    its end it counts the request, if its scope names the method (`METHOD`), and logs it at level info. A
-    class, since a generator would cost each request three times as much."""
+async def logged(
+    application: Application, scope: Scope, receive: Any, send: Send, meters: Meters
+) -> None:
+    """Have an HTTP request answered that has its id meanwhile. At its end count it, if its scope names the
+    method (`METHOD`), and log it at level info."""
+    sent = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    identity, status, began = identified(sent.decode("latin-1")), 0, time.perf_counter()
 
-    __slots__ = ("_began", "_identity", "_meters", "_scope", "_send", "_status", "_token")
-
-    def __init__(self, scope: Scope, send: Send, meters: Meters) -> None:
-        self._scope, self._send, self._meters = scope, send, meters
-        identity = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        self._identity = identified(identity.decode("latin-1"))
-        self._status = 0
-        self._began = time.perf_counter()
-
-    async def __aenter__(self) -> Send:
-        self._token = request_id.set(self._identity)
-        return self._answered
-
-    async def _answered(self, message: Any) -> None:
+    async def answered(message: Any) -> None:
+        nonlocal status
         if message["type"] == "http.response.start":
-            self._status = message["status"]
+            status = message["status"]
             others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
-            message = {**message, "headers": [*others, (_HEADER, self._identity.encode())]}
-        await self._send(message)
+            message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
+        await send(message)
 
-    async def __aexit__(self, *error: object) -> None:
-        scope, status, meters = self._scope, self._status, self._meters
+    token = request_id.set(identity)
+    try:
+        await application(scope, receive, answered)
+    finally:
         if status and (method := scope.get(METHOD)):
-            seconds = time.perf_counter() - self._began
-            meters.requests.observe(seconds, "rest", method, str(status))
-        log_request(scope["method"], scope["path"], str(status or "-"), self._began)
-        request_id.reset(self._token)
+            meters.requests.observe(time.perf_counter() - began, "rest", method, str(status))
+        log_request(scope["method"], scope["path"], str(status or "-"), began)
+        request_id.reset(token)
 
 
 def identified(identity: str) -> str:
