@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.jobs import job
-from trainshed.api.calls.progress import LogBook
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.api.calls.progress import book_of_lists
 from trainshed.core.printed_measures import Measures, measured, values_of
 from trainshed.store.logs.progress import Sample
 
@@ -132,31 +131,22 @@ def test_no_line_costs_much(worst: str) -> None:
     assert min(took) < 0.01
 
 
-class Threads:
-    """Takes lines, and notes in which threads."""
+@pytest.mark.parametrize(("count", "is_aside"), [(1, False), (100, True)])
+async def test_few_long_lines_are_much(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_aside: bool
+) -> None:
+    threads: set[str] = set()
 
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def feed(self, at: float, text: str) -> None:
-        self.names.add(threading.current_thread().name)
-
-    def restarted(self) -> None:
-        """Take no note of it."""
-
-
-@pytest.mark.parametrize(("count", "is_aside"), [(3, False), (100, True)])
-async def test_few_long_lines_are_much(count: int, is_aside: bool) -> None:
     class Logs:
         async def sampled(self, *_: Any) -> Sample:
             return Sample(((0, "x" * 2000),) * count, 0)
 
-    def made(_: Job, __: Replica) -> Threads:
-        return Threads()
+    def feed(*_: object) -> None:
+        threads.add(threading.current_thread().name)
 
-    book, logs = LogBook(made, 1), Logs()
-    known = await book.look(logs, job())  # pyright: ignore[reportArgumentType]
-    assert (threading.main_thread().name not in known.taker.names) == is_aside
+    monkeypatch.setattr(Measures, "feed", feed)
+    await book_of_lists().look(Logs(), job())  # pyright: ignore[reportArgumentType]
+    assert (threading.main_thread().name not in threads) == is_aside
 
 
 def test_a_long_curve_is_as_dense_in_its_beginning_as_in_its_end() -> None:

@@ -7,8 +7,7 @@ not matter who looked before, or whether the service was away.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -17,42 +16,23 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.printed_measures import Measures
 from trainshed.core.progress import Tracker, totals_of
 from trainshed.core.streams import StreamSource
-from trainshed.store.logs.progress import FEW, Sample
+from trainshed.store.logs.progress import Sample
 from trainshed.store.logs.reader import LogReader
 
-_MOST_TRACKED: Final = 4096
-"""Most jobs whose progress is remembered: some 20 kB each."""
-_MOST_MEASURED: Final = 100
-"""Most jobs whose measures are remembered: some 800 kB each at most."""
-TREND: Final = 32
-"""Most points of a measure in a list of jobs."""
-_MOST_TRENDS: Final = 1000
-"""Most jobs of which these are remembered: some 60 kB each at most."""
-_OF_A_TREND: Final = 16 << 10
-"""Bytes that are read of a log for them: some 20 ms, if all its lines tell of measures."""
-_WHOLE: Final = 1 << 20
-"""Bytes of a log of which all is read for its measures: an epoch may be named only once, long before them."""
-_AT_ONCE: Final = 8_000
+_AT_ONCE: Final = 4_000
 """Characters that are looked at on the event loop: some milliseconds, whatever they are."""
 _SECOND: Final = 10**9
 
 
-class Taker(Protocol):
-    """What takes the lines of one program."""
-
-    def feed(self, at: float, text: str) -> None: ...
-    def restarted(self) -> None: ...
-
-
-T = TypeVar("T", bound=Taker)
-
-
-class Followed(Struct, Generic[T]):
-    """The state of reading the log of a job's primary program."""
+class Followed(Struct):
+    """The state of reading the log of a job's primary program, or of another one."""
 
     attempt: int
     incarnation: int
-    taker: T
+    #: How far it is.
+    progress: Tracker
+    #: What it prints of what it measures.
+    measures: Measures
     #: How many bytes of its log were read.
     place: int = 0
     #: The last line that was read; "" = none yet.
@@ -62,18 +42,23 @@ class Followed(Struct, Generic[T]):
     #: Held during a look.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def feed(self, sample: Sample) -> None:
+        for at, text in sample.lines:
+            self.progress.feed(at / _SECOND, text)
+            self.measures.feed(at / _SECOND, text)
 
-class LogBook(Generic[T]):
-    """Remembers what follows from the logs of the `most` jobs that somebody asked about last. `make`: makes
-    what takes the lines of a job's primary. `whole`: bytes of new lines that are read completely."""
 
-    def __init__(self, make: Callable[[Job, Replica], T], most: int, whole: int = FEW) -> None:
-        self._make = make
-        self._whole = whole
+class LogBook:
+    """Remembers what follows from the logs of the `most` jobs that somebody asked about last. `points`: most
+    points of a measure. `whole`: bytes of new lines that are read completely."""
+
+    def __init__(self, most: int, points: int, whole: int) -> None:
         self._most = most
-        self._followed: OrderedDict[tuple[JobUid, ReplicaId], Followed[T]] = OrderedDict()
+        self._points = points
+        self._whole = whole
+        self._followed: OrderedDict[tuple[JobUid, ReplicaId], Followed] = OrderedDict()
 
-    async def look(self, logs: LogReader, job: Job, replica: Replica | None = None) -> Followed[T]:
+    async def look(self, logs: LogReader, job: Job, replica: Replica | None = None) -> Followed:
         """Return what is known of a job, which has begun, by what a replica prints; None = its primary. Reads
         a bounded number of bytes."""
         replica = replica or primary_of(job)
@@ -86,9 +71,9 @@ class LogBook(Generic[T]):
             followed.place = sample.place
             followed.last_line = sample.last or followed.last_line
             if sum(len(text) for _, text in sample.lines) > _AT_ONCE:
-                await asyncio.to_thread(_feed, followed.taker, sample)
+                await asyncio.to_thread(followed.feed, sample)
             else:
-                _feed(followed.taker, sample)
+                followed.feed(sample)
             followed.is_whole = job.state.is_final
         return followed
 
@@ -96,11 +81,15 @@ class LogBook(Generic[T]):
         """Whether somebody has asked about the job before."""
         return (job.uid, primary_of(job).id) in self._followed
 
-    def _of(self, job: Job, replica: Replica) -> Followed[T]:
+    def _of(self, job: Job, replica: Replica) -> Followed:
         key = job.uid, replica.id
         followed = self._followed.get(key)
         if followed is None:
-            followed = Followed(job.attempt, replica.incarnation, self._make(job, replica))
+            began = replica.started / _SECOND if replica.started else None
+            program = job.spec.pool(replica.id.pool).program
+            tracker = Tracker(began, totals_of((*program.command, *program.args)))
+            measures = Measures(most=self._points, was_restarted=replica.incarnation > 1)
+            followed = Followed(job.attempt, replica.incarnation, tracker, measures)
             self._followed[key] = followed
             if len(self._followed) > self._most:
                 self._followed.popitem(last=False)
@@ -108,41 +97,21 @@ class LogBook(Generic[T]):
             if followed.attempt != job.attempt:
                 followed.place = 0
             followed.attempt, followed.incarnation = job.attempt, replica.incarnation
-            followed.taker.restarted()
+            followed.progress.restarted()
+            followed.measures.restarted()
         self._followed.move_to_end(key)
         return followed
 
 
-def progress_book() -> LogBook[Tracker]:
-    """Return the book of how far programs are."""
-
-    def tracker(job: Job, replica: Replica) -> Tracker:
-        began = replica.started / _SECOND if replica.started else None
-        program = job.spec.pool(replica.id.pool).program
-        return Tracker(began, totals_of((*program.command, *program.args)))
-
-    return LogBook(tracker, _MOST_TRACKED)
+def book_of_lists() -> LogBook:
+    """Return a book for lists: some 80 kB for each of many jobs, and for a look some 20 ms at most."""
+    return LogBook(most=1000, points=32, whole=32 << 10)
 
 
-def measures_book() -> LogBook[Measures]:
-    """Return the book of what programs print of what they measure."""
-    return LogBook(
-        lambda _, replica: Measures(was_restarted=replica.incarnation > 1), _MOST_MEASURED, _WHOLE
-    )
-
-
-def trends_book() -> LogBook[Measures]:
-    """Return the book of the same in so few points that many jobs are remembered, for lists."""
-    return LogBook(
-        lambda _, replica: Measures(most=TREND, was_restarted=replica.incarnation > 1),
-        _MOST_TRENDS,
-        _OF_A_TREND,
-    )
-
-
-def _feed(taker: Taker, sample: Sample) -> None:
-    for at, text in sample.lines:
-        taker.feed(at / _SECOND, text)
+def book_of_curves() -> LogBook:
+    """Return a book for pages of jobs, some 800 kB each. Much of a log is read: an epoch may be named only
+    once, long before its measures."""
+    return LogBook(most=100, points=400, whole=1 << 20)
 
 
 def primary_of(job: Job) -> Replica:

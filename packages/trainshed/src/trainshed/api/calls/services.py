@@ -10,14 +10,12 @@ from msgspec import Struct, field
 from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.links import Links, Tickets
-from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
+from trainshed.api.calls.progress import LogBook, book_of_curves, book_of_lists
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.printed_measures import Measures
-from trainshed.core.progress import Tracker
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
@@ -257,11 +255,9 @@ class Services(Struct, frozen=True):
     sent: Callable[[str, Message], None] = lambda method, request: None
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
-    #: Progress of the programs that somebody has asked about.
-    progress: LogBook[Tracker] = field(default_factory=progress_book)
-    #: What their programs have printed of their measures.
-    measures: LogBook[Measures] = field(default_factory=measures_book)
-    #: The same for lists, in few points.
-    trends: LogBook[Measures] = field(default_factory=trends_book)
+    #: How far the programs are that somebody has asked about, and what they print of their measures.
+    glances: LogBook = field(default_factory=book_of_lists)
+    #: The same in more points, for pages of jobs.
+    measures: LogBook = field(default_factory=book_of_curves)
     #: The operations that callers of `v1beta1` were given, for all transports.
     beta: BetaOperations = field(default_factory=BetaOperations)
