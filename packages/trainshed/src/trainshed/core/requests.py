@@ -106,20 +106,21 @@ class Section(Struct, eq=False):
         """Return a double; 0 when unset. It may be infinite or NaN, which public JSON spells as texts."""
         return float(self.values.get(name) or 0)
 
+    def _items(self, name: str) -> Sequence[Any]:
+        return cast("Sequence[Any]", self.values.get(name) or ())
+
     def numbers(self, name: str) -> tuple[float, ...]:
-        items = cast("Sequence[Any]", self.values.get(name) or ())
-        return tuple(float(item) for item in items)
+        return tuple(float(item) for item in self._items(name))
 
     def flag(self, name: str) -> bool:
         return bool(self.values.get(name, False))
 
     def count(self, name: str) -> int:
         """Return how many elements the repeated field `name` has."""
-        return len(cast("Sequence[Any]", self.values.get(name) or ()))
+        return len(self._items(name))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        items = cast("Sequence[Any]", self.values.get(name) or ())
-        return tuple(str(item) for item in items)
+        return tuple(str(item) for item in self._items(name))
 
     def checked_texts(self, name: str, fault: Callable[[str], str | None]) -> tuple[str, ...]:
         """Return the texts of the field `name`, and report what is wrong with any of them."""
@@ -140,8 +141,7 @@ class Section(Struct, eq=False):
 
     def sections(self, name: str) -> Iterator["Section"]:
         """Yield the messages of the repeated field `name`, each with its index in its path."""
-        items = cast("Sequence[Any]", self.values.get(name) or ())
-        for index, item in enumerate(items):
+        for index, item in enumerate(self._items(name)):
             yield Section(_mapping(item), f"{self.at(name)}[{index}]", self.faults)
 
 

@@ -47,7 +47,13 @@ def usage_of(
     sums: dict[str, float] = {}
     prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
     for machine, disk, count in pools:
-        for metric, amount in _each(prefix, machine, disk):
+        demands = {
+            f"{prefix}{_family(machine.type)}": machine.vcpus,
+            f"{disk.type.replace('-', '_')}_gb": float(disk.size_gb),
+        }
+        if device := machine.accelerators:
+            demands[f"{prefix}{device.type}"] = float(device.count)
+        for metric, amount in demands.items():
             sums[metric] = sums.get(metric, 0) + amount * count
     return tuple((metric, value) for metric, value in sorted(sums.items()) if value)
 
@@ -58,16 +64,6 @@ def metrics() -> tuple[str, ...]:
     plain = {_family(name) for name in machine_types()} | set(accelerator_types(Api.VERTEX))
     preemptible = {f"{PREEMPTIBLE}{metric}" for metric in plain}
     return tuple(sorted({*plain, *preemptible, *_DISKS, *OF_ALL_REGIONS}))
-
-
-def _each(prefix: str, machine: Machine, disk: Disk) -> list[tuple[str, float]]:
-    """Return what one replica of a pool takes."""
-    kind = disk.type.replace("-", "_")
-    demands = [(prefix + _family(machine.type), machine.vcpus), (f"{kind}_gb", float(disk.size_gb))]
-    if machine.accelerators:
-        device = machine.accelerators
-        demands.append((f"{prefix}{device.type}", float(device.count)))
-    return demands
 
 
 def _family(machine_type: str) -> str:

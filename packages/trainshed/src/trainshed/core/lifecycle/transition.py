@@ -5,7 +5,7 @@ Every change of a state goes through a transition table here. A `Transition` liv
 result is frozen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -148,23 +148,29 @@ class Transition(WorkTransition[Job]):
 
 def instructions(job: Job) -> tuple[Instruction, ...]:
     """Return what a stored job demands now, in order; each instruction may be carried out again."""
+    # They have a node and, as far as is known, no process yet.
+    waiting = [r for r in job.replicas if r.state is ReplicaState.WAITING and r.node]
     match job.phase:
         case AttemptState.WAITING | AttemptState.OVER:
             return (ReleaseSlots(job.attempt),) if job.attempt else ()
         case AttemptState.PREPARING:
             return (PrepareRuntime(job.attempt),)
         case AttemptState.STARTING | AttemptState.RUNNING:
-            return tuple(_while_running(job))
+            return tuple(_while_running(job, [r for r in waiting if not r.not_before]))
         case AttemptState.STOPPING:
-            return (StopReplicas(job.attempt, _unseen(job)),)
+            # Those that were asked to leave their node may not have started, either.
+            waiting += [
+                r for r in job.replicas if r.state is ReplicaState.STOPPING and not r.started
+            ]
+            return (StopReplicas(job.attempt, _incarnations(waiting)),)
 
 
-def _while_running(job: Job) -> Iterator[Instruction]:
+def _while_running(job: Job, due: Sequence[Replica]) -> Iterator[Instruction]:
     for replica in job.replicas:
         if replica.state is ReplicaState.STOPPING:
             yield StopReplica(job.attempt, replica.id, replica.incarnation)
-    if due := _due(job):
-        yield StartReplicas(job.attempt, due)
+    if due:
+        yield StartReplicas(job.attempt, _incarnations(due))
     for drill in job.drills:
         if drill.kind.is_of_process and drill.fired and not drill.done:
             yield InjectFault(
@@ -172,27 +178,5 @@ def _while_running(job: Job) -> Iterator[Instruction]:
             )
 
 
-def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Return the incarnations that are not known to have started, including those that were asked to leave
-    their node."""
-    leaving = tuple(
-        (replica.id, replica.incarnation)
-        for replica in job.replicas
-        if replica.state is ReplicaState.STOPPING and not replica.started
-    )
-    return _waiting(job) + leaving
-
-
-def _due(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Return the waiting incarnations that are to be started now."""
-    paused = {replica.id for replica in job.replicas if replica.not_before}
-    return tuple(waiting for waiting in _waiting(job) if waiting[0] not in paused)
-
-
-def _waiting(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Return the incarnations that have a node and, as far as is known, no process yet."""
-    return tuple(
-        (replica.id, replica.incarnation)
-        for replica in job.replicas
-        if replica.state is ReplicaState.WAITING and replica.node
-    )
+def _incarnations(replicas: Sequence[Replica]) -> tuple[tuple[ReplicaId, int], ...]:
+    return tuple((replica.id, replica.incarnation) for replica in replicas)

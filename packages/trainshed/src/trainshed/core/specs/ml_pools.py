@@ -73,7 +73,7 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
         role, kind = ROLES[pool.position], pool.accelerator_type
         devices = Accelerators(kind, pool.accelerator_count) if kind else None
         machine = machines.resolve(machine_types()[pool.machine_type], devices)
-        disk = _disk(training.section(role.config_field))
+        disk = machines.read_disk(training.section(role.config_field).section("diskConfig"), Api.ML)
         hardware.append(Hardware(role, pool.count, machine, disk))
     return tuple(hardware)
 
@@ -110,7 +110,8 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
             continue
         config = training.section(role.config_field)
         devices = _accelerators(config, machine)
-        hardware.append(Hardware(role, count, machines.resolve(machine, devices), _disk(config)))
+        disk = machines.read_disk(config.section("diskConfig"), Api.ML)
+        hardware.append(Hardware(role, count, machines.resolve(machine, devices), disk))
     return tuple(hardware)
 
 
@@ -136,10 +137,6 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
         )
         return None
     return machines.read_accelerators(section, ("type", "count"), machine, Api.ML)
-
-
-def _disk(config: Section) -> Disk:
-    return machines.read_disk(config.section("diskConfig"), Api.ML)
 
 
 _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(

@@ -69,41 +69,43 @@ def job_id_fault(job_id: str) -> str:
     return ""
 
 
+def form_fault(pattern: re.Pattern[str], text: str, form: str) -> str:
+    """Return what is wrong with a text that has to match. `form`: what it is not, as a clause."""
+    return "" if pattern.fullmatch(text) else f"{text!r} is not {form}."
+
+
 def model_id_fault(model_id: str) -> str:
     """Return what is wrong with the id of a Vertex model (facts/resources#vertex)."""
-    if _MODEL_ID.fullmatch(model_id):
-        return ""
-    return (
-        f"{model_id!r} is not a model id; it has at most 63 lowercase letters, digits, underscores and "
-        "dashes, and does not begin with a digit or dash."
+    return form_fault(
+        _MODEL_ID,
+        model_id,
+        "a model id; it has at most 63 lowercase letters, digits, underscores and dashes, and does not begin "
+        "with a digit or dash",
     )
 
 
 def alias_fault(alias: str) -> str:
     """Return what is wrong with an alias of a Vertex model's version."""
-    if _ALIAS.fullmatch(alias):
-        return ""
-    return (
-        f"{alias!r} is not an alias; it has 2 to 128 letters, digits and dashes, begins with a lowercase "
-        "letter and ends with one or with a digit."
+    return form_fault(
+        _ALIAS,
+        alias,
+        "an alias; it has 2 to 128 letters, digits and dashes, begins with a lowercase letter and ends with "
+        "one or with a digit",
     )
 
 
 def module_fault(module: str) -> str:
     if not module:
         return "The Python module to run must be set, for example trainer.task."
-    if not _MODULE.fullmatch(module):
-        return f"{module!r} is not a module name; give it with dots and no .py, as in trainer.task."
-    return ""
+    form = "a module name; give it with dots and no .py, as in trainer.task"
+    return form_fault(_MODULE, module, form)
 
 
 def service_account_fault(account: str) -> str:
-    if not account or _ACCOUNT.fullmatch(account) or _ACCOUNT_NUMBER.fullmatch(account):
+    if not account or _ACCOUNT_NUMBER.fullmatch(account):
         return ""
-    return (
-        f"{account!r} is not a service account; it must look like "
-        "NAME@PROJECT.iam.gserviceaccount.com."
-    )
+    form = "a service account; it must look like NAME@PROJECT.iam.gserviceaccount.com"
+    return form_fault(_ACCOUNT, account, form)
 
 
 def read_display_name(section: Section) -> str:

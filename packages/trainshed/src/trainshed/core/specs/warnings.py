@@ -31,8 +31,7 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
                 "repeat its work."
             )
     texts += reducer_warnings(pools)
-    if any(_is_retired(pool) for pool in pools):
-        gpus = ", ".join(sorted({_devices(pool) for pool in pools if _is_retired(pool)}))
+    if gpus := ", ".join(sorted(_devices(pools) & RETIRED)):
         texts.append(
             f"The public services have no {gpus} any more; the job is taken all the same, and {gpus} "
             "counts as a request for GPUs like any other."
@@ -46,18 +45,13 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str | None:
     """Return the warning about a job that asks for GPUs while no node has any; None = there is no cause for
     it (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
-    devices = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
+    devices = sorted(kind for kind in _devices(pools) if kind.startswith("NVIDIA"))
     if not devices or any(kind.startswith("NVIDIA") or not kind for kind in there):
         return None
     return (
         f"The job asks for GPUs ({', '.join(devices)}) and no node here has any: its programs run without "
         "them, and CUDA_VISIBLE_DEVICES is empty."
     )
-
-
-def _asks_for_gpu(pool: WorkerPool) -> bool:
-    devices = pool.machine.accelerators
-    return devices is not None and devices.type.startswith("NVIDIA")
 
 
 _DIRECTORY = re.compile(r"/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
@@ -87,11 +81,6 @@ def _idle(role: str, family: str) -> str:
     )
 
 
-def _is_retired(pool: WorkerPool) -> bool:
-    devices = pool.machine.accelerators
-    return devices is not None and devices.type in RETIRED
-
-
 def _other_disk(disk: Disk) -> str:
     return (
         f"The job asks for a boot disk of {disk.size_gb} GB {disk.type}: the files of its programs lie on "
@@ -100,6 +89,6 @@ def _other_disk(disk: Disk) -> str:
     )
 
 
-def _devices(pool: WorkerPool) -> str:
-    devices = pool.machine.accelerators
-    return devices.type if devices else pool.machine.type
+def _devices(pools: tuple[WorkerPool, ...]) -> set[str]:
+    """Return the types of accelerators that these pools ask for."""
+    return {pool.machine.accelerators.type for pool in pools if pool.machine.accelerators}

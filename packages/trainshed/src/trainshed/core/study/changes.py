@@ -18,18 +18,18 @@ from trainshed.core.units import Nanos
 
 
 class TrialTrigger(enum.StrEnum):
-    """The triggers that move a trial from state to state."""
+    """The triggers that move a trial from state to state, as what is done to it."""
 
     #: It was given to a client.
-    ASSIGNED = "assigned"
+    ASSIGNED = "given to a client"
     #: A measurement of it came.
     MEASURED = "measured"
     #: An early stopping rule or a StopTrial call asked it to stop.
-    STOP_ASKED = "stop asked"
+    STOP_ASKED = "stopped"
     #: It ended with a final measurement.
     COMPLETED = "completed"
     #: It ended without one.
-    FOUND_INFEASIBLE = "found infeasible"
+    FOUND_INFEASIBLE = "completed as infeasible"
 
 
 TRIAL: Final = Table("trial", TrialState, TrialTrigger, ROWS["trial"])
@@ -75,15 +75,6 @@ def _moved(trial: Trial, trigger: TrialTrigger) -> Trial:
     cell = TRIAL.cells[trial.state, trigger]
     if isinstance(cell, Illegal):
         raise FailedPrecondition(
-            f"Trial {trial.number} is {trial.state} and cannot be {_WORDS[trigger]}: {cell.why}."
+            f"Trial {trial.number} is {trial.state} and cannot be {trigger}: {cell.why}."
         )
     return replace(trial, state=cell.state) if isinstance(cell, Next) else trial
-
-
-_WORDS: Final = {
-    TrialTrigger.ASSIGNED: "given to a client",
-    TrialTrigger.MEASURED: "measured",
-    TrialTrigger.STOP_ASKED: "stopped",
-    TrialTrigger.COMPLETED: "completed",
-    TrialTrigger.FOUND_INFEASIBLE: "completed as infeasible",
-}

@@ -5,8 +5,10 @@ Everything wrong is reported to the faults of the request's sections, and then w
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from trainshed.core.requests import Faults, Section
 from trainshed.core.study.progress import final_measurement
@@ -49,7 +51,7 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
     One with neither step nor elapsed time counts as made at step 0: the public guide's own example adds such
     measurements.
     """
-    known = {metric.id: None for metric in spec.metrics}
+    known = [metric.id for metric in spec.metrics]
     by_metric: dict[str, float] = {}
     for entry in measurement.sections("metrics"):
         name, value = entry.text("metricId"), entry.number("value")
@@ -65,7 +67,7 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
                 f"{value} is not a finite number; complete a trial that diverged as infeasible.",
             )
         by_metric.setdefault(name, value)
-    missing = {name: None for name in known if name not in by_metric}
+    missing = [name for name in known if name not in by_metric]
     if not by_metric:
         measurement.fault("metrics", f"No metric is given; the study has {_listed(known)}.")
     elif final and missing:
@@ -121,7 +123,7 @@ def _value(node: Parameter, raw: object) -> Value | None:
 
 def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set[str]) -> None:
     """Report the parameters that are not of the study, or not active with the others that were given."""
-    ids = {node.id: None for node in spec.parameters}
+    ids = [node.id for node in spec.parameters]
     for name, entry in by_name.items():
         if name in settled:
             continue
@@ -129,7 +131,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
             why = f"{name!r} is no parameter of the study, which has {_listed(ids)}."
         else:
             conditions = (
-                f"{spec.parameters[node.parent].id} = {_listed(dict.fromkeys(map(_shown, node.when)))}"
+                f"{spec.parameters[node.parent].id} = {_listed(map(_shown, node.when))}"
                 for node in spec.parameters
                 if node.id == name
             )
@@ -145,19 +147,20 @@ def _legal(node: Parameter) -> str:
         case ParameterType.INTEGER:
             return f"whole numbers from {_shown(node.low)} to {_shown(node.high)}"
         case ParameterType.DISCRETE:
-            return f"the values {_listed(dict.fromkeys(map(_shown, node.values)))}"
+            return f"the values {_listed(map(_shown, node.values))}"
         case ParameterType.CATEGORICAL:
-            return f"the values {_listed(dict.fromkeys(node.categories))}"
+            return f"the values {_listed(node.categories)}"
 
 
 def _shown(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else str(value)
 
 
-def _listed(names: Mapping[str, None], most: int = 20) -> str:
-    """Return the first of the names, so that a message stays readable."""
-    shown = list(names)[:most]
-    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _listed(names: Iterable[str], most: int = 20) -> str:
+    """Return the first of the names, each once, so that a message stays readable."""
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
+    return ", ".join(distinct[:most]) + more
 
 
 def parse_trial(
@@ -191,12 +194,9 @@ def parse_trial(
     sent.faults.refuse()
     if final is None and not is_infeasible:
         return trial, measurements
-    over = Trial(
-        study,
-        0,
-        TrialState.INFEASIBLE if is_infeasible else TrialState.SUCCEEDED,
-        parameters,
-        created=now,
+    over = replace(
+        trial,
+        state=TrialState.INFEASIBLE if is_infeasible else TrialState.SUCCEEDED,
         started=now,
         ended=now,
         client=sent.text("clientId"),

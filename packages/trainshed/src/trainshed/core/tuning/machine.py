@@ -238,21 +238,18 @@ def settle(transition: Transition) -> None:
     if outcome is None:
         if job.begun < job.spec.max_trials and not job.exhausted:
             return
-        outcome = _natural_end(job, transition.now)
+        if job.succeeded:
+            outcome = Outcome(JobState.SUCCEEDED, "all_trials_over", at=transition.now)
+        else:
+            message = f"None of the {job.begun} trials has a result; each trial says why."
+            error = JobError(INVALID_ARGUMENT, message, cause="trials")
+            outcome = Outcome(JobState.FAILED, "no_trial_succeeded", error, transition.now)
         transition.change(outcome=outcome)
     if outcome.state is JobState.SUCCEEDED and job.state is JobState.QUEUED:
         transition.fire_job(JobTrigger.ADMITTED)
     transition.fire_job(JobTrigger[outcome.state.name])
     transition.change(error=outcome.error, ended=max(transition.now, job.updated))
     transition.record(timeline.over(transition.job, transition.now))
-
-
-def _natural_end(job: TuningJob, now: Nanos) -> Outcome:
-    if job.succeeded:
-        return Outcome(JobState.SUCCEEDED, "all_trials_over", at=now)
-    message = f"None of the {job.begun} trials has a result; each trial says why."
-    error = JobError(INVALID_ARGUMENT, message, cause="trials")
-    return Outcome(JobState.FAILED, "no_trial_succeeded", error, now)
 
 
 def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
