@@ -249,6 +249,6 @@ def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
     assert said(world, 1) == Waiting(
         WaitReason.NO_NODE,
         "2 replicas wait for another place: workerpool0-0 lost its place on a;"
-        " needs 4 CPUs on a node, and a is drained, b is drained",
+        " needs 4 CPUs on a node, and a is drained and b is drained",
         "a drained node is given back with: trainshed nodes drain NAME --undo",
     )

@@ -25,9 +25,8 @@ from trainshed.scheduler.feasibility import (
     GIB,
     assess,
     assess_kinds,
-    cpus,
     described,
-    memory,
+    lacking,
     nodes_that_hold,
     unreached,
 )
@@ -146,10 +145,9 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
             f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
         )
     away = _away(snapshot, kinds)
-    conditions = ", ".join(f"{name} {_condition(snapshot, name)}" for name in away[:_NAMED])
-    more = f" and {len(away) - _NAMED} more" if len(away) > _NAMED else ""
+    conditions = _listed([f"{name} {_condition(snapshot, name)}" for name in away])
     needs = f"needs {described(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
-    return f"{needs}{conditions or 'the nodes that are left are too small'}{more}"
+    return f"{needs}{conditions or 'the nodes that are left are too small'}"
 
 
 def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
@@ -290,11 +288,7 @@ def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
     ]
     if not names:
         return ""
-    if len(names) > _NAMED:
-        text = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    else:
-        text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"; {text} {'is' if len(names) == 1 else 'are'} used by others"
+    return f"; {_listed(names)} {'is' if len(names) == 1 else 'are'} used by others"
 
 
 def _more_without_others(snapshot: Snapshot, name: str, kinds: Kinds) -> bool:
@@ -331,21 +325,10 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
 def _scarce(snapshot: Snapshot, kind: Kind) -> str:
     """Say what is scarce: `8 CPUs on one node, and at most 4 are free on one now`."""
     suited = [n for n in snapshot.free if kind.suits(snapshot.free.layout(n))]
-    vectors = [snapshot.free.vector(n) for n in suited]
-    if kind.accelerator:
-        places = [snapshot.free.layout(n).types.index(kind.accelerator) for n in suited]
-        most = max((v[at] for v, at in zip(vectors, places, strict=True)), default=0)
-        if most < kind.demand.accelerators:
-            wanted = f"{kind.demand.accelerators} {kind.accelerator}"
-            return f"{wanted} on one node, and at most {most} are free on one now"
-    most = max((vector[-2] for vector in vectors), default=0)
-    if most < kind.cpus:
-        return f"{cpus(kind.cpus)} on one node, and at most {most / 1000:g} are free on one now"
-    most = max((vector[-1] for vector in vectors), default=0)
-    if most < kind.demand.memory_bytes:
-        wanted = memory(kind.demand.memory_bytes)
-        return f"{wanted} of memory on one node, and at most {memory(most)} are free on one now"
-    return f"{described(kind)} on one node, and none has all of it free now"
+    if (lack := lacking(snapshot.free, suited, kind)) is None:
+        return f"{described(kind)} on one node, and none has all of it free now"
+    wanted, most = lack
+    return f"{wanted} on one node, and at most {most} are free on one now"
 
 
 def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
@@ -398,13 +381,17 @@ def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
     if not uids:
         return "nobody"
     own = _own(snapshot, gang, uids)
-    ids = [name.rsplit("/", 1)[-1] for name in own[:_NAMED]]
-    if len(own) > _NAMED:
-        ids.append(f"{len(own) - _NAMED} more")
+    known = _listed([name.rsplit("/", 1)[-1] for name in own])
+    mine = f"job{'s' if len(own) > 1 else ''} {known}" if own else ""
     others = "jobs of other projects" if len(own) < len(uids) else ""
-    known = " and ".join(filter(None, (", ".join(ids[:-1]), *ids[-1:])))
-    mine = f"job{'s' if len(ids) > 1 else ''} {known}" if ids else ""
     return " and ".join(filter(None, (mine, others)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`1`, `1 and 2`, `1, 2, 3, 4, 5 and 7 more`."""
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    *first, last = [*names[:_NAMED], *more] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def hint(snapshot: Snapshot, entry: Entry) -> str | None:

@@ -5,7 +5,7 @@ what would fit with them waits, and is no stock-out. While no node is known at a
 node of a cluster is known, everything that the cluster might take waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trainshed.scheduler.entries import ResourceRequest
 from trainshed.scheduler.model import NodeCapacity
@@ -105,26 +105,35 @@ def memory(size: int) -> str:
 
 def _too_large(nodes: NodeResources, kind: Kind) -> str:
     """Say why one replica fits on no node: which single thing is missing, or that no node has all of it."""
-    wanted = kind.demand.accelerators
     taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
     if not taking:
         return _not_taken(nodes, kind)
-    of = _destination(nodes, taking, kind)
+    of, lack = _destination(nodes, taking, kind), lacking(nodes, taking, kind)
+    if lack is None:
+        return f"needs {described(kind)} on one node; no node{of} has all of it"
+    wanted, most = lack
+    there = f"no node{of} has any" if most == "0" else f"the largest node{of} has {most}"
+    return f"needs {wanted} on one node; {there}"
+
+
+def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str, str] | None:
+    """Return what a replica needs and none of these nodes has by itself: how much it needs, and the most that
+    there is on one; None: there is enough of each thing, though not on one node."""
+    vectors, demand = [nodes.vector(node) for node in some], kind.demand
     if kind.accelerator:
-        most = max((_devices(nodes, n, kind.accelerator) for n in taking), default=0)
-        if most < wanted:
-            there = f"the largest node{of} has {most}" if most else f"no node{of} has any"
-            return f"needs {wanted} {kind.accelerator} on one node; {there}"
-    most = max(nodes.vector(n)[-2] for n in taking)
-    if most < kind.cpus:
-        return f"needs {cpus(kind.cpus)} on one node; the largest node{of} has {most / 1000:g}"
-    most = max(nodes.vector(n)[-1] for n in taking)
-    if most < kind.demand.memory_bytes:
-        return (
-            f"needs {memory(kind.demand.memory_bytes)} of memory on one node; "
-            f"the largest node{of} has {memory(most)}"
-        )
-    return f"needs {described(kind)} on one node; no node{of} has all of it"
+        layouts = ((node, nodes.layout(node).types) for node in some)
+        devices = [
+            nodes.vector(node)[types.index(kind.accelerator)]
+            for node, types in layouts
+            if kind.accelerator in types
+        ]
+        if (most := max(devices, default=0)) < demand.accelerators:
+            return f"{demand.accelerators} {kind.accelerator}", str(most)
+    if (most := max((vector[-2] for vector in vectors), default=0)) < kind.cpus:
+        return cpus(kind.cpus), f"{most / 1000:g}"
+    if (most := max((vector[-1] for vector in vectors), default=0)) < demand.memory_bytes:
+        return f"{memory(demand.memory_bytes)} of memory", memory(most)
+    return None
 
 
 def _not_taken(nodes: NodeResources, kind: Kind) -> str:
@@ -142,9 +151,3 @@ def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
     wanted = kind.demand.wanted
     names = {nodes.layout(node).accepts.destination(wanted) for node in some}
     return f" of {' or '.join(sorted(filter(None, names)))}" if any(names) else ""
-
-
-def _devices(nodes: NodeResources, node: str, accelerator: str) -> int:
-    layout = nodes.layout(node)
-    types = layout.types
-    return nodes.vector(node)[types.index(accelerator)] if accelerator in types else 0
