@@ -89,8 +89,8 @@ def test_the_key_of_a_signature() -> None:
 
 
 def test_a_target_hears_of_the_highest_of_its_own_percentages_and_of_hard_budgets() -> None:
-    soft = Budget(QuotaKey("p", "global", "cost_per_month"), 100, 92, 1, marks=(50, 80, 90))
-    hard = Budget(QuotaKey("p", "global", "cost_per_month_hard", "a@x"), 90, 90, 1, marks=(100,))
+    soft = Budget(QuotaKey("p", "global", "cost_per_month"), 100, 92, marks=(50, 80, 90))
+    hard = Budget(QuotaKey("p", "global", "cost_per_month_hard", "a@x"), 90, 90, marks=(100,))
     early, late = replace(OPS, budgets=(50, 80)), Target("late", ALL, budgets=(95,))
     notices = budget_notices((soft, hard), CREATED, (early, late, EVERYBODY), CREATED)
     contents = [

@@ -196,16 +196,10 @@ def test_a_hard_budget_that_is_used_up_stops_what_runs_once() -> None:
     assert month.tracker.decide(at + HOUR) == (), "it is leaving"
 
 
-def test_a_budget_says_what_it_has_reached_and_when_it_reaches_more() -> None:
-    budget = Budget(QuotaKey("demo", GLOBAL, CPU_HOURS), 200, 90, 4, marks=(25, 40, 50, 90))
+def test_a_budget_says_what_it_has_reached() -> None:
+    budget = Budget(QuotaKey("demo", GLOBAL, CPU_HOURS), 200, 90, marks=(25, 40, 50, 90))
     assert budget.reached == 40
-    at = budget.next_mark(0)
-    assert at is not None
-    later = replace(budget, used=90 + 4 * at / HOUR)
-    assert later.reached == 50 and abs(at - 2.5 * HOUR) < SECOND
-    assert replace(budget, rate=0).next_mark(0) is None
-    assert replace(budget, rate=1e-320).next_mark(0) is None, "not in this month, and no overflow"
-    assert replace(budget, used=190).next_mark(0) is None
+    assert replace(budget, used=100).reached == 50
 
 
 def test_where_budgets_stand_is_told_of_people_who_share_a_limit_each() -> None:

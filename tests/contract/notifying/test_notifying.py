@@ -372,7 +372,7 @@ async def test_a_budget_is_heard_of_once_also_by_a_service_that_starts_again(
     house: House, ops: Hook
 ) -> None:
     table = NotifyTable("ops", ops.url, budgets=(50, 90))
-    budget = Budget(QuotaKey("p", GLOBAL, GPU_HOURS), 10, 6, 1, marks=(50, 90))
+    budget = Budget(QuotaKey("p", GLOBAL, GPU_HOURS), 10, 6, marks=(50, 90))
     month = month_of(house.clock)[0]
     taken: list[tuple[str, dict[str, str], bytes]] = []
     for amounts in ((6, 6), (6, 9.5)):

@@ -5,11 +5,9 @@ When a budget is used up, none of the jobs that are counted by it starts; when a
 give their places back, too.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from trainshed.controller.mailboxes import seconds_until
 from trainshed.core.capacity import EACH, QuotaKey, limit_of
 from trainshed.core.catalog.quotas import (
     BUDGETS,
@@ -23,7 +21,7 @@ from trainshed.core.catalog.quotas import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
-from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, budgeted, month_of, uses
+from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, month_of, uses
 
 _SOON: Final = 10**9
 """Nanoseconds for which an answer holds while nothing is given back: to count what runs takes a while."""
@@ -111,16 +109,10 @@ class Budgets:
     def standing(self, now: Nanos, marks: tuple[int, ...]) -> tuple[Budget, ...]:
         """Return where each budget stands. `marks`: percentages at which somebody hears of those that are not
         hard."""
-        # Whoever asks for this at the moment of a mark decides by `exhausted` next.
-        self._holds_until = 0
-        sums, rates = self._sums(now), self._rates(now)
+        sums = self._sums(now)
         return tuple(
             Budget(
-                key,
-                limit,
-                _of(sums, key),
-                _of(rates, key),
-                (100,) if key.metric in HARD_BUDGETS else marks,
+                key, limit, _of(sums, key), marks=(100,) if key.metric in HARD_BUDGETS else marks
             )
             for key, limit in self._set(sums)
             if limit
@@ -146,14 +138,6 @@ class Budgets:
             sums.setdefault((key.project_id, key.person), {})
         return sums
 
-    def _rates(self, now: Nanos) -> _Sums:
-        """Return what is used in an hour."""
-        rates: _Sums = {}
-        for job in self._running():
-            for use in uses(job, now + HOUR):
-                self._count(rates, use.within(now, now + HOUR))
-        return rates
-
     def _count(self, sums: _Sums, part: MachineTime) -> None:
         for metric, amount in budgeted(part, self._prices).items():
             for person in dict.fromkeys(("", part.person)):
@@ -167,55 +151,3 @@ class Budgets:
 
 def _of(sums: _Sums, key: QuotaKey) -> float:
     return sums.get((key.project_id, key.person), {}).get(key.metric.removesuffix(HARD), 0.0)
-
-
-class BudgetWatch:
-    """Wakes at the moments at which a budget reaches a mark, or a month begins.
-
-    `marks`: percentages, ascending. `reached`: gets the budgets that have reached one, again and again.
-    `decide`: called when something may have to be stopped. `now`: ns since the epoch.
-    """
-
-    def __init__(
-        self,
-        budgets: Budgets,
-        marks: tuple[int, ...],
-        now: Callable[[], Nanos],
-        *,
-        reached: Callable[[tuple[Budget, ...], Nanos], None],
-        decide: Callable[[], None],
-    ) -> None:
-        self._budgets = budgets
-        self._marks = marks
-        self._now = now
-        self._reached = reached
-        self._decide = decide
-        self._timer: asyncio.TimerHandle | None = None
-        #: Whether the timer is for a look that follows a change.
-        self._is_soon = False
-
-    def look_soon(self) -> None:
-        """Take note that a job has come or gone, or a limit has changed. Cheap."""
-        if self._budgets.are_set and not self._is_soon:
-            self._set_timer(_SOON / 1e9, is_soon=True)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._is_soon = True
-
-    def _set_timer(self, delay: float, *, is_soon: bool) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._is_soon = is_soon
-        self._timer = asyncio.get_running_loop().call_later(delay, self._look)
-
-    def _look(self) -> None:
-        self._is_soon, now = False, self._now()
-        standing = self._budgets.standing(now, self._marks)
-        if reached := tuple(budget for budget in standing if budget.reached):
-            self._reached(reached, self._budgets.month[0])
-        moments = [at for budget in standing if (at := budget.next_mark(now)) is not None]
-        delay = seconds_until(min([*moments, self._budgets.month[1]]), now)
-        self._set_timer(delay, is_soon=False)
-        self._decide()

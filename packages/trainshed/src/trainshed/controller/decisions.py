@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from trainshed.controller.budgets import Budgets, BudgetWatch
+from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.mailboxes import seconds_until
 from trainshed.core.lifecycle.events import Event
@@ -13,6 +13,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import HOUR, Budget, month_of
+from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Decision, Policy
 from trainshed.store.sqlite.reader import Reader
 
@@ -20,6 +21,8 @@ _REMEMBERED: Final = 8
 """Half-lives for which use counts for the fair share."""
 _STRETCH: Final = 6 * HOUR
 """Nanoseconds of which what was used is summed up to be remembered."""
+_BUDGETS_EVERY: Final = 10.0
+"""Seconds between two looks at where budgets stand."""
 log = logging.getLogger(__name__)
 
 
@@ -38,14 +41,16 @@ class Decisions:
         reached: Callable[[tuple[Budget, ...], Nanos], None],
         at_once: int,
     ) -> None:
-        """`stored`: returns a live job. `report`: takes the event of a job. `marks` and `reached`: see
-        `BudgetWatch`. `at_once`: see `CapacityTracker`."""
+        """`stored`: returns a live job. `report`: takes the event of a job. `marks`: percentages of budgets,
+        ascending. `reached`: gets the budgets that have reached one, again and again. `at_once`: see
+        `CapacityTracker`."""
         self.capacity = CapacityTracker(
             policy, self._decide_at, self._decided_apart, at_once, budgets
         )
-        self._budget_watch = BudgetWatch(
-            budgets, marks, now, reached=reached, decide=self._time_passed
-        )
+        self._budgets = budgets
+        self._marks = marks
+        self._reached = reached
+        self._watching: asyncio.Task[None] | None = None
         self._remembered = _REMEMBERED * policy.half_life
         self._now = now
         self._stored = stored
@@ -65,22 +70,20 @@ class Decisions:
         """Take in what operators have set: which nodes are drained, and the quotas."""
         self.capacity.set_drains(await reader.drained_nodes())
         self.capacity.set_quotas(dict(await reader.quotas()))
+        if self._budgets.are_set and self._watching is None and not self._is_closed:
+            self._watching = keep(self._watch_budgets, "looking at budgets")
 
     def close(self, error: Exception) -> None:
         """Decide no more. Pre-flights are refused with the error."""
         self._is_closed = True
-        self._budget_watch.close()
+        if self._watching is not None:
+            self._watching.cancel()
         self.capacity.refuse(error)
         if self._timer is not None:
             self._timer.cancel()
 
     def decide(self) -> None:
         """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
-        self._decide()
-        if not self._is_closed:
-            self._budget_watch.look_soon()
-
-    def _decide(self) -> None:
         if not self._is_closed:
             for uid, event in self.decided():
                 self._report(uid, event)
@@ -121,4 +124,13 @@ class Decisions:
 
     def _time_passed(self) -> None:
         self.capacity.time_passed()
-        self._decide()
+        self.decide()
+
+    async def _watch_budgets(self) -> None:
+        while True:
+            await asyncio.sleep(_BUDGETS_EVERY)
+            standing = self._budgets.standing(self._now(), self._marks)
+            if reached := tuple(budget for budget in standing if budget.reached):
+                self._reached(reached, self._budgets.month[0])
+            if standing:
+                self._time_passed()  # One of them may be used up by now.

@@ -151,8 +151,6 @@ class Budget(Struct, frozen=True):
     #: More than 0. The unit is that of the metric: hours, or money.
     limit: float
     used: float
-    #: How much is used in each hour as long as nothing starts or ends.
-    rate: float
     #: Percentages of the limit at which something is done, ascending.
     marks: tuple[int, ...]
 
@@ -161,20 +159,6 @@ class Budget(Struct, frozen=True):
         """The highest of the marks that is reached; 0 = none is."""
         reached = [mark for mark in self.marks if self.used >= self.limit * mark / 100]
         return max(reached, default=0)
-
-    def next_mark(self, now: Nanos) -> Nanos | None:
-        """Return when the next mark is reached if nothing starts or ends (ns); None = not in this month."""
-        left = [mark for mark in self.marks if self.used < self.limit * mark / 100]
-        if not left or not self.rate:
-            return None
-        hours = (self.limit * left[0] / 100 - self.used) / self.rate
-        return now + round(hours * HOUR) + _BEYOND if hours < _MONTH else None
-
-
-_BEYOND: Final = 10**6
-"""Nanoseconds by which a mark is surely passed, however amounts are rounded."""
-_MONTH: Final = 31 * 24
-"""Hours after which a budget has begun anew."""
 
 
 def month_of(now: Nanos) -> tuple[Nanos, Nanos]:
