@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.controller.measurements import Curves, known_metrics, of_lines, of_summaries, thinned
@@ -17,7 +16,6 @@ from trainshed.controller.parents import Next, ParentStores, consumed, intents
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.study.records import Trial
 from trainshed.core.study.spec import Algorithm
 from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
@@ -27,7 +25,6 @@ from trainshed.core.tuning.trial_jobs import BegunTrial, begin
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
-from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen, seen
 from trainshed.telemetry.lines import about
 
@@ -48,11 +45,13 @@ class TuningReconciler:
         self._stores = stores
         self._curves = Curves(stores.studies)
         self._wake = wake
-        self._proposals = TrialProposals(stores.advisor, wake)
+        #: Questions for the next trials, one for each job at a time, until it has taken the answer.
+        self._asking: dict[JobUid, asyncio.Task[tuple[Proposals, str]]] = {}
 
     def close(self) -> None:
         """Ask for nothing more."""
-        self._proposals.close()
+        for asking in self._asking.values():
+            asking.cancel()
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         job = live.job
@@ -63,7 +62,7 @@ class TuningReconciler:
         for cancel_request in intents(live, events):
             machine.cancel(transition, cancel_request)
         await self._stop_early(transition, sights)
-        begun = self._begin(transition, await self._history(transition))
+        begun = await self._begin(transition)
         result = transition.result()
         if result.job.state.is_final:
             self._curves.forget(job.uid)
@@ -127,97 +126,48 @@ class TuningReconciler:
             if verdict.should_stop:
                 machine.stop_trial(transition, sight.trial, verdict.why)
 
-    async def _history(self, transition: Transition) -> list[Trial]:
-        """Return the trials that the algorithm is shown, as this transition has made them, ascending by
-        number; none if it is not asked now."""
-        job = transition.job
-        if not machine.wanted(job) or not self._proposals.is_idle(job.uid):
-            return []
-        history = await self._stores.studies.history((*job.spec.resumed, job.study))
-        trials = {trial.number: trial for trial in (*history, *transition.trials)}
-        return [trials[number] for number in sorted(trials)]
-
-    def _begin(self, transition: Transition, shown: Sequence[Trial]) -> tuple[BegunTrial, ...]:
-        """Begin the next trials, if suggestions for them are there. If not, other changes are stored
-        meanwhile."""
-        count = machine.wanted(transition.job)
+    async def _begin(self, transition: Transition) -> tuple[BegunTrial, ...]:
+        """Begin the next trials, if suggestions for them are there. If not, they are asked for, and other
+        changes are stored meanwhile."""
+        job, count = transition.job, machine.wanted(transition.job)
+        asking = self._asking.get(job.uid)
         if count == 0:
-            if transition.job.outcome is not None or transition.job.state.is_final:
-                self._proposals.forget(transition.job.uid)
+            if asking is not None and (job.outcome is not None or job.state.is_final):
+                asking.cancel()
+                del self._asking[job.uid]
             return ()
-        job = transition.job
-        answer = self._proposals.take(job, [seen(trial) for trial in shown], count)
-        if answer is None:
+        if asking is None or asking.cancelled():
+            history = await self._stores.studies.history((*job.spec.resumed, job.study))
+            trials = {trial.number: trial for trial in (*history, *transition.trials)}
+            shown = tuple(seen(trials[number]) for number in sorted(trials))
+            self._asking[job.uid] = begin_task(
+                self._suggest(job, shown, count), f"job {job.uid}: suggesting"
+            )
             return ()
-        if answer.drawn:
-            transition.record(timeline.drawn(count, answer.drawn, transition.now))
-        points = answer.proposals.parameters[:count]
-        pairs = [(parameters, self._stores.new_uid()) for parameters in points]
-        exhausted = answer.proposals.exhausted and len(pairs) < count
+        if not asking.done():
+            return ()
+        del self._asking[job.uid]
+        proposals, drawn = asking.result()
+        if drawn:
+            transition.record(timeline.drawn(count, drawn, transition.now))
+        pairs = [(point, self._stores.new_uid()) for point in proposals.parameters[:count]]
+        exhausted = proposals.exhausted and len(pairs) < count
         begun = begin(transition, pairs, exhausted=exhausted)
         if machine.wanted(transition.job):
             self._wake(job.uid)  # By now more trials are wanted than were asked for.
         return begun
 
-
-class Answer(Struct, frozen=True):
-    """Points that the advisor suggests."""
-
-    proposals: Proposals
-    #: Why they were drawn at random; "" = they come from the study's own algorithm.
-    drawn: str = ""
-
-
-class TrialProposals:
-    """Asks the advisor for the next trials, with one request per job at a time."""
-
-    def __init__(self, advisor: ProcessAdvisor, wake: Callable[[JobUid], None]) -> None:
-        """`wake`: has a job looked at, because there is an answer for it."""
-        self._advisor = advisor
-        self._wake = wake
-        self._asking: dict[JobUid, asyncio.Task[None]] = {}
-        self._answers: dict[JobUid, Answer] = {}
-
-    def take(self, job: TuningJob, shown: Sequence[Seen], count: int) -> Answer | None:
-        """Return the answer to the last request. None: a request has begun, now or before, and is not
-        answered yet."""
-        answer = self._answers.pop(job.uid, None)
-        if answer is not None:
-            return answer
-        if self.is_idle(job.uid):
-            self._asking[job.uid] = begin_task(
-                self._ask(job, tuple(shown), count), f"job {job.uid}: suggesting"
-            )
-        return None
-
-    def is_idle(self, uid: JobUid) -> bool:
-        """Whether nothing is asked for the job, and no answer waits: only then does `take` use `shown`."""
-        asking = self._asking.get(uid)
-        return uid not in self._answers and (asking is None or asking.done())
-
-    def forget(self, uid: JobUid) -> None:
-        """Drop the request and the answer of a job that wants no further trial."""
-        self._answers.pop(uid, None)
-        asking = self._asking.pop(uid, None)
-        if asking is not None:
-            asking.cancel()
-
-    def close(self) -> None:
-        """Drop all requests."""
-        for uid in tuple(self._asking):
-            self.forget(uid)
-
-    async def _ask(self, job: TuningJob, shown: tuple[Seen, ...], count: int) -> None:
-        self._answers[job.uid] = await self._answer(job, shown, count)
-        self._asking.pop(job.uid, None)
-        self._wake(job.uid)
-
-    async def _answer(self, job: TuningJob, shown: tuple[Seen, ...], count: int) -> Answer:
+    async def _suggest(
+        self, job: TuningJob, shown: tuple[Seen, ...], count: int
+    ) -> tuple[Proposals, str]:
+        """Return points that the advisor suggests, and why they were drawn at random; "" = they come from the
+        study's own algorithm. Has the job looked at when they are there."""
         spec, failures, drawn, pause = job.spec.study, 0, "", _PAUSE
         while True:
             try:
-                suggestions = await self._advisor.suggest(spec, shown, count, job.uid)
-                return Answer(suggestions, drawn)
+                proposals = await self._stores.advisor.suggest(spec, shown, count, job.uid)
+                self._wake(job.uid)
+                return proposals, drawn
             except Exception as failure:
                 # Broad on purpose: an algorithm may fail with anything, and a job must not wait for ever.
                 is_told = isinstance(failure, AdvisorFailed)
