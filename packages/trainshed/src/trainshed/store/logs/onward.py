@@ -17,88 +17,61 @@ Write = Callable[[StreamSource, bytes], Texts]
 """Makes texts of complete lines as they are stored."""
 
 
-class _Onward:
-    """One replica's log of one attempt, after the line with the number `seen`; -1 = all of it."""
-
-    __slots__ = ("_number", "_offset", "_seen", "_segments", "_source", "_streams", "is_followed")
-
-    def __init__(self, streams: Streams, source: StreamSource, seen: int) -> None:
-        self._streams = streams
-        self._source = source
-        self._seen = seen
-        self._segments: Sequence[Segment] = ()
-        self._number = 0
-        self._offset = 0
-        #: Whether there was more to read behind the range that was read last.
-        self.is_followed = False
-
-    def read(self, most: int, write: Write) -> Texts | None:
-        """Return the next lines, about `most` bytes of them; None = there are none now."""
-        if not self._segments:
-            self._segments = self._open()
-            if not self._segments:
-                return None
-            self._number, self._offset = place_after(self._segments, self._seen)
-        while True:
-            data, is_full = self._whole_lines(most)
-            self.is_followed = is_full or self._goes_on()
-            texts = write(self._source, data) if data else ()
-            if texts or not self.is_followed:
-                return texts or None
-
-    def _goes_on(self) -> bool:
-        """Whether there is more to read although this segment is at its end."""
-        if self._number + 1 < len(self._segments):
-            # The next segment was known before this one was read to its end, so nothing more is added to this
-            # one.
-            self._number, self._offset = self._number + 1, 0
-            return True
-        self._segments = self._open() or self._segments
-        return self._number + 1 < len(self._segments)
-
-    def _open(self) -> Sequence[Segment]:
-        return self._streams.open(self._source, StreamKind.LOG)
-
-    def _whole_lines(self, most: int) -> tuple[bytes, bool]:
-        """Return the next lines of this segment, and whether there may be more. A line that is not complete
-        waits for its rest."""
-        segment = self._segments[self._number]
-        while True:
-            data = segment.read(self._offset, most)
-            end = data.rfind(b"\n") + 1
-            if end or len(data) < most:
-                self._offset += end
-                return data[:end], len(data) == most
-            most *= 2
-
-
 class Writer:
     """The log of one replica of a job: its attempts one after the other. Even if the clock was set back
     between two attempts, the later one is not read before the earlier one is finished."""
 
-    __slots__ = ("_attempts", "latest")
+    __slots__ = ("_attempts", "_number", "_offset", "_segments", "latest")
 
     def __init__(self) -> None:
-        self._attempts: list[_Onward] = []
+        #: The attempts that are not read yet, each after the line with a number; -1 = all of it.
+        self._attempts: list[tuple[Streams, StreamSource, int]] = []
+        #: The segments of the first of them, and the place in these.
+        self._segments: Sequence[Segment] = ()
+        self._number = self._offset = 0
         #: The last attempt that is known; 0 = none.
         self.latest = 0
 
-    def add(self, attempt: int, onward: _Onward) -> None:
+    def add(self, streams: Streams, source: StreamSource, seen: int) -> None:
         """Add the log of an attempt that is later than those before."""
-        self._attempts.append(onward)
-        self.latest = attempt
+        self._attempts.append((streams, source, seen))
+        self.latest = source.attempt
 
     def read(self, most: int, write: Write) -> tuple[Texts | None, bool]:
         """Return the next lines, about `most` bytes of them (None: there are none now), and whether there are
         more behind them."""
         while self._attempts:
-            first, *later = self._attempts
-            if texts := first.read(most, write):
-                return texts, first.is_followed or bool(later)
-            if not later:
+            streams, source, seen = self._attempts[0]
+            if not self._segments and (segments := streams.open(source, StreamKind.LOG)):
+                self._segments = segments
+                self._number, self._offset = place_after(segments, seen)
+            data, goes_on = self._next(most) if self._segments else (b"", False)
+            if data and (texts := write(source, data)):
+                return texts, goes_on or len(self._attempts) > 1
+            if goes_on:
+                continue
+            if len(self._attempts) == 1:
                 break
-            self._attempts = later
+            del self._attempts[0]
+            self._segments = ()
         return None, False
+
+    def _next(self, most: int) -> tuple[bytes, bool]:
+        """Return the next lines of the first attempt, and whether there is more to read of it. A line that is
+        not complete waits for its rest."""
+        data = self._segments[self._number].read(self._offset, most)
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        if len(data) == most:
+            return (data[:end], True) if end else self._next(2 * most)
+        if self._number + 1 < len(self._segments):
+            # The next segment was known before this one was read to its end, so nothing more is added to this
+            # one.
+            self._number, self._offset = self._number + 1, 0
+            return data[:end], True
+        streams, source, _ = self._attempts[0]
+        self._segments = streams.open(source, StreamKind.LOG) or self._segments
+        return data[:end], self._number + 1 < len(self._segments)
 
 
 class JobLog:
@@ -134,7 +107,7 @@ class JobLog:
             if writer is None:
                 writer = self._writers[replica] = Writer()
                 is_new = True
-            writer.add(attempt, _Onward(streams, source, seen if attempt == begun else -1))
+            writer.add(streams, source, seen if attempt == begun else -1)
         if is_new:
             self._writers = dict(sorted(self._writers.items()))
         return self._writers.values()
