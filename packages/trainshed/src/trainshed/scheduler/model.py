@@ -159,13 +159,12 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     """
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
-    form = _Form(spec.region, strategy, pools, job.memory_factor, policy)
-    region, replicas, quota = _contents(form)
+    replicas, quota = _contents(strategy, pools, job.memory_factor, policy)
     return Gang(
         uid=job.uid,
         name=str(job.name),
         project_id=job.name.project_id,
-        region=region,
+        region=spec.region,
         priority=spec.scheduling.priority,
         created=job.created,
         replicas=replicas,
@@ -175,38 +174,27 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     )
 
 
-class _Form(Struct, frozen=True, gc=False):
-    """What gangs that take the same have in common."""
-
-    region: str
-    strategy: Strategy
-    #: Position, machine, disk and number of replicas of each pool.
-    pools: tuple[tuple[int, Machine, Disk, int], ...]
-    memory_factor: float
-    policy: Policy
-
-
 @functools.lru_cache(maxsize=1024)
-def _contents(form: _Form) -> tuple[str, Replicas, tuple[tuple[str, float], ...]]:
-    """Return region, replicas and quota of gangs, the same objects for all of one form: there may be a
-    hundred thousand gangs, each of many replicas."""
+def _contents(
+    strategy: Strategy,
+    pools: tuple[tuple[int, Machine, Disk, int], ...],
+    memory_factor: float,
+    policy: Policy,
+) -> tuple[Replicas, tuple[tuple[str, float], ...]]:
+    """Return replicas and quota of gangs, the same objects for all that take the same: there may be a hundred
+    thousand gangs, each of many replicas. `pools`: position, machine, disk and number of replicas of each."""
     replicas: list[tuple[ReplicaId, Demand]] = []
-    for position, machine, _, count in form.pools:
-        demand = _demand(machine, form.memory_factor, form.policy)
+    for position, machine, _, count in pools:
+        devices = machine.accelerators
+        demand = Demand(
+            vcpus=machine.vcpus,
+            memory_bytes=_memory(machine, memory_factor, policy),
+            accelerator=devices.type if devices else "",
+            accelerators=devices.count if devices else 0,
+            machine=machine.type,
+        )
         replicas += [(ReplicaId(position, index), demand) for index in range(count)]
-    quota = quotas.usage_of(form.strategy, [pool[1:] for pool in form.pools])
-    return form.region, tuple(replicas), quota
-
-
-def _demand(machine: Machine, memory_factor: float, policy: Policy) -> Demand:
-    devices = machine.accelerators
-    return Demand(
-        vcpus=machine.vcpus,
-        memory_bytes=_memory(machine, memory_factor, policy),
-        accelerator=devices.type if devices else "",
-        accelerators=devices.count if devices else 0,
-        machine=machine.type,
-    )
+    return tuple(replicas), quotas.usage_of(strategy, [pool[1:] for pool in pools])
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:
