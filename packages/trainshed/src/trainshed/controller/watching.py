@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.machine import drill_target
@@ -34,11 +34,11 @@ class _Watch(Struct):
     #: The job as it was last seen.
     job: Job
     #: How far the log was read, by the number of a drill.
-    cursors: dict[int, LogCursor]
-    #: The search in progress; None = none.
+    cursors: dict[int, LogCursor] = {}
+    #: Set when there may be new lines.
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Searches, as long as the job is watched.
     task: asyncio.Task[None] | None = None
-    #: Whether there were new lines during that search: another one follows it.
-    again: bool = False
 
 
 class Watchers:
@@ -56,47 +56,44 @@ class Watchers:
     def lines_written(self, job: Job) -> None:
         """Search for the lines that the job's armed drills wait for. Called when the job has new lines or was
         stored anew."""
-        armed = [drill for drill in job.drills if drill.is_armed and drill.at_line]
-        if not armed:
+        if not any(drill.is_armed and drill.at_line for drill in job.drills):
             self.forget(job.uid)
             return
-        # A line may be here before the report that its replica runs, without which no drill fires.
-        armed = [drill for drill in armed if drill_target(job, drill) is not None]
-        if not armed:
-            return
-        watch = self._watches.setdefault(job.uid, _Watch(job, {}))
+        watch = self._watches.get(job.uid)
+        if watch is None:
+            watch = self._watches[job.uid] = _Watch(job)
+            search = partial(self._search, watch)
+            watch.task = keep(search, f"job {job.uid}: searching its log")
         watch.job = job
-        if watch.task is not None:
-            watch.again = True
-            return
-        watch.task = keep(
-            partial(self._search, job, armed, watch), f"job {job.uid}: searching its log"
-        )
+        watch.due.set()
 
     def forget(self, uid: JobUid) -> None:
-        """Search no more for a job; what a search in progress still finds does no harm."""
+        """Search no more for a job."""
         watch = self._watches.pop(uid, None)
-        if watch is not None:
-            watch.again = False
+        if watch is not None and watch.task is not None:
+            watch.task.cancel()
 
     def close(self) -> None:
-        searching = [watch.task for watch in self._watches.values() if watch.task is not None]
         for uid in tuple(self._watches):
             self.forget(uid)
-        for task in searching:
-            task.cancel()
 
-    async def _search(self, job: Job, armed: list[Drill], watch: _Watch) -> None:
-        try:
-            for drill in armed:
-                if self._watches.get(job.uid) is watch and await self._seen(job.uid, drill, watch):
-                    self._report(job.uid, DrillTriggered(drill.number, self._now()))
-        except OSError as failure:
-            about(log, job.uid).warning("log not searched: %s", failure)
-        watch.task = None
-        if watch.again:
-            watch.again = False
-            self.lines_written(watch.job)
+    async def _search(self, watch: _Watch) -> None:
+        while True:
+            await watch.due.wait()
+            watch.due.clear()
+            job = watch.job
+            # A line may be here before the report that its replica runs, without which no drill fires.
+            armed = [
+                drill
+                for drill in job.drills
+                if drill.is_armed and drill.at_line and drill_target(job, drill) is not None
+            ]
+            try:
+                for drill in armed:
+                    if await self._seen(job.uid, drill, watch):
+                        self._report(job.uid, DrillTriggered(drill.number, self._now()))
+            except OSError as failure:
+                about(log, job.uid).warning("log not searched: %s", failure)
 
     async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
         """Whether a line that was written since the drill was ordered, and not looked at before, matches."""
