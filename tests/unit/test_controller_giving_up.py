@@ -31,7 +31,7 @@ class Broken:
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
 
-    async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
+    async def __call__(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         raise self.failure
 
 

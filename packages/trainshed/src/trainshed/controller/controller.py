@@ -26,7 +26,7 @@ from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.leftovers import lost_without_slots, settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
-from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
+from trainshed.controller.parents import Parents, ParentStores, parent_of, reconcile_pipeline
 from trainshed.controller.steps import JobSteps, count_step
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import Watchers
@@ -45,7 +45,6 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget, Prices, Use, released
 from trainshed.engines.port import (
     CapacityChanged,
-    EngineUnavailable,
     KeepsQuarantine,
     LinesWritten,
     MetricsWritten,
@@ -144,7 +143,7 @@ class Controller:
         self._tuning = TuningReconciler(stores, self.wake)
         self._parents = Parents(
             stores,
-            {TuningJob: self._tuning, Pipeline: PipelineReconciler(stores)},
+            {TuningJob: self._tuning.reconcile, Pipeline: partial(reconcile_pipeline, stores)},
             commit=self._commit,
             wake=self.wake,
             set_alarm=self._alarms.set,
@@ -352,10 +351,7 @@ class Controller:
         """Have the engine take back a node that it had quarantined. Raises Unavailable."""
         engine = self._ports.engine
         if isinstance(engine, KeepsQuarantine):
-            try:
-                await engine.readmit(node)
-            except EngineUnavailable as failure:
-                raise Unavailable(str(failure)) from failure
+            await engine.readmit(node)
 
     async def capacity_changed(self) -> None:
         await self._decisions.read_orders(self._reader)

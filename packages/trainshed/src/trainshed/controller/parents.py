@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 
@@ -83,10 +83,8 @@ class Next(Struct, frozen=True):
     deadlines: tuple[Deadline, ...] = ()
 
 
-class Reconciler(Protocol):
-    """Works out the next step of one work. Reads, and may compute for long, but writes nothing."""
-
-    async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next: ...
+Reconciler = Callable[[LiveJob[Work], Sequence[Event]], Awaitable[Next]]
+"""Works out the next step of one work. Reads, and may compute for long, but writes nothing."""
 
 
 class Parents:
@@ -135,7 +133,7 @@ class Parents:
         up: its jobs are cancelled, and it ends with the cause."""
         uid = live.job.uid
         try:
-            reconciled = await self._reconcilers[type(live.job)].reconcile(live, events)
+            reconciled = await self._reconcilers[type(live.job)](live, events)
         except (StaleCommit, Unavailable, OSError):
             raise
         except Exception as failure:
@@ -202,56 +200,54 @@ def consumed(live: LiveJob[Work]) -> int:
     return live.intents[-1].seq if live.intents else 0
 
 
-class PipelineReconciler:
-    """Reconciles training pipelines."""
-
-    def __init__(self, stores: ParentStores) -> None:
-        self._stores = stores
-
-    async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
-        pipeline = live.job
-        assert isinstance(pipeline, Pipeline)
-        entries: list[TimelineEntry] = []
-        for cancel_request in intents(live, events):
-            pipeline, more = pipelines.cancelled(pipeline, cancel_request)
-            entries.extend(more)
-        now = self._stores.now()
-        backing = await self._stores.work(pipeline.job)
-        assert not isinstance(backing, Pipeline)
-        pipeline, more = pipelines.observed(pipeline, backing, now)
+async def reconcile_pipeline(
+    stores: ParentStores, live: LiveJob[Work], events: Sequence[Event]
+) -> Next:
+    """Reconcile a training pipeline."""
+    pipeline = live.job
+    assert isinstance(pipeline, Pipeline)
+    entries: list[TimelineEntry] = []
+    for cancel_request in intents(live, events):
+        pipeline, more = pipelines.cancelled(pipeline, cancel_request)
         entries.extend(more)
-        model = None
-        if backing is not None and backing.state is JobState.SUCCEEDED:
-            pipeline, more, model = await self._succeeded(pipeline, backing, now)
-            entries.extend(more)
-        commit = None
-        if pipeline != live.job or live.intents:
-            commit = Commit(pipeline, live.generation, tuple(entries), consumed(live), model=model)
-        cancels = pipeline.outcome is not None and not pipeline.state.is_final
-        cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
-        return Next(pipeline, commit, cancel)
+    now = stores.now()
+    backing = await stores.work(pipeline.job)
+    assert not isinstance(backing, Pipeline)
+    pipeline, more = pipelines.observed(pipeline, backing, now)
+    entries.extend(more)
+    model = None
+    if backing is not None and backing.state is JobState.SUCCEEDED:
+        pipeline, more, model = await _succeeded(stores, pipeline, backing, now)
+        entries.extend(more)
+    commit = None
+    if pipeline != live.job or live.intents:
+        commit = Commit(pipeline, live.generation, tuple(entries), consumed(live), model=model)
+    cancels = pipeline.outcome is not None and not pipeline.state.is_final
+    cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
+    return Next(pipeline, commit, cancel)
 
-    async def _succeeded(
-        self, pipeline: Pipeline, backing: Job | TuningJob, now: Nanos
-    ) -> tuple[Pipeline, pipelines.Told, ModelVersion | None]:
-        best, best_job = 0, JobUid(0)
-        if isinstance(backing, TuningJob):
-            best = backing.best
-            best_job = (await self._stores.studies.trial(backing.study, best)).job
-        draft = pipeline.spec.model
-        if draft is None:
-            return *pipelines.succeeded(pipeline, None, best_job, now), None
-        uri = pipelines.artifacts(pipeline, best)
-        if await asyncio.to_thread(self._stores.last_written, uri) == 0:
-            return *pipelines.model_missing(pipeline, uri, now), None
-        name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
-        try:
-            versions = await self._stores.models.versions(name)
-        except NotFound:
-            versions = ()
-        if draft.is_new_version and not versions:
-            return *pipelines.parent_model_missing(pipeline, name, now), None
-        if versions and not draft.is_new_version:
-            return *pipelines.model_taken(pipeline, name, now), None
-        version = pipelines.model_version(pipeline, uri, versions, now)
-        return *pipelines.succeeded(pipeline, version, best_job, now), version
+
+async def _succeeded(
+    stores: ParentStores, pipeline: Pipeline, backing: Job | TuningJob, now: Nanos
+) -> tuple[Pipeline, pipelines.Told, ModelVersion | None]:
+    best, best_job = 0, JobUid(0)
+    if isinstance(backing, TuningJob):
+        best = backing.best
+        best_job = (await stores.studies.trial(backing.study, best)).job
+    draft = pipeline.spec.model
+    if draft is None:
+        return *pipelines.succeeded(pipeline, None, best_job, now), None
+    uri = pipelines.artifacts(pipeline, best)
+    if await asyncio.to_thread(stores.last_written, uri) == 0:
+        return *pipelines.model_missing(pipeline, uri, now), None
+    name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
+    try:
+        versions = await stores.models.versions(name)
+    except NotFound:
+        versions = ()
+    if draft.is_new_version and not versions:
+        return *pipelines.parent_model_missing(pipeline, name, now), None
+    if versions and not draft.is_new_version:
+        return *pipelines.model_taken(pipeline, name, now), None
+    version = pipelines.model_version(pipeline, uri, versions, now)
+    return *pipelines.succeeded(pipeline, version, best_job, now), version

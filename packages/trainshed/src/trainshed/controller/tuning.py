@@ -39,7 +39,8 @@ _LONGEST_PAUSE = 60.0
 
 
 class TuningReconciler:
-    """The `controller.parents.Reconciler` for tuning jobs. `wake`: has a job looked at again."""
+    """Its `reconcile` is the `controller.parents.Reconciler` for tuning jobs. `wake`: has a job looked at
+    again."""
 
     def __init__(self, stores: ParentStores, wake: Callable[[JobUid], None]) -> None:
         self._stores = stores
