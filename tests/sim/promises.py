@@ -15,7 +15,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.works import Work
-from trainshed.store.port import NO_JOB, JobQuery
+from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.reader import Reader
 
 _SIGHTINGS = ("replica_started", "replica_exited", "running", "cancel_requested", "drill_ordered")
@@ -102,7 +102,7 @@ async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
     jobs = [(await reader.job_by_uid(uid))[0] for uid in accepted.submits]
     faults: list[str] = []
     for project in {job.name.project_id for job in jobs}:
-        after, seen = NO_JOB, Counter[JobUid]()
+        after, seen = JobUid(0), Counter[JobUid]()
         while page := await reader.jobs(JobQuery(project, None, None, after=after, limit=_PAGE)):
             seen.update(job.uid for job, _ in page)
             after = page[-1][0].uid

@@ -16,6 +16,12 @@ OTHER = line("workerpool1-0", "another", 1)
 GONE = "does not answer any more"
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of paper have no timeline that tells of their end."""
+    monkeypatch.setattr(follow, "_DESCRIBED", 0.0)
+
+
 def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(), job(), job(state="SUCCEEDED"))
     service.on(
@@ -78,10 +84,7 @@ def test_a_service_that_comes_back_at_another_address_is_found(
     assert result.stdout == "".join(f"workerpool0-0  line {n}\n" for n in range(4))
 
 
-def test_a_watch_goes_on_and_tells_nothing_twice(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow, "_DESCRIBED", 0.0)
+def test_a_watch_goes_on_and_tells_nothing_twice(service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", *[job()] * 3, job(state="SUCCEEDED"))
     entries: dict[str, Any] = {"name": "x", "entries": []}
     service.on("GET", f"{JOBS}/7/timeline", Stream([{}], broken=True), entries)

@@ -72,13 +72,10 @@ def check_create(
     )
 
 
-async def asked_for(call: Call, request: Any) -> JobDraft[JobSpec]:
-    """Return the job to create, after all checks; for a job with hyperparameters, the job of one trial.
-    Raises InvalidRequest with all faults."""
+async def asked_for(call: Call, request: Any) -> JobDraft[Any]:
+    """Return the job to create, after all checks. Raises InvalidRequest with all faults."""
     _, further = await _resumed(call, request)
-    draft = check_create(call, request, further)
-    spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
-    return JobDraft(spec, draft.display_name, draft.labels)
+    return check_create(call, request, further)
 
 
 async def create(call: Call, request: Any) -> Message:

@@ -74,8 +74,6 @@ Condition = Equal | Contains | Labelled | Created | Every | Either
 
 ORPHANS: Final = JobUid(-1)
 """Stands for the parent of works whose parent was deleted."""
-NO_JOB: Final = JobUid(0)
-"""The uid that no work has."""
 
 
 class StaleCommit(Exception):

@@ -3,13 +3,11 @@ lets `core.resume` judge."""
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Set
 from typing import Final
 
 from msgspec import structs
 
-from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -22,6 +20,7 @@ from trainshed.core.requests import Faults
 from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
+from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
 
 MOST_DRILLS: Final = 100
@@ -115,8 +114,6 @@ def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
 _PAGE: Final = 2000
 _PAGES: Final = 25
 """Most pages of a log that are searched for a line with a step: some 48,000 lines."""
-_SECONDS: Final = 5.0
-"""Seconds of computing time that one report may spend on the lines of its job."""
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
@@ -124,9 +121,8 @@ async def report(call: JsonCall) -> records.ResumeReport:
     drills."""
     job, _ = await find_job(call.services.reader, call.target)
     entries = await call.services.reader.timeline(job.uid)
-    hit = hits(job, entries)
-    log = _Log(call.services, job)
-    findings = tuple([await _finding(log, job, impact) for impact in hit])
+    logs = call.services.logs
+    findings = tuple([await _finding(logs, job, impact) for impact in hits(job, entries)])
     by_number = {finding.hit.drill.number: finding for finding in findings}
     return records.ResumeReport(
         name=str(job.name),
@@ -135,11 +131,11 @@ async def report(call: JsonCall) -> records.ResumeReport:
     )
 
 
-async def _finding(log: "_Log", job: Job, hit: Hit) -> Finding:
-    progress = await _progress(log, job, hit)
+async def _finding(logs: LogReader, job: Job, hit: Hit) -> Finding:
+    progress = await _progress(logs, job, hit)
     first_line = 0
     if hit.restarted:
-        async for page in log.pages({hit.drill.replica}, hit.restarted, hit.until):
+        async for page in _pages(logs, job, {hit.drill.replica}, hit.restarted, hit.until):
             if page:
                 first_line = page[0].at
                 break
@@ -147,23 +143,23 @@ async def _finding(log: "_Log", job: Job, hit: Hit) -> Finding:
     return find(hit, progress, first_line, in_bucket=in_bucket, over=job.state.is_final)
 
 
-async def _progress(log: "_Log", job: Job, hit: Hit) -> Progress:
+async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
     """Return the steps told by the replica that was hit, else by the primary, else by any replica."""
-    primary = ReplicaId(0, 0)
     fault = hit.restarted or hit.ended + 1
-    for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({primary}), None)):
-        last = await log.last(replicas, fault, _PAGE)
+    for replicas in dict.fromkeys(
+        (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)
+    ):
+        page = await logs.page(job.uid, replicas=replicas, end=fault, limit=_PAGE, descending=True)
+        last = [line for line in page.lines if line.stream is not Stream.SERVICE]
         series = await asyncio.to_thread(learned, last)
-        if series is None:
+        steps = await _steps(series, last) if series else []
+        if series is None or not steps:
             continue
-        steps = await log.steps(series, last)
-        if not steps:
-            continue
-        first = await _first_step(log, series, log.pages(replicas, 0, fault))
+        first = await _first_step(series, _pages(logs, job, replicas, 0, fault))
         after = None
         if hit.restarted:
-            pages = log.pages(replicas, hit.restarted, hit.until)
-            after = await _first_step(log, series, pages)
+            pages = _pages(logs, job, replicas, hit.restarted, hit.until)
+            after = await _first_step(series, pages)
         numbers = [step.number for step in steps if step.at >= hit.began]
         source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
         # Each of several replicas counts for itself.
@@ -172,69 +168,39 @@ async def _progress(log: "_Log", job: Job, hit: Hit) -> Progress:
     return Progress()
 
 
-async def _first_step(
-    log: "_Log", series: Series, pages: AsyncIterator[list[LogLine]]
-) -> Step | None:
+async def _first_step(series: Series, pages: AsyncIterator[list[LogLine]]) -> Step | None:
     async for page in pages:
-        if steps := await log.steps(series, page, most=1):
+        if steps := await _steps(series, page):
             return steps[0]
     return None
 
 
-class _Log:
-    """Reads what a job's programs wrote, in bounded pieces, without the service's own lines. It serves one
-    report: once the report's time for examining lines is used up, no more steps are found."""
+async def _steps(series: Series, lines: list[LogLine]) -> list[Step]:
+    """Return the steps that the lines tell, in their order. Runs in a thread, because the lines are the
+    program's."""
+    return await asyncio.to_thread(lambda: list(filter(None, map(series.step, lines))))
 
-    def __init__(self, services: Services, job: Job) -> None:
-        self._logs = services.logs
-        self._job = job
-        self._left = _SECONDS
 
-    async def steps(
-        self, series: Series, lines: list[LogLine], most: int | None = None
-    ) -> list[Step]:
-        """Return the steps that the lines tell, in their order, at most `most`. Runs in a thread, because the
-        lines are the program's."""
-
-        def read() -> list[Step]:
-            steps: list[Step] = []
-            began = time.thread_time()
-            for line in lines:
-                if self._left < time.thread_time() - began or len(steps) == most:
-                    break
-                if step := series.step(line):
-                    steps.append(step)
-            self._left -= time.thread_time() - began
-            return steps
-
-        return await asyncio.to_thread(read)
-
-    async def last(self, replicas: Set[ReplicaId] | None, end: int, limit: int) -> list[LogLine]:
-        """Return the last lines before `end`, newest first."""
-        page = await self._logs.page(
-            self._job.uid, replicas=replicas, end=end, limit=limit, descending=True
+async def _pages(
+    logs: LogReader, job: Job, replicas: Set[ReplicaId] | None, start: int, end: int
+) -> AsyncIterator[list[LogLine]]:
+    """Yield pages of the programs' lines from `start` on and before `end` (0 = no end), as far as a log is
+    searched."""
+    after: LogCursor | None = None
+    for number in range(_PAGES):
+        page = await logs.page(
+            job.uid,
+            replicas=replicas,
+            start=start,
+            end=end or None,
+            after=after,
+            # Usually the first lines hold what is looked for.
+            limit=_PAGE if number else 100,
         )
-        return [line for line in page.lines if line.stream is not Stream.SERVICE]
-
-    async def pages(
-        self, replicas: Set[ReplicaId] | None, start: int, end: int
-    ) -> AsyncIterator[list[LogLine]]:
-        """Yield pages of lines from `start` on and before `end` (0 = no end), as far as a log is searched."""
-        after: LogCursor | None = None
-        for number in range(_PAGES):
-            page = await self._logs.page(
-                self._job.uid,
-                replicas=replicas,
-                start=start,
-                end=end or None,
-                after=after,
-                # Usually the first lines hold what is looked for.
-                limit=_PAGE if number else 100,
-            )
-            yield [line for line in page.lines if line.stream is not Stream.SERVICE]
-            if page.next is None or self._left <= 0:
-                return
-            after = page.next
+        yield [line for line in page.lines if line.stream is not Stream.SERVICE]
+        if page.next is None:
+            return
+        after = page.next
 
 
 def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFinding:

@@ -15,7 +15,7 @@ from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
-from trainshed.core.copies import collection_of, is_pipeline, is_search
+from trainshed.core.copies import collection_of
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation, closest
 from trainshed.core.job import JobDraft, WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -30,8 +30,6 @@ from trainshed.wire.trainshed_v1 import capacity as records
 _CHECKS: Final = {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS}
 _TRIAL: Final = "It is a tuning job; this is what the job of one of its trials asks for."
 _PIPELINE: Final = "It is a training pipeline; this is what the job that it runs asks for."
-_TRAINING: Final = ("trainingInput", "training_input")
-_TASK_INPUTS: Final = ("trainingTaskInputs", "training_task_inputs")
 
 
 async def explain(call: JsonCall) -> records.Explanation:
@@ -54,33 +52,18 @@ async def explain(call: JsonCall) -> records.Explanation:
     if not location and api == Api.VERTEX:
         faults.add("location", "Where would it run? Give a region, such as us-central1.")
     faults.refuse()
-    job = await _read(call, Api(api), project, location, body)
+    job, notices = await _read(call, Api(api), project, location, body)
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))
     check_labels(call.services, job)
-    notices = _notices(body)
     await _require_new(call, job)
     return _answer(job, await call.services.capacity.preflight(job), notices)
 
 
-def _notices(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notices that name what is explained instead, for a tuning job or a pipeline."""
-    searches = is_search(body) or any(_has(body, key, "hyperparameters") for key in _TRAINING)
-    if not is_pipeline(body):
-        return (_TRIAL,) if searches else ()
-    tunes = any(_has(body, key, "trialJobSpec", "trial_job_spec") for key in _TASK_INPUTS)
-    return (_PIPELINE, _TRIAL) if tunes else (_PIPELINE,)
-
-
-def _has(body: Mapping[str, Any], key: str, *names: str) -> bool:
-    inner = body.get(key)
-    return isinstance(inner, dict) and any(name in inner for name in names)
-
-
 async def _read(
     call: JsonCall, api: Api, project: str, location: str, body: Mapping[str, Any]
-) -> Job:
-    """Return the job that the API's create method would make of `body`; of a search, the job of one trial.
-    Raises what that raises."""
+) -> tuple[Job, tuple[str, ...]]:
+    """Return the job that the API's create method would make of `body`, and notices that name what it is the
+    job of, for a search or a pipeline. Raises what that raises."""
     matched = routes.match("POST", collection_of(api, body, project, location))
     if matched is None:
         raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
@@ -92,7 +75,10 @@ async def _read(
         raise completed(refused, _CHECKS[create_call.method], create_call) from None
     refuse_more(call.principal, call.services.access.book, list(texts_of(body)))
     draft = await _asked_for(create_call, request)
-    spec = draft.spec.trial if isinstance(draft.spec, TuningSpec) else draft.spec
+    notices = (_PIPELINE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
+    spec = draft.spec
+    if isinstance(spec, TuningSpec):
+        spec, notices = spec.trial, (*notices, _TRIAL)
     uid = call.services.new_uid()
     name = (
         JobName(api, project, "", draft.display_name)
@@ -100,7 +86,7 @@ async def _read(
         else JobName(api, project, location, str(uid))
     )
     single = JobDraft(spec, draft.display_name, draft.labels)
-    return of_kind(new_job(call.services, uid, name, single, {}), Job)
+    return of_kind(new_job(call.services, uid, name, single, {}), Job), notices
 
 
 async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:

@@ -102,17 +102,13 @@ def list_(
     session: Session,
     endpoint: Endpoint,
     *,
-    state: str | None,
-    user: str | None,
-    search: str | None,
-    label: tuple[str, ...],
-    since: str,
-    metric: tuple[str, ...],
     project: str | None,
     parent: str | None,
+    since: str,
     limit: int,
     sort: str | None,
     form: str,
+    **filters: Any,
 ) -> None:
     """List the newest jobs, newest first.
 
@@ -120,22 +116,12 @@ def list_(
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
+    begin = moment(since, session.now(), "--since")
+    filters["since"] = rfc3339(begin) if begin else None
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
-    begin = moment(since, session.now(), "--since")
-    jobs = list_jobs(
-        client,
-        None if above else chosen,
-        limit=wanted,
-        state=state,
-        user=user,
-        search=search,
-        parent=above,
-        since=rfc3339(begin) if begin else None,
-        metric=metric,
-        label=label,
-        glance="true",
-    )
+    where = None if above else chosen
+    jobs = list_jobs(client, where, limit=wanted, parent=above, glance="true", **filters)
     jobs, more = jobs[:limit], jobs[limit:]
     if sort:
         jobs.sort(key=lambda job: _ORDERS[sort](JobView.parse(job), session.now()))
@@ -143,16 +129,10 @@ def list_(
         print_data(jobs)
         return
     if not jobs:
-        which = f"in state {state.upper()} " if state else ""
-        which = f"of {'yours' if user == 'me' else user} {which}" if user else which
-        which = f"with {search!r} {which}" if search else which
-        within = (*metric, *label)
-        which = f"with {' and '.join(within)} {which}" if within else which
-        which = f"since {since} {which}" if since else which
-        where = f" --project {project}" if project and project != EVERY_PROJECT else ""
-        submit = f"Submit one: trainshed run task.py{where}"
-        advice = f"below {above}." if above else f"in project {chosen}. {submit}"
-        click.echo(f"No jobs {which}{advice}", err=True)
+        which = "No such jobs" if any(filters.values()) else "No jobs"
+        there = f" --project {project}" if project and project != EVERY_PROJECT else ""
+        advice = f"in project {chosen}. Submit one: trainshed run task.py{there}"
+        click.echo(f"{which} {f'below {above}.' if above else advice}", err=True)
         return
     views = [JobView.parse(job) for job in jobs]
     for line in table_of(job_fields(views, session.now()), views, terminal_width()):

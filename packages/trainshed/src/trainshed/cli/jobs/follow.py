@@ -178,18 +178,3 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
         if not shown.state.is_final:
             time.sleep(pause)
             pause = min(_LATE, 1.5 * pause)
-
-
-def followed(client: Client, target: str, lines: Lines, again: str) -> Iterator[Sequence[Line]]:
-    """Yield a job's lines until it is over. Raises Refused, Unreachable."""
-    patience, pause, is_over = Patience(client, again), _SOON, False
-    while not is_over:
-        with patience.outlasted():
-            is_final = JobView.parse(client.get(job_path(target))).state.is_final
-            for fresh in lines.fresh():
-                pause = _SOON
-                yield fresh
-            is_over = is_final
-        if not is_over:
-            time.sleep(pause)
-            pause = min(_LATE, 1.5 * pause)

@@ -7,8 +7,7 @@ Times are nanoseconds since the epoch; 0 = not yet.
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import click
 from msgspec import UNSET, UnsetType
@@ -99,9 +98,6 @@ def how(ending: records.ReplicaExit | None) -> str:
     return f"exit {ending.exit_code}"
 
 
-_SECOND: Final = len("2026-11-22T08:46:44")
-
-
 class LineTexts:
     """Formats the lines of one job, each after the name of its replica."""
 
@@ -118,15 +114,5 @@ class LineTexts:
         message = line.message
         if not message.isprintable():
             message = f"\n{' ' * (len(task) + 2)}".join(coloured(message).split("\n"))
-        moment = faint(_moment(line.at)) if self._timestamps else ""
+        moment = faint(f"{exact_moment(parse_moment(line.at))}  ") if self._timestamps else ""
         return f"{moment}{click.style(task, fg=replica_colour(line.replica))}  {message}\n"
-
-
-def _moment(at: str) -> str:
-    """Return the time of a line in this machine's zone, such as `2026-11-20 06:05:12.345  `."""
-    return f"{_second(at[:_SECOND])}.{at[_SECOND + 1 : _SECOND + 4]}  "
-
-
-@lru_cache(64)
-def _second(text: str) -> str:
-    return exact_moment(parse_moment(f"{text}Z")).partition(".")[0]

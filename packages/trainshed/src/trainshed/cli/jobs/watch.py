@@ -11,7 +11,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.describe import best_lines
-from trainshed.cli.jobs.follow import Lines, Update, follow, followed
+from trainshed.cli.jobs.follow import Lines, Update, follow
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LineTexts
 from trainshed.cli.output import output_format, print_data
@@ -184,8 +184,9 @@ def logs(
     log = Lines(client, writer, **which)
     again = f"trainshed jobs logs -f {view.job_id}"
     try:
-        for lines in followed(client, writer, log, again) if follows else log.fresh():
-            _print_lines(lines, form, texts)
+        for lines in follow(client, writer, again, log) if follows else log.fresh():
+            if not isinstance(lines, JobView | TimelineEntry):
+                _print_lines(lines, form, texts)
     except KeyboardInterrupt:
         # No message: ending to follow is no error, and the job goes on.
         raise SystemExit(130) from None

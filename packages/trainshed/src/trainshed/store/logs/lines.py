@@ -123,22 +123,6 @@ LogPosition = Mapping[ReplicaId, tuple[int, int]]
 """The last line that a follower has seen, as (attempt, n) per replica; a replica not yet seen is absent."""
 
 
-def advanced(position: LogPosition, lines: tuple[LogLine, ...]) -> LogPosition:
-    """Return the position of a follower that had `position` and then got `lines`."""
-    moved = dict(position)
-    # Backwards: the last line of each replica is nearly always its highest one, so that all others are
-    # skipped.
-    for line in reversed(lines):
-        reached = moved.get(line.replica)
-        if (
-            reached is None
-            or line.attempt > reached[0]
-            or (line.attempt == reached[0] and line.n > reached[1])
-        ):
-            moved[line.replica] = (line.attempt, line.n)
-    return moved
-
-
 class Reading(Struct, frozen=True):
     """The content of one line of a program."""
 

@@ -13,7 +13,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
 from trainshed.store.codec import OPERATION
-from trainshed.store.port import NO_JOB, Condition, JobQuery, Matches, NodeDrain
+from trainshed.store.port import Condition, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
 from trainshed.store.sqlite.connections import (
     Parameters,
@@ -115,12 +115,11 @@ class Reader:
         name = "counts_of_project" if project_id else "counts"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
-    async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
-        """Return the works that a work made, oldest first; with `after` only those that are newer than that
-        one."""
+    async def children(self, parent: JobUid) -> tuple[Work, ...]:
+        """Return the works that a work made, oldest first."""
 
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
-            rows = connection.execute(_SQL["children"], {"parent": parent, "after": after})
+            rows = connection.execute(_SQL["children"], {"parent": parent})
             return tuple([viewed_job(row)[0] for row in rows])
 
         return await self._snapshots.aside(read)

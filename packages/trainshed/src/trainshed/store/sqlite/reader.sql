@@ -45,7 +45,7 @@ FROM json_each(:states);
 -- name: children
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid
-WHERE works.parent_uid = :parent AND works.parent_uid <> 0 AND works.uid > :after
+WHERE works.parent_uid = :parent AND works.parent_uid <> 0
 ORDER BY works.uid;
 
 -- name: timeline
