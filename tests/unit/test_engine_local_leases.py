@@ -6,9 +6,11 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
-from trainshed.engines.local.reconciler import Leases
+from trainshed.engines.local.reconciler import Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, Slot
 from trainshed.replica import protocol
@@ -51,17 +53,22 @@ async def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_o
     theirs.close()
 
 
-async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
+async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     silent, over = slot_handle("a"), slot_handle("b")
     over.lose("gone")
     late: asyncio.Queue[SlotHandle] = asyncio.Queue()
     unborn: list[None] = []
     handles = [silent, over]
-    leases = Leases(0.003, lambda: iter(handles), late.put_nowait, lambda: unborn.append(None))
-    leases.watch()
+    reconciler = Reconciler(
+        lambda: iter(handles), lambda _: asyncio.sleep(0), lambda: unborn.append(None), 0.003
+    )
+    monkeypatch.setattr(reconciler, "evict", late.put_nowait)
+    reconciler.watch()
     assert await asyncio.wait_for(late.get(), 60) is silent
     assert late.empty() and len(unborn) == 1
-    leases.close()
+    await reconciler.close()
 
 
 async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into() -> None:

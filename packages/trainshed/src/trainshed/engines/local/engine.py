@@ -24,7 +24,7 @@ from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout, written_down
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
-from trainshed.engines.local.reconciler import Leases, Reconciler
+from trainshed.engines.local.reconciler import Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
 from trainshed.engines.local.terminals import open_in
@@ -72,20 +72,19 @@ class LocalEngine:
         )
         #: None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
-        self._reconciler = Reconciler(self._fork, options.lease)
         self._gangs = Gangs(
             self._layout,
             self._probe,
             options.places or identity,
             self._events.put_nowait,
-            self._reconciler.reconcile,
+            self._look_into,
             address=options.address,
         )
-        self._leases = Leases(
-            options.lease,
+        self._reconciler = Reconciler(
             self._gangs.slot_handles,
-            self._reconciler.evict,
+            self._fork,
             lambda: self._tasks.begin(self._spawner.replace_hung(), "replacing the zygote"),
+            options.lease,
         )
 
     def build_place(self) -> BuildPlace:
@@ -117,13 +116,12 @@ class LocalEngine:
                 if latest is not None:
                     slot_handle.begin(latest[0])
                     slot_handle.settle(*latest)
-        self._leases.watch()
+        self._reconciler.watch()
         await self._spawner.keep_pool(self._probe.host.level)
         await self._autopsies.start()
         self._sweeper.later()
 
     async def close(self) -> None:
-        self._leases.close()
         await self._tasks.close()
         for slot_handle in self._gangs.slot_handles():
             slot_handle.close()
@@ -155,7 +153,7 @@ class LocalEngine:
         fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
             slot_handle.begin(incarnation, document)
-        self._leases.watch()
+        self._reconciler.watch()
         async for some in in_turns(fresh, _IN_A_TURN):
             for slot_handle, _, _ in some:
                 await self._request(slot_handle)
@@ -328,6 +326,9 @@ class LocalEngine:
         except (EngineUnavailable, OSError):
             # The others are started nevertheless; the reconciler retries this one, or gives it up.
             self._reconciler.reconcile(slot_handle)
+
+    def _look_into(self, slot_handle: SlotHandle) -> None:
+        self._reconciler.reconcile(slot_handle)
 
     async def _fork(self, slot_handle: SlotHandle) -> None:
         """Have the zygote fork the slot's shim, and listen to it from its first moment. Raises

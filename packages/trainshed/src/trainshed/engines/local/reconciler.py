@@ -21,8 +21,9 @@ _PAUSE = 1.0
 """Seconds before a slot whose files cannot be read or written now is looked into again."""
 
 
-class Leases:
-    """Notices shims that no longer answer: one timer asks all of them for a sign of life.
+class Reconciler:
+    """Brings slot handles in line with the actual state of their shims. One timer asks all of these whether
+    they live.
 
     It counts unanswered questions, not elapsed time, so that no lease ends because the service itself was
     stopped for a while, or the machine slept.
@@ -30,28 +31,26 @@ class Leases:
 
     def __init__(
         self,
-        length: float,
         slot_handles: Callable[[], Iterable[SlotHandle]],
-        over: Callable[[SlotHandle], None],
+        request: Callable[[SlotHandle], Awaitable[None]],
         unborn: Callable[[], None],
+        lease: float,
     ) -> None:
-        #: Seconds between two questions; `length`: seconds that a shim may be silent.
-        self._pause = length / _QUESTIONS
         self._slot_handles = slot_handles
-        #: Called with each slot whose lease is over.
-        self._over = over
+        #: Requests a shim for a slot from the zygote.
+        self._request = request
         #: Called if a shim that was asked for has not come up since the last question.
         self._unborn = unborn
+        #: Seconds that a shim may be silent.
+        self._lease = lease
+        self._tasks = Crew()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """Start the timer, which runs as long as there are live slots."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pause, self._ask)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._lease / _QUESTIONS, self._ask)
 
     def _ask(self) -> None:
         self._timer = None
@@ -64,20 +63,9 @@ class Leases:
             unanswered = slot_handle.ask()
             is_unborn |= unanswered == 1 and slot_handle.may_begin
             if unanswered >= _QUESTIONS:
-                self._over(slot_handle)
+                self.evict(slot_handle)
         if is_unborn:
             self._unborn()
-
-
-class Reconciler:
-    """Brings slot handles in line with the actual state of their shims. `lease`: as in `Leases`, in
-    seconds."""
-
-    def __init__(self, request: Callable[[SlotHandle], Awaitable[None]], lease: float) -> None:
-        #: Requests a shim for a slot from the zygote.
-        self._request = request
-        self._lease = lease
-        self._tasks = Crew()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
         """Find out how a slot that has neither a link nor an end stands."""
@@ -94,6 +82,8 @@ class Reconciler:
             self.reconcile(slot_handle)
 
     async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         await self._tasks.close()
 
     async def _reconcile(self, slot_handle: SlotHandle, incarnation: int) -> None:
