@@ -6,6 +6,7 @@ at a time, followed by a pause a hundred times as long, so that a million files 
 than a few, but longer.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -91,31 +92,16 @@ class Disk:
     def begin(self) -> None:
         """Measure from now on, because the program runs."""
         self._is_running = True
-        self._events.after(min(_FIRST, self._every), self._look)
+        self._events.after(min(_FIRST, self._every), self._go_on)
 
     def end(self) -> None:
         """Measure for the last time, as many files as a moment allows. The program has ended, but its files
         are still there."""
-        if not self._is_running:
-            return
-        self._is_running = False
-        self._see_room()
-        if self._extent is not None:
-            self._extent.close()
-            self._extent = None
-        if self._open():
+        if self._is_running:
+            self._is_running = False
+            self._drop()
             self._measure(_LAST_MOMENT)
-        if self._extent is not None:
-            self._extent.close()
-
-    def _look(self) -> None:
-        if not self._is_running:
-            return
-        self._see_room()
-        if self._open():
-            self._go_on()
-        else:
-            self._events.after(self._every, self._look)
+            self._drop()
 
     def _go_on(self) -> None:
         if not self._is_running:
@@ -124,24 +110,22 @@ class Disk:
         self._measure(_MOMENT)
         work, waiting = time.process_time() - worked, time.monotonic() - began
         rest = max(work * _WORK_SHARE, waiting * _WAIT_SHARE)
-        if self._extent is None:
-            self._events.after(max(self._every, rest), self._look)
-        else:
-            self._events.after(rest, self._go_on)
-
-    def _open(self) -> bool:
-        try:
-            self._extent = trees.TreeSize(self._files)
-        except OSError:
-            return False
-        return True
+        self._events.after(rest if self._extent else max(self._every, rest), self._go_on)
 
     def _measure(self, seconds: float) -> None:
-        """Measure for about so long. `_extent` is None once all files were measured."""
-        assert self._extent is not None
-        if self._extent.go_on(seconds):
+        """Measure for about so long. `_extent` is None once all files were measured, or if they cannot be."""
+        if self._extent is None:
+            self._see_room()
+            with contextlib.suppress(OSError):
+                self._extent = trees.TreeSize(self._files)
+        if self._extent is not None and self._extent.go_on(seconds):
             self.used, self._extent = self._extent.found, None
             self._see_size()
+
+    def _drop(self) -> None:
+        if self._extent is not None:
+            self._extent.close()
+            self._extent = None
 
     def _see_size(self) -> None:
         if self._limit is None:
