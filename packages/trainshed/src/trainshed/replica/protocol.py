@@ -30,12 +30,9 @@ the program's directory) likewise.
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Sequence
 
 from trainshed.replica.system import processes
-
-if TYPE_CHECKING:
-    from typing import Sequence
 
 Message = Dict[str, Any]
 

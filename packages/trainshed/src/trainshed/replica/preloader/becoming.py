@@ -17,16 +17,13 @@ import sys
 import time
 import types
 from importlib.machinery import PathFinder, SourceFileLoader
+from typing import Any, List, Optional, Tuple
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import kernel, unix_sockets
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Optional
-
-    Command = tuple[list[str], Optional["Packed"]]
+Command = Tuple[List[str], Optional["Packed"]]
 
 _ADOPTION_SECONDS = 5.0
 """Until the shim is this process's parent; it takes microseconds."""

@@ -16,15 +16,12 @@ import select
 import signal
 import socket
 import sys
+from typing import Any, NoReturn
 
 from trainshed.replica.preloader import START, becoming
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow

@@ -13,14 +13,11 @@ import errno
 import os
 import struct
 from functools import lru_cache
+from typing import Tuple, Union
 
 from trainshed.replica.system import kernel, processes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Union
-
-    Step = Union[tuple[int, int], tuple[int, int, str, str], str]
+Step = Union[Tuple[int, int], Tuple[int, int, str, str], str]
 
 BIND, CONNECT = "bind", "connect"
 

@@ -125,12 +125,7 @@ def outermost(directories: "list[str]") -> "list[str]":
 
 def holds(directory: str, places: "list[str]") -> bool:
     """Whether one of the places lies in a directory."""
-    inside = directory + "/"
-    # This takes a quarter of the time of `any`, some fifty times in a start.
-    for place in places:  # noqa: SIM110
-        if place.startswith(inside):
-            return True
-    return False
+    return any(place.startswith(directory + "/") for place in places)
 
 
 def add_file(path: str, scratch: str) -> None:

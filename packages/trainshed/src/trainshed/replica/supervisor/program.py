@@ -11,12 +11,9 @@ import os
 import resource
 import signal
 import stat
+from typing import NoReturn
 
 from trainshed.replica.system import cgroups, processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 WORK = "work"
 TEMPORARY = "tmp"
@@ -174,17 +171,16 @@ class Program:
         """Execute the first file on the program's PATH that can be, as a shell would. Raises NotRun."""
         name, path = self.argv[0], self.environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
-        if not name:
-            name, places = "''", []  # Python itself would not even try.
         refusal = errno.ENOENT
-        for place in places:
+        # Not `os.execvpe`, which imports a module that an image may not have.
+        for place in places if name else ():
             try:
                 os.execve(place, self.argv, self.environ)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                     refusal = error.errno or errno.EACCES
         if refusal == errno.ENOENT:
-            text = "%s: command not found; looked in %s" % (name, path)
+            text = "%s: command not found; looked in %s" % (name or "''", path)
             if "/" in name:
                 text = (
                     "%s: it, or what is to run it (after #!, to which a line end of Windows belongs, or a"

@@ -121,7 +121,8 @@ class ControlGroups:
         self._memory = os.path.join(limits.memory_base, name) if limits.memory_base else ""
         self._cpu = os.path.join(limits.cpu_base, name) if limits.cpu_base else ""
         self._pids = os.path.join(limits.pids_base, name) if limits.pids_base else ""
-        self._inside: "list[int]" = []
+        #: Handles by which a process of one thread moves itself into the groups, by writing 0; after `hold`.
+        self.ways_in: "list[int]" = []
 
     def directories(self) -> "list[str]":
         """Return the directories of the groups, each once."""
@@ -168,19 +169,13 @@ class ControlGroups:
             # By thread where possible: moving a process waits until every processor has noticed (a grace
             # period of some milliseconds), while moving the calling thread does not.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
-            self._inside.append(os.open(os.path.join(path, name), os.O_WRONLY | os.O_CLOEXEC))
+            self.ways_in.append(os.open(os.path.join(path, name), os.O_WRONLY | os.O_CLOEXEC))
 
     def enter(self) -> None:
         """Move the calling process, which has one thread and has called `hold`, into the groups. Raises
         OSError."""
-        for handle in self._inside:
+        for handle in self.ways_in:
             os.write(handle, b"0")
-
-    @property
-    def ways_in(self) -> "list[int]":
-        """Handles by which a process of one thread moves itself into the groups, by writing 0; only after
-        `hold`."""
-        return self._inside
 
     @property
     def holds_memory(self) -> bool:

@@ -8,10 +8,7 @@ import os
 import socket
 import struct
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Generator
+from typing import Generator
 
 _MOST_HANDLES = 16
 _HANDLE = struct.Struct("i")
