@@ -317,7 +317,8 @@ def become(
     kernel.forbid_new_privileges()
     _be_asked(keeper)
     if level != protocol.LEVEL_SESSION:
-        kernel.drop_all_capabilities()
+        kernel.keep_capabilities(())
+        kernel.have_capabilities(())
     _limit(confinement, count)
     # Only now: a change of user makes the kernel forget it.
     kernel.help_parent(parent)

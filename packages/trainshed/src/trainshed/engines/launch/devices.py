@@ -284,11 +284,15 @@ def device_edits(
         environ = _environ(words or "", gpus)
         return DeviceEdits(environ=environ, library_path=driver.apart, gpus=gpus)
     if all(device.minor is not None for device in own):
-        files, numbers = tuple(_files(own, driver)), _numbered(own)
+        files = tuple(_files(own, driver))
+        # CUDA counts from 0 on what it sees, and it sees no others.
+        numbers = ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
     else:
         # It is not known which file belongs to which GPU, so that it gets all of them, as without a private
         # /dev.
-        files, numbers = _all_files(driver.root), words or ""
+        nodes = [*(driver.root / "dev").glob("nvidia*"), *(driver.root / "dev").glob("dxg")]
+        files = tuple(sorted(f"/dev/{file.name}" for file in nodes if not file.is_dir()))
+        numbers = words or ""
     environ = _environ(numbers, gpus)
     if not image:
         return DeviceEdits(devices=files, environ=environ, library_path=driver.apart, gpus=gpus)
@@ -311,11 +315,6 @@ def _environ(numbers: str, gpus: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _numbered(own: Sequence[Device]) -> str:
-    """Return the numbers by which CUDA knows them where it sees no others: from 0 on."""
-    return ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
-
-
 def _files(own: Sequence[Device], driver: Driver) -> Iterator[str]:
     names = [f"/dev/{name}" for name in _SHARED]
     names += dict.fromkeys(f"/dev/nvidia{device.minor}" for device in own)
@@ -329,11 +328,6 @@ def _files(own: Sequence[Device], driver: Driver) -> Iterator[str]:
                 if cap in driver.caps
             ]
     return (name for name in dict.fromkeys(names) if (driver.root / name[1:]).exists())
-
-
-def _all_files(root: Path) -> tuple[str, ...]:
-    nodes = [*(root / "dev").glob("nvidia*"), *(root / "dev").glob("dxg")]
-    return tuple(sorted(f"/dev/{file.name}" for file in nodes if not file.is_dir()))
 
 
 def _mounts(driver: Driver) -> Iterator[Mount]:

@@ -57,7 +57,8 @@ class Segments:
         self._last_time = 0
         self._tail: list[str] = []
         self._skips = False
-        self._unsynced = False
+        #: Whether some lines would not survive a power cut.
+        self.unsynced = False
         # If the last segment was opened and never written to, times continue from the one before.
         opened: list[growing_files.Appender] = []
         for name in names[-2:]:
@@ -106,7 +107,7 @@ class Segments:
     def _append(self, data: bytes, count: int, last_time: int, texts: list[str]) -> None:
         self.lines += count
         self._last_time = last_time
-        self._unsynced = True
+        self.unsynced = True
         if self._skips or _MADE_AT.encode() in data:
             texts = [text for text in texts if not self._skipped(text)]
         self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
@@ -141,16 +142,12 @@ class Segments:
             self._file.close()
             self._file = fresh
 
-    @property
-    def unsynced(self) -> bool:
-        return self._unsynced
-
     def sync(self) -> bool:
         """Sync the log, so that it survives a power cut. Returns False if there is no room for that now, so
         that it has to be repeated."""
-        if self._unsynced:
-            self._unsynced = not self._file.sync()
-        return not self._unsynced
+        if self.unsynced:
+            self.unsynced = not self._file.sync()
+        return not self.unsynced
 
     def close(self) -> None:
         """Close the log without syncing it."""

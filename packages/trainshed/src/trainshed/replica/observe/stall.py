@@ -13,6 +13,7 @@ environment) prints the stacks of all threads. With children first, a thread tha
 from its wait before it is printed.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -160,20 +161,15 @@ class Dump:
             self._done()
 
     def _wake(self, process: int, now: float) -> None:
-        self._say("Stacks of process %d (%s):" % (process, processes.name(process)))
-        _forbid_core(process)
+        import resource  # Imported late: every module that is imported before makes every fork slower.
+
+        name = processes.read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
+        self._say("Stacks of process %d (%s):" % (process, name))
+        # Nobody asked for a dump of its memory.
+        with contextlib.suppress(OSError, ValueError):
+            resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
         self._now = (process, protocol.process_start(process))
         self._next_at = min(now + _ONE_DUMP_SECONDS, self._deadline)
         # SIGABRT is pending before SIGCONT, so that the process aborts the moment that it wakes.
         processes.send(process, signal.SIGABRT)
         processes.send(process, signal.SIGCONT)
-
-
-def _forbid_core(process: int) -> None:
-    """Prevent a core dump of a process, which nobody asked for."""
-    import resource  # Imported late: every module that is imported before makes every fork slower.
-
-    try:
-        resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
-    except (OSError, ValueError):
-        return

@@ -199,16 +199,13 @@ def _group_memory(directories: Sequence[str]) -> int:
         for name in ("memory.current", "memory.usage_in_bytes"):
             text = processes.read(os.path.join(directory, name)).strip()
             if text.isdigit():
-                statistics = processes.read(os.path.join(directory, "memory.stat"))
-                return max(0, int(text) - _cached(statistics))
+                lines = processes.read(os.path.join(directory, "memory.stat")).splitlines()
+                values = dict(line.split(b" ", 1) for line in lines if b" " in line)
+                # cgroup version 1 also has sums over all groups below.
+                prefix = b"total_" if b"total_inactive_file" in values else b""
+                cached = (b"inactive_file", b"active_file")
+                return max(0, int(text) - sum(int(values.get(prefix + kind, 0)) for kind in cached))
     return -1
-
-
-def _cached(statistics: bytes) -> int:
-    values = dict(line.split(b" ", 1) for line in statistics.splitlines() if b" " in line)
-    # cgroup version 1 also has sums over all groups below.
-    prefix = b"total_" if b"total_inactive_file" in values else b""
-    return sum(int(values.get(prefix + name, 0)) for name in (b"inactive_file", b"active_file"))
 
 
 def _memory_of(shim: int) -> int:

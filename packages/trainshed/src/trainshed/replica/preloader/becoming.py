@@ -133,8 +133,9 @@ def _begin_again(message: "dict[str, Any]", root: str) -> "Command":
     if argv[1] == "-c":
         sys.path[0] = ""
     elif argv[1] != "-m":
-        if packed is None:
-            _require_source(argv[1])
+        # An interpreter runs archives, directories and bytecode otherwise, and a pipe can only be read once.
+        if packed is None and not (argv[1].endswith(".py") and os.path.isfile(argv[1])):
+            raise Cold("%s is no .py file" % argv[1])
         sys.path[0] = os.path.dirname(os.path.realpath(argv[1]))
         looked_at.append(sys.path[0])
     _forget()
@@ -181,13 +182,6 @@ def _packed(argv: "list[str]") -> "Optional[Packed]":
     if packed.file.endswith(".sh"):
         raise Cold("it is a shell script")
     return packed
-
-
-def _require_source(path: str) -> None:
-    """Check that it is a file with Python source: an interpreter runs archives, directories and bytecode in
-    other ways, and a pipe can only be read once. Raises Cold."""
-    if not (path.endswith(".py") and os.path.isfile(path)):
-        raise Cold("%s is no .py file" % path)
 
 
 def _set_paths(python: str, template: str, root: str, home: str) -> None:
@@ -280,7 +274,9 @@ def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
     """Run `[PYTHON, "-m", MODULE, ...]`, `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]` to its end.
     `packed`: files that have to be put into the working directory first. Raises what
     the program raises, after having printed it."""
-    _forget_us()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
+        # Kept alive: freeing it would make the fork copy all the memory that it lies in.
+        _kept.append(sys.modules.pop(name))
     # A new namespace: the garbage collector ignores the existing one, which was frozen, so that objects a
     # program leaves in it would not be finalized.
     main = types.ModuleType("__main__")
@@ -324,13 +320,6 @@ def _run_file(name: str, variables: "dict[str, Any]") -> None:
     with open(path, "rb") as file:
         source = file.read()
     exec(compile(source, path, "exec", 0, True), variables)
-
-
-def _forget_us() -> None:
-    """Remove our own modules from those that count as imported."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
-        # Kept alive: freeing it would make the fork copy all the memory that it lies in.
-        _kept.append(sys.modules.pop(name))
 
 
 _kept: "list[types.ModuleType]" = []

@@ -124,8 +124,11 @@ def _require_forkable(known: "set[int]") -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    names = [_thread_name(thread) for thread in os.listdir("/proc/self/task")]
-    lost = [name for name in names if name not in _KNOWING]
+    lost: "list[str]" = []
+    for thread in os.listdir("/proc/self/task"):
+        with open("/proc/self/task/%s/comm" % thread, errors="replace") as file:
+            name = file.read().strip()
+        lost += [name] * (name not in _KNOWING)
     if len(lost) > 1:
         raise Refused(
             "their import starts %d threads that a fork would lose (%s)"
@@ -138,11 +141,6 @@ def _target(handle: int) -> str:
         return os.readlink("/proc/self/fd/%d" % handle)
     except OSError:
         return ""  # It is the handle of the listing itself.
-
-
-def _thread_name(thread: str) -> str:
-    with open("/proc/self/task/%s/comm" % thread, encoding="utf-8", errors="replace") as file:
-        return file.read().strip()
 
 
 def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> socket.socket:

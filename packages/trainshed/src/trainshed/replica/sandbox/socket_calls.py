@@ -159,18 +159,23 @@ class SocketCalls:
             return hidden
         if len(address) < length:
             return errno.EFAULT
-        if _is_other(address):
+        # The wildcard address may have no family.
+        if _family(address) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6):
             return None
         host, port = _address(address)
-        if _is_anothers(host, self._own):
-            return errno.EADDRNOTAVAIL
+        parts = host.split(".")
+        if parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != self._own:
+            return (
+                errno.EADDRNOTAVAIL
+            )  # Another replica has it, or may have: it is in 127.64.0.0/10.
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
         is_shared = _is_wildcard(address) or (host, port) in self._redirected
         if self._port and 0 <= port - self._port < PORTS and is_shared:
             address = _as_given(address, (self._own, port))
         # The shim may bind it, and nobody gets it by the shim's rights.
-        if 0 < port < _first_free_port():
+        first = processes.read(_FIRST_FREE_PORT).strip()
+        if 0 < port < (int(first) if first.isdigit() else 1024):
             return errno.EACCES
         made = call.do(call_filter.BIND, address)
         return hidden if made is None else made
@@ -218,21 +223,10 @@ def _pidfd(process: int) -> int:
         return kernel.process_handle(process)
     except OSError:
         # Handles exist only of processes, and this may be a thread.
-        return kernel.process_handle(_leader(process))
-
-
-def _first_free_port() -> int:
-    text = processes.read(_FIRST_FREE_PORT).strip()
-    return int(text) if text.isdigit() else 1024
-
-
-def _leader(thread: int) -> int:
-    """Return the process of a thread, because the kernel only opens processes; the id itself if the thread is
-    gone."""
-    for line in processes.read("/proc/%d/status" % thread).splitlines():
-        if line.startswith(b"Tgid:"):
-            return int(line.split()[1])
-    return thread
+        for line in processes.read("/proc/%d/status" % process).splitlines():
+            if line.startswith(b"Tgid:"):
+                return kernel.process_handle(int(line.split()[1]))
+        raise
 
 
 def _read(process: int, pointer: int, length: int) -> bytes | None:
@@ -254,11 +248,6 @@ def _family(address: bytes) -> int:
     return struct.unpack_from("=H", address)[0] if len(address) >= 2 else -1
 
 
-def _is_other(address: bytes) -> bool:
-    """Whether a socket address is none of the internet; the wildcard address may have no family."""
-    return _family(address) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
-
-
 def _address(address: bytes) -> Address:
     """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) if it is none
     of the internet."""
@@ -276,13 +265,6 @@ def _is_wildcard(address: bytes) -> bool:
     if _family(address) == socket.AF_INET6:
         return not any(address[8:24]) or _address(address)[0] == "0.0.0.0"
     return not any(address[4:8])
-
-
-def _is_anothers(host: str, own: str) -> bool:
-    """Whether another replica has, or may have, this address: it is in 127.64.0.0/10 and not this
-    replica's."""
-    parts = host.split(".")
-    return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 
 
 def _as_given(address: bytes, place: Address) -> bytes:

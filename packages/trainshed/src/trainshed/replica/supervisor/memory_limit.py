@@ -109,17 +109,12 @@ class MemoryLimit:
             own = processes.own_memory(process)
             sizes[process] = size if own < 0 else own
         used = sum(sizes.values())
-        if used > self._limit and not self._still_dying():
-            self._kill(max(sizes, key=lambda process: sizes[process]))
-        return used
-
-    def _still_dying(self) -> bool:
         victim, start, killed_at = self._victim
-        gone = not victim or (start and protocol.process_start(victim) != start)
-        return not gone and time.monotonic() < killed_at + _PATIENCE
-
-    def _kill(self, victim: int) -> None:
-        self._victim = (victim, protocol.process_start(victim), time.monotonic())
-        self._killed += 1
-        self._has_killed_main |= victim == self._shim.main_process()
-        processes.send(victim, signal.SIGKILL)
+        is_dying = victim and (not start or protocol.process_start(victim) == start)
+        if used > self._limit and not (is_dying and time.monotonic() < killed_at + _PATIENCE):
+            victim = max(sizes, key=lambda process: sizes[process])
+            self._victim = (victim, protocol.process_start(victim), time.monotonic())
+            self._killed += 1
+            self._has_killed_main |= victim == self._shim.main_process()
+            processes.send(victim, signal.SIGKILL)
+        return used

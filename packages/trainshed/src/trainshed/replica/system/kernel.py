@@ -245,13 +245,6 @@ def keep_capabilities(kept: "Iterable[int]") -> None:
                 raise
 
 
-def drop_all_capabilities() -> None:
-    """Drop all capabilities, for this process and every program that it executes, even as root. Raises
-    OSError."""
-    keep_capabilities(())
-    have_capabilities(())
-
-
 def have_capabilities(held: "Iterable[int]") -> None:
     """Reduce this process's capabilities to these; it must have them already. Programs that it executes get
     theirs by other rules. Raises OSError."""

@@ -47,12 +47,8 @@ class Loop:
             if handler is not None:
                 handler()
         if self._moments:
-            self._call_due()
-
-    def _call_due(self) -> None:
-        now = time.monotonic()
-        due = [moment for moment in self._moments if moment[0] <= now]
-        if due:
+            now = time.monotonic()
+            due = [handler for at, handler in self._moments if at <= now]
             self._moments = [moment for moment in self._moments if moment[0] > now]
-            for _, handler in due:
+            for handler in due:
                 handler()

@@ -74,11 +74,6 @@ def handles(process: int, number: int) -> bool:
     return False
 
 
-def name(process: int) -> str:
-    """Return the name that `ps` shows, at most 15 characters."""
-    return read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
-
-
 def used(shim: int) -> "tuple[float, int]":
     """Return what a shim's replica has used so far: seconds of processor time, and bytes read and written.
 
