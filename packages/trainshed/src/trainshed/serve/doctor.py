@@ -122,8 +122,11 @@ def _database(settings: Settings) -> Iterator[Finding]:
         return
     if aside:
         cause, _, remedy = ADVICE.partition(". ")
+        count = f"{len(aside)} record{'s' if len(aside) > 1 else ''}"
         records = "; ".join(map(str, aside))
-        yield _finding("records_set_aside", records=records, cause=cause, remedy=remedy)
+        yield _finding(
+            "records_set_aside", count=count, records=records, cause=cause, remedy=remedy
+        )
     else:
         yield _finding("database")
 
