@@ -45,7 +45,6 @@ def test_a_single_value_stands_for_a_list() -> None:
         (SPEC, VERTEX),
         ({"jobSpec": SPEC}, VERTEX),
         ({"displayName": "n", "jobSpec": SPEC}, VERTEX),
-        (TRAINING, ML),
         ({"trainingInput": TRAINING}, ML),
         ({"jobId": "i", "trainingInput": TRAINING}, ML),
         (
@@ -69,6 +68,12 @@ def test_a_single_value_stands_for_a_list() -> None:
 def test_forms(result: dict[str, Any], file: JobFile) -> None:
     assert recognised(result, None, "n", "i") == file
     assert recognised(result, file.api, "n", "i") == file
+
+
+def test_fields_of_either_api_need_the_api() -> None:
+    assert recognised(TRAINING, Api.ML, "n", "i") == ML
+    with pytest.raises(Unreadable, match="say whose job it is with --api"):
+        recognised(TRAINING, None, "n", "i")
 
 
 def test_a_pipeline_says_what_to_give_instead() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from trainshed.cli.environment import setting, variables
-from trainshed.cli.processes import Process, own_service
+from trainshed.cli.processes import own_service
 
 
 @contextlib.contextmanager
@@ -57,8 +57,5 @@ def command(
         click.echo("\n".join(setting(values)))
         # So that `$(trainshed emulate &)` is complete.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        with (
-            Process(int(values["TRAINSHED_PID"])) as service,
-            contextlib.suppress(KeyboardInterrupt),
-        ):
-            service.wait(None)
+        with contextlib.suppress(KeyboardInterrupt):
+            os.waitid(os.P_PID, int(values["TRAINSHED_PID"]), os.WEXITED | os.WNOWAIT)

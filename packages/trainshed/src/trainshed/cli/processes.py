@@ -28,31 +28,6 @@ _TAIL_LINES = 15
 """Last lines of a service's output that an error shows."""
 
 
-class Process:
-    """A running process, by a descriptor, so that signals cannot reach another process that got its id later.
-    Use it in a `with`."""
-
-    def __init__(self, pid: int) -> None:
-        """Raises ProcessLookupError if there is no such process."""
-        self._descriptor = os.pidfd_open(pid)
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        os.close(self._descriptor)
-
-    def terminate(self) -> None:
-        """Send SIGTERM. Does nothing if the process has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGTERM)
-
-    def wait(self, seconds: float | None) -> bool:
-        """Wait at most so many seconds, None = for ever, for the process to end; whether it has ended."""
-        readable, _, _ = select.select([self._descriptor], [], [], seconds)
-        return bool(readable)
-
-
 def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
     """Start a service by the words of a command line of `trainshed`, with its data in `data`, and wait until
     it is ready. It outlives this command.

@@ -2,9 +2,12 @@
 tells what a service that has ended may still hold in its cluster. `trainshed status` shows whether a service
 runs, and the most important facts about it."""
 
+import contextlib
 import os
+import select
 import shlex
 import shutil
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -27,7 +30,6 @@ from trainshed.cli.connection import (
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
-from trainshed.cli.processes import Process
 from trainshed.cli.text.moments import TimeLimit, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core import held
@@ -76,13 +78,21 @@ def down(
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
-    # Opened before the first request, so that the process that answers is the one that is stopped.
-    with Process(endpoint.pid) as process:
-        client = endpoint.client()
-        jobs = live_jobs(client)
-        _cancel(client, jobs)
-        _wait_until_over(client, jobs, left)
-        _stop(endpoint, process, left())
+    # Opened before the first request, so that the process that answers is the one that is stopped, and none
+    # that gets its id later.
+    process = os.pidfd_open(endpoint.pid)
+    client = endpoint.client()
+    jobs = live_jobs(client)
+    _cancel(client, jobs)
+    _wait_until_over(client, jobs, left)
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+    if not select.select([process], [], [], left())[0]:
+        raise click.ClickException(
+            f"The service (process {endpoint.pid}) was asked to end and has not yet. Its log in"
+            f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
+        )
+    click.echo("The service has ended.")
     _require_nothing_held(data_directory(data))
 
 
@@ -161,16 +171,6 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
 def _still_live(client: Client, jobs: Sequence[JobView]) -> list[JobView]:
     live = {job.uid for job in live_jobs(client)} if jobs else set[str]()
     return [job for job in jobs if job.uid in live]
-
-
-def _stop(endpoint: Endpoint, process: Process, seconds: float) -> None:
-    process.terminate()
-    if not process.wait(seconds):
-        raise click.ClickException(
-            f"The service (process {endpoint.pid}) was asked to end and has not yet. Its log in"
-            f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
-        )
-    click.echo("The service has ended.")
 
 
 @click.command()

@@ -26,18 +26,6 @@ spelling."""
 _PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
-_ML_ONLY = frozenset(
-    name
-    for both in (
-        ("scaleTier", "scale_tier"),
-        ("masterType", "master_type"),
-        ("masterConfig", "master_config"),
-        ("packageUris", "package_uris"),
-        ("pythonModule", "python_module"),
-        ("runtimeVersion", "runtime_version"),
-    )
-    for name in both
-)
 _LISTS = frozenset(
     {
         *("args", "categoricalvalues", "command", "conditionalparameterspecs", "containerargs"),
@@ -79,7 +67,7 @@ def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: st
         return JobFile(Api.VERTEX, _named({"jobSpec": dict(fields)}, name))
     if keys & _TRAINING:
         return JobFile(Api.ML, _identified(fields, job_id))
-    if keys & _ML_ONLY or api is Api.ML:
+    if api is Api.ML:
         return JobFile(Api.ML, _identified({"trainingInput": dict(fields)}, job_id))
     raise Unreadable(
         "It has neither workerPoolSpecs nor jobSpec (Vertex custom jobs) nor trainingInput (ml v1); say whose"
