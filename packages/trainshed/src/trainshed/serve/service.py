@@ -32,7 +32,6 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Timeli
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import connections
 from trainshed.httpd.messages import Application
@@ -67,6 +66,8 @@ DRAIN = 2
 """Seconds that open requests get when the service stops."""
 _SHOWN = 10
 """Records set aside that are listed by name."""
+_LOOK = 0.1
+"""Seconds between two looks at jobs that are to end with the service."""
 STOP_JOBS = 60
 """Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
@@ -304,33 +305,22 @@ class Service:
 
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are over."""
+        cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()
         try:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
-                # Repeatedly: a create request that was still in progress when the stop began may have
-                # finished since.
+                # A request to create one that was in progress when the stop began may have finished since.
                 while live := await self._bootstrap.store.ledger.load_live():
-                    await self._cancel([work.job for work in live])
+                    if fresh := [work.job for work in live if work.job.uid not in cancelled]:
+                        say(f"Stopping {counted(len(fresh), 'job')} ...")
+                    for job in fresh:
+                        cancelled.add(job.uid)
+                        # A job that ended just now has nothing left to cancel.
+                        with contextlib.suppress(Exception):
+                            await self._bootstrap.store.intake.request_cancel(job.name, cancel)
+                        self._app.controller.wake(job.uid)
+                    await asyncio.sleep(_LOOK)
         except TimeoutError:
             say("Some jobs did not stop in time; they are stopped at the next start.")
-
-    async def _cancel(self, jobs: list[Work]) -> None:
-        say(f"Stopping {counted(len(jobs), 'job')} ...")
-        for job in jobs:
-            # A job that ended just now has nothing left to cancel.
-            with contextlib.suppress(Exception):
-                await self._bootstrap.store.intake.request_cancel(
-                    job.name, CancelRequested(CancelCause.USER, clock.now())
-                )
-            self._app.controller.wake(job.uid)
-        for job in jobs:
-            await self._until_over(job.uid)
-
-    async def _until_over(self, uid: JobUid) -> None:
-        while True:
-            seen = self._app.services.notices.count(uid)
-            if await self._bootstrap.store.ledger.load(uid) is None:
-                return
-            await self._app.services.notices.wait_beyond(uid, seen, 5)
 
 
 class _Server(SecureServer):

@@ -64,34 +64,30 @@ def convert(name: str, kind: Any, value: Any) -> Any:
     for extra in extras:
         if isinstance(extra, Tables):
             return _read(name, value, extra)
+    raw = str(value) if isinstance(value, Path) else value
+    if base is bool:
+        raw = _FLAGS.get(str(value).lower(), str(value).lower())
+    elif base in _WORDS and isinstance(value, str):
+        raw = value.strip()
+    try:
+        converted = msgspec.convert(raw, str if base is Path else kind, strict=False)
+    except msgspec.ValidationError:
+        raise ValueError(f"{value!r} is not {_allowed(base, extras, raw)}") from None
     if base is Path:
-        text = _converted(str, str(value) if isinstance(value, Path) else value)
-        if not text:
-            raise ValueError("'' is no directory; leave it out for the default")
-        try:
-            return Path(text).expanduser()
-        except RuntimeError:
-            raise ValueError(f"{text!r} begins with a user who has no home directory") from None
-    converted = _converted(kind, value)
+        return _directory(converted)
     for extra in extras:
         if isinstance(extra, Checked):
             extra.check(converted)
     return converted
 
 
-def _converted(kind: Any, value: Any) -> Any:
-    base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    raw = value
-    if isinstance(value, Path):
-        raw = str(value)
-    elif base is bool:
-        raw = _FLAGS.get(str(value).lower(), str(value).lower())
-    elif base in _WORDS and isinstance(value, str):
-        raw = value.strip()
+def _directory(text: str) -> Path:
+    if not text:
+        raise ValueError("'' is no directory; leave it out for the default")
     try:
-        return msgspec.convert(raw, kind, strict=False)
-    except msgspec.ValidationError:
-        raise ValueError(f"{value!r} is not {_allowed(base, extras, raw)}") from None
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{text!r} begins with a user who has no home directory") from None
 
 
 def _allowed(base: Any, extras: list[Any], value: Any) -> str:
