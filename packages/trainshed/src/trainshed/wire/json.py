@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import msgspec
 from google.protobuf.message import Message
 
-from trainshed.wire import counts, plans, pool
-from trainshed.wire.decode import Walk
+from trainshed.wire import plans, pool
+from trainshed.wire.decode import Walk, check_count
 from trainshed.wire.status import Violation, WireError
 
 _EXACT: Final = 1e15
@@ -68,7 +68,7 @@ def from_public(
 
 def check_received(message: Message) -> None:
     """Check a message that came in binary form as the same request in JSON is checked: output-only fields
-    are cleared. Raises WireError for more values than `counts` allows, and for numbers that their enums do
+    are cleared. Raises WireError for more values than MAX_VALUES, and for numbers that their enums do
     not have, which are unset."""
     walk = Walk(keep_output_only=True)
     walk.received(plans.plan_for(message), message, "")
@@ -79,10 +79,10 @@ def check_received(message: Message) -> None:
 def decode_text(data: bytes | bytearray) -> Any:
     """Decode JSON text to values; raises WireError for what is not UTF-8, not JSON, or ambiguous.
 
-    Duplicate keys, NaN and Infinity are refused, and more values than `counts` allows; blank text is an empty
+    Duplicate keys, NaN and Infinity are refused, and more values than MAX_VALUES; blank text is an empty
     object.
     """
-    counts.check_text(data)
+    check_count(data)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -1,9 +1,16 @@
 """Compiles the descriptor of each message type once into a flat table that says how its JSON is read.
 
-A plan is built on first use, never changes, and is shared by all threads.
+A plan is built on first use, never changes, and is shared by all threads. A reader takes a decoded JSON value
+and returns the Python value of a field; it raises `Unreadable`, whose text (possibly empty) becomes the tail
+of the public error text. What is accepted follows proto3 JSON with the leniency that the public clients need
+(spec/clients#wire).
 """
 
-from collections.abc import Mapping
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -11,10 +18,160 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.wire import scalars
-
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+Reader = Callable[[Any], Any]
+
+_INTEGRAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_BASE64_URLSAFE = str.maketrans("-_", "+/")
+_FLOAT_MAX: Final = 3.4028234663852886e38
+_NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class Unreadable(ValueError):
+    """The JSON value is no value of the field's type."""
+
+
+def read_text(value: Any) -> str:
+    """Read a string without lone surrogates."""
+    if not isinstance(value, str):
+        raise Unreadable
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Unreadable("Unpaired surrogate in a string") from None
+    return value
+
+
+def read_bool(value: Any) -> bool:
+    """Read `true` or `false`, unquoted."""
+    if value is True or value is False:
+        return value
+    raise Unreadable
+
+
+def read_bytes(value: Any) -> bytes:
+    """Read base64, standard or URL-safe, padded or not."""
+    if not isinstance(value, str):
+        raise Unreadable
+    text = value.translate(_BASE64_URLSAFE).rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise Unreadable("Base64 decoding failed") from None
+
+
+def integer_reader(low: int, high: int) -> Reader:
+    """Return a reader of integers in a range: numbers, decimal strings, and floats without a fraction
+    (`100.0`)."""
+
+    def read(value: Any) -> int:
+        if type(value) is int:
+            number = value
+        elif isinstance(value, float):
+            if not value.is_integer():
+                raise Unreadable
+            number = int(value)
+        elif isinstance(value, str):
+            number = _integer_text(value)
+        else:
+            raise Unreadable
+        if low <= number <= high:
+            return number
+        raise Unreadable
+
+    return read
+
+
+def _integer_text(text: str) -> int:
+    """Convert plain digits exactly; a fraction of zeros or an exponent goes through float."""
+    # 40 characters hold every 64-bit integer; longer texts would only cost time.
+    match = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
+        raise Unreadable
+    if match.group(1) is None and match.group(2) is None:
+        return int(text)
+    number = float(text)
+    if not number.is_integer():
+        raise Unreadable
+    return int(number)
+
+
+def read_double(value: Any) -> float:
+    """Read numbers, numeric strings, and the three names `NaN`, `Infinity`, `-Infinity`."""
+    if isinstance(value, str):
+        if value in _NAMED_FLOATS:
+            return _NAMED_FLOATS[value]
+        if _NUMERIC.fullmatch(value) is None:
+            raise Unreadable
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise Unreadable from None
+    if not math.isfinite(number):
+        raise Unreadable
+    return number
+
+
+def read_float(value: Any) -> float:
+    """Read a number as `read_double` does, within the range of 32 bits."""
+    number = read_double(value)
+    if math.isfinite(number) and abs(number) > _FLOAT_MAX:
+        raise Unreadable
+    return number
+
+
+def enum_reader(numbers: dict[str, int]) -> Reader:
+    """Return a reader of enum names, also in lower case and with hyphens as the hosted services take them, or
+    known numbers (the SDK sends numbers), also as strings or `1.0`."""
+    known = frozenset(numbers.values())
+    read_number = integer_reader(-(2**31), 2**31 - 1)
+
+    def read(value: Any) -> int:
+        if isinstance(value, str):
+            value = value.upper().replace("-", "_")
+            if value in numbers:
+                return numbers[value]
+        try:
+            number: int = read_number(value)
+        except Unreadable:
+            raise Unreadable(enum_choices(value, numbers)) from None
+        if number not in known:
+            raise Unreadable(enum_choices(value, numbers))
+        return number
+
+    return read
+
+
+def enum_choices(value: Any, names: Iterable[str]) -> str:
+    """Return the end of an error text about an unknown `value`: the name that was probably meant, and all
+    names."""
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
+
+    chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
+    meant = value if isinstance(value, str) else ""
+    words = set(meant.split("_"))
+    # By letters alone NVIDIA_H100 would be nearer to NVIDIA_B200 than to NVIDIA_H100_80GB.
+    near = [name for name in chosen if words <= set(name.split("_"))]
+    near = near or difflib.get_close_matches(meant, chosen, n=1)
+    question = f"did you mean {near[0]}? The" if near else "the"
+    return f"; {question} values are {', '.join(chosen)}."
+
+
+def read_mask(value: Any) -> list[str]:
+    """Read `"labels,jobSpec.network"`, in camel or snake case, as proto paths."""
+    if not isinstance(value, str):
+        raise Unreadable
+    paths = [path.strip() for path in value.split(",")] if value.strip() else []
+    if any(not path or " " in path for path in paths):
+        raise Unreadable("Illegal field mask; paths must be separated by single commas")
+    return [re.sub("[A-Z]", lambda match: "_" + match.group().lower(), path) for path in paths]
+
 
 OUTPUT_ONLY: Final = 3  # google.api.FieldBehavior
 _FIELD_BEHAVIOR: Final = 1052
@@ -41,21 +198,21 @@ _SPECIAL: Final = frozenset(
     }
 )
 
-_INT32 = scalars.integer_reader(-(2**31), 2**31 - 1)
-_INT64 = scalars.integer_reader(-(2**63), 2**63 - 1)
-_UINT32 = scalars.integer_reader(0, 2**32 - 1)
-_UINT64 = scalars.integer_reader(0, 2**64 - 1)
-_SCALARS: Final[Mapping[int, tuple[str, scalars.Reader]]] = {
-    1: ("TYPE_DOUBLE", scalars.read_double),
-    2: ("TYPE_FLOAT", scalars.read_float),
+_INT32 = integer_reader(-(2**31), 2**31 - 1)
+_INT64 = integer_reader(-(2**63), 2**63 - 1)
+_UINT32 = integer_reader(0, 2**32 - 1)
+_UINT64 = integer_reader(0, 2**64 - 1)
+_SCALARS: Final[Mapping[int, tuple[str, Reader]]] = {
+    1: ("TYPE_DOUBLE", read_double),
+    2: ("TYPE_FLOAT", read_float),
     3: ("TYPE_INT64", _INT64),
     4: ("TYPE_UINT64", _UINT64),
     5: ("TYPE_INT32", _INT32),
     6: ("TYPE_FIXED64", _UINT64),
     7: ("TYPE_FIXED32", _UINT32),
-    8: ("TYPE_BOOL", scalars.read_bool),
-    9: ("TYPE_STRING", scalars.read_text),
-    12: ("TYPE_BYTES", scalars.read_bytes),
+    8: ("TYPE_BOOL", read_bool),
+    9: ("TYPE_STRING", read_text),
+    12: ("TYPE_BYTES", read_bytes),
     13: ("TYPE_UINT32", _UINT32),
     15: ("TYPE_SFIXED32", _INT32),
     16: ("TYPE_SFIXED64", _INT64),
@@ -71,7 +228,7 @@ class Value(Struct, frozen=True):
     #: What the public texts call it.
     label: str
     #: Returns the field's value for a JSON value; None = it is a message.
-    read: scalars.Reader | None = None
+    read: Reader | None = None
     #: Of an enum: the name of each number.
     enum_names: dict[int, str] | None = None
     #: Of a message: its descriptor.
@@ -87,7 +244,7 @@ class Value(Struct, frozen=True):
         values = field.enum_type.values
         return cls(
             f"type.googleapis.com/{field.enum_type.full_name}",
-            scalars.enum_reader({value.name: value.number for value in values}),
+            enum_reader({value.name: value.number for value in values}),
             {value.number: value.name for value in reversed(values)},
         )
 
@@ -98,7 +255,7 @@ class Value(Struct, frozen=True):
 
     @property
     def is_bool(self) -> bool:
-        return self.read is scalars.read_bool
+        return self.read is read_bool
 
     @property
     def is_any_json(self) -> bool:
