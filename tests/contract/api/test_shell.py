@@ -204,7 +204,7 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     async with shell(house, used) as socket:
         await socket.next()
     house.clock += TICKET_LIFETIME
-    for token in (used, late, "guessed", "", "\ud800"):
+    for token in (used, late, "guessed", ""):
         async with connected(house.app) as socket:
             socket.say(token=token)
             assert "ticket" in (await socket.next())["error"]

@@ -35,14 +35,8 @@ class Unreadable(ValueError):
 
 
 def read_text(value: Any) -> str:
-    """Read a string without lone surrogates."""
     if not isinstance(value, str):
         raise Unreadable
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise Unreadable("Unpaired surrogate in a string") from None
     return value
 
 

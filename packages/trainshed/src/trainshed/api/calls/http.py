@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
 from trainshed.httpd.messages import CHALLENGE, JSON, Request, Response, sized
-from trainshed.wire.json import decode_text, encode_text
+from trainshed.wire.json import decode_text
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
 MAX_BODY: Final = 10 * 1024 * 1024
@@ -62,23 +62,11 @@ def no_such_method(request: Request, where: str = "") -> Refusal:
     return Refusal(StatusCode.NOT_FOUND, text)
 
 
-def decode_body(text: bytes) -> Any:
-    """Return the JSON of a body, each string of which can be stored and answered. Raises WireError."""
-    value = decode_text(text)
-    if b"\\ud" in text.lower():
-        try:
-            encode_text(value)
-        except UnicodeEncodeError:
-            wrong = "Invalid JSON payload received. A string holds half of a surrogate pair."
-            raise WireError((Violation("", wrong),)) from None
-    return value
-
-
 async def sent_object(request: Request, most: int) -> dict[str, Any]:
     """Return the JSON object of a request of at most so many bytes; {} for an empty body. Raises WireError,
     BodyTooLarge, BodyNotRead."""
     text = await request.decoded_body(most)
-    value = await read_aside(len(text), lambda: decode_body(text))
+    value = await read_aside(len(text), lambda: decode_text(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))

@@ -9,13 +9,14 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.api.calls.http import MAX_BODY, decode_body, error_answer, read_aside
+from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.inside import InsideCaller
 from trainshed.api.mcp.tools import BY_NAME, TOOLS, Arguments, Inside
 from trainshed.api.trainshed_v1.call import read
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
+from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, WireError
 
 VERSION: Final = "2026-07-28"
@@ -59,7 +60,7 @@ class McpSurface:
         principal = await self._authenticate(call.headers.get("authorization"))
         body = await call.decoded_body(MAX_BODY)
         try:
-            message = await read_aside(len(body), lambda: decode_body(body))
+            message = await read_aside(len(body), lambda: decode_text(body))
         except WireError as error:
             return _failed(None, _Fault(-32700, str(error)))
         if fault := _malformed(message):
