@@ -82,7 +82,6 @@ FILTERS = [
     "create_time>2025-11-20T00:00:00Z",
     "create_time<1971-01-01",
     "create_time<3000-01-01 AND labels.n=3",
-    'display_name="\udc80"',
     " AND ".join(["display_name:7"] * 12),
 ]
 

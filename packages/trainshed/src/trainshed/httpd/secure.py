@@ -58,10 +58,8 @@ class SecureServer(Server):
             return
         for listener in self._tls:
             # uvicorn closes it like its own servers, and waits for that.
-            greeting = _Greeting(listener, self.made, self._groups.tcp)
-            taking: Any = Acceptor(
-                listener.socket, greeting.greet, "finding out what a connection speaks"
-            )
+            greet = _greeting(listener, self.made, self._groups.tcp)
+            taking: Any = Acceptor(listener.socket, greet, "finding out what a connection speaks")
             self.servers.append(taking)
 
     def made(self) -> asyncio.Protocol:
@@ -72,37 +70,29 @@ class SecureServer(Server):
         )
 
 
-class _Greeting:
-    """Detects TLS on the connections of one port."""
+def _greeting(
+    listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
+) -> "Greet":
+    """Return what detects TLS on the connections of one port."""
+    context = listener.certificate.context()
 
-    def __init__(
-        self, listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
-    ) -> None:
-        self._listener = listener
-        self._made = made
-        self._counted = counted
-        self._context = listener.certificate.context()
-
-    async def greet(self, connection: socket.socket, address: str) -> None:
+    async def greet(connection: socket.socket, address: str) -> None:
         """Find out what a client speaks, and hand the connection on to the right protocol."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         half = HalfOpen(task)
-        self._counted.open(half)
+        counted.open(half)
         try:
             await _readable(connection)
             first = connection.recv(1, socket.MSG_PEEK)
             if first and first[0] == _HANDSHAKE:
+                seconds = counted.limits.head_seconds
                 await loop.connect_accepted_socket(
-                    self._made,
-                    connection,
-                    ssl=self._context,
-                    ssl_handshake_timeout=self._counted.limits.head_seconds,
+                    made, connection, ssl=context, ssl_handshake_timeout=seconds
                 )
                 return
-            if first and self._listener.plain and _is_here(connection, address):
-                await loop.connect_accepted_socket(self._made, connection)
+            if first and listener.plain and _is_here(connection, address):
+                await loop.connect_accepted_socket(made, connection)
                 return
             if first:
                 connection.recv(65536)
@@ -113,7 +103,9 @@ class _Greeting:
             # The client broke off, took too long, or spoke something else: there is nobody to tell.
             connection.close()
         finally:
-            self._counted.closed(half)
+            counted.closed(half)
+
+    return greet
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -28,7 +28,6 @@ from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
-from trainshed.store.port import NewWork
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.metadata import Metadata, MetadataStores
 from trainshed.store.sqlite.models import Evaluations, Models
@@ -43,14 +42,6 @@ from trainshed.wire.trainshed_v1.jobs import Outlook
 
 Authenticate = Callable[[str | None], Awaitable[Principal]]
 """Returns the principal of an `Authorization` header. Raises Unauthenticated, Unavailable."""
-
-
-class CreateWorks(Protocol):
-    """Stores new jobs, tuning jobs and pipelines, and wakes the controller for them."""
-
-    async def __call__(self, *made: NewWork) -> None:
-        """Store all of them, or none. Raises as `Intake.create_jobs`."""
-        ...
 
 
 class ContentDigest(Struct, frozen=True):
@@ -221,7 +212,9 @@ class Services(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
     #: Tells the controller that a job has something to do.
     wake: Callable[[JobUid], None]
-    create: CreateWorks
+    #: Stores new jobs, tuning jobs and pipelines, all or none, and wakes the controller for them. Raises as
+    #: `Intake.create_jobs`.
+    create: Callable[..., Awaitable[None]]
     #: Tells the controller that an operation of a study waits. Its end is published as a notice of
     #: `JobUid(study)`.
     suggest: Callable[[StudyUid], None]

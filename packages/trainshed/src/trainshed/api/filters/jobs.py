@@ -20,7 +20,7 @@ from trainshed.api.filters.matching import (
     moment_test,
     text_test,
 )
-from trainshed.api.filters.syntax import Comparison, Expression, FilterError, Term, parse_filter
+from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.patterns import Operator
@@ -80,101 +80,64 @@ def compile_job_filter(text: str, states: States, further: Further = NO_FURTHER)
     Raises InvalidRequest on `filter` for a text that is no filter or names an unknown field.
     """
     try:
-        expression = parse_filter(text)
-        if expression is None:
-            return JobFilter()
-        passes = compile_tree(expression, lambda leaf: _leaf(leaf, states, further))
-        return JobFilter(passes, _narrowing(expression, states))
+        tree = parse_filter(text)
+        passes = compile_tree(tree, lambda leaf: _leaf(leaf, states, further).passes)
+        where = implied(
+            tree,
+            lambda leaf: _leaf(leaf, states, further).where,
+            lambda conditions: Every(tuple(conditions)),
+            lambda conditions: Either(tuple(conditions)),
+        )
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
+    is_short = where is not None and sum(1 for _ in _tests(where)) <= _MOST_TESTS
+    return JobFilter(passes, where if is_short else None)
 
 
-def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
+def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobFilter:
     if leaf.path[0] == "labels":
         labelled = label_test(leaf)
-        return lambda job: labelled(job.labels)
+        return JobFilter(lambda job: labelled(job.labels), _labelled(leaf))
     if isinstance(leaf, Term):
         raise FilterError(
             f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
         )
     field = snake_case(leaf.name)
     if field in further:
-        return further[field](leaf)
+        return JobFilter(further[field](leaf))
     if field == _STATE:
         return _state(leaf, states)
     if text_of := _TEXTS.get(field):
         matches = text_test(leaf)
-        return lambda job: matches(text_of(job))
+        return JobFilter(lambda job: matches(text_of(job)), _named(leaf, _COLUMNS[field]))
     if moment_of := _MOMENTS.get(field):
         happened = moment_test(leaf)
-        return lambda job: happened(moment_of(job))
+        where = _created(leaf) if field == "create_time" else None
+        return JobFilter(lambda job: happened(moment_of(job)), where)
     known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *further))
     raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
 
 
-def _state(leaf: Comparison, states: States) -> JobTest:
+def _state(leaf: Comparison, states: States) -> JobFilter:
     if leaf.value not in states:
         near = [state for state in states if state.endswith(f"_{leaf.value.upper()}")]
         hint = f". Did you mean {near[0]}?" if near else ""
         raise FilterError(f"{leaf.value!r} is no state; the states are: {', '.join(states)}{hint}")
     wanted = states[leaf.value]
     if leaf.operator in (Operator.EQUAL, Operator.HAS):
-        return lambda job: job.state is wanted
+        where = Either(()) if wanted is None else Equal(Column.STATE, wanted.value)
+        return JobFilter(lambda job: job.state is wanted, where)
     if leaf.operator is Operator.NOT_EQUAL:
-        return lambda job: job.state is not wanted
+        return JobFilter(lambda job: job.state is not wanted)
     raise FilterError(f"states have no order, so {leaf.operator} cannot compare them; use = or !=")
 
 
-def _narrowing(expression: Expression, states: States) -> Condition | None:
-    """Return a condition that holds for every work that passes the filter, and perhaps for others; None if
-    the columns cannot tell anything. `expression` was compiled before, so that its words are known."""
-    where = implied(
-        expression,
-        lambda leaf: _narrowed(leaf, states),
-        lambda conditions: Every(tuple(conditions)),
-        lambda conditions: Either(tuple(conditions)),
-    )
-    return where if where is None or sum(1 for _ in _tests(where)) <= _MOST_TESTS else None
-
-
-def _narrowed(leaf: Comparison | Term, states: States) -> Condition | None:
-    if isinstance(leaf, Term):
-        return (
-            Labelled(".".join(leaf.path[1:]))
-            if leaf.path[0] == "labels" and leaf.path[1:]
-            else None
-        )
-    # A text that is no valid Unicode is in no column, and no statement accepts it.
-    return _compared(leaf, states) if _is_text(leaf.value) else None
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _compared(leaf: Comparison, states: States) -> Condition | None:
-    if leaf.path[0] == "labels":
-        return _labelled(leaf)
-    match snake_case(leaf.name):
-        case ("display_name" | "job_id") as name:
-            return _named(leaf, _COLUMNS[name])
-        case "state" if leaf.operator in (Operator.EQUAL, Operator.HAS):
-            wanted = states[leaf.value]
-            return Either(()) if wanted is None else Equal(Column.STATE, wanted.value)
-        case "create_time":
-            return _created(leaf)
-        case _:
-            return None
-
-
-def _labelled(leaf: Comparison) -> Condition | None:
-    if len(leaf.path) == 1:
-        return Labelled(leaf.value)
+def _labelled(leaf: Comparison | Term) -> Condition | None:
     key = ".".join(leaf.path[1:])
+    if isinstance(leaf, Term):
+        return Labelled(key)
+    if not key:
+        return Labelled(leaf.value)
     match leaf.operator:
         case Operator.EQUAL:
             return Labelled(key, leaf.value)

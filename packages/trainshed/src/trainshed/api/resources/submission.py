@@ -137,7 +137,7 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
     controller. Their project gets its default bucket.
 
     Raises AlreadyExists, InvalidRequest (wrong labels), FailedPrecondition (`pinning.pinned`),
-    Unavailable (the service stops), and what `CreateWorks` raises.
+    Unavailable (the service stops), and as `Intake.create_jobs`.
     """
     if services.closing.is_set():
         raise Unavailable(
