@@ -50,6 +50,19 @@ def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work)
 
 
+async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Run works beside each other until one of them has ended, and cancel the others. Return their tasks, in
+    order, all of which have ended."""
+    tasks = [joined(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks
+
+
 async def outliving(task: asyncio.Future[T]) -> T:
     """Wait for a task that goes on if its caller is cancelled. Nobody is told of its failure then, which
     `asyncio.shield` does from Python 3.14 on."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 import httptools
 from msgspec import Struct
 
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import first_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
     Disconnected,
@@ -125,15 +125,9 @@ async def forward(
     BodyTooLarge, Disconnected."""
     try:
         await line.write(_head(request, rules))
-        answering, sending = joined(_answered(line)), joined(_send(line, request, rules))
-        tasks = [answering, sending, *([joined(_lapsed(lapse))] if lapse else [])]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            answer = await (answering if answering in done else done.pop())
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        works = [_answered(line), _send(line, request, rules), *([_lapsed(lapse)] if lapse else [])]
+        tasks = await first_of(*works)
+        answer = next(task for task in tasks if not task.cancelled()).result()
     except BaseException:
         line.close()
         raise
@@ -288,17 +282,7 @@ async def relay(
     try:
         await far.shake_hands(request, rules)
         await send({"type": "websocket.accept", "subprotocol": protocol.subprotocol})
-        tasks = [
-            joined(far.hear(send)),
-            joined(far.say(receive)),
-            *(joined(wait()) for wait in over),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await first_of(far.hear(send), far.say(receive), *(wait() for wait in over))
         # If the client itself is gone, this is not sent.
         with contextlib.suppress(Exception):
             await send({"type": "websocket.close", "code": far.code})

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import first_of
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -256,16 +256,10 @@ class Streamed(Response):
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        pumping = joined(pump())
-        enders = [joined(gone()), joined(self._closing.wait())]
-        if self._lapse is not None:
-            enders.append(joined(self._lapse()))
+        enders = [gone(), self._closing.wait(), *([self._lapse()] if self._lapse else [])]
         try:
-            await asyncio.wait((pumping, *enders), return_when=asyncio.FIRST_COMPLETED)
+            pumping, *_ = await first_of(pump(), *enders)
         finally:
-            for task in (pumping, *enders):
-                task.cancel()
-            await asyncio.gather(pumping, *enders, return_exceptions=True)
             await self._parts.aclose()
         if not pumping.cancelled() and (fault := pumping.exception()) is not None:
             # The status line is sent already: only an unfinished body can tell the caller that parts are

@@ -13,7 +13,7 @@ from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import first_of
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
@@ -46,22 +46,15 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
     end = clock.time() + patience
     record = await services.reader.operation(name)
     subject = JobUid(record.study)
-    closing = joined(services.closing.wait())
-    try:
-        while not record.state.is_final:
-            # Count before looking, so that an end after this look is news beyond the count.
-            seen = services.notices.count(subject)
-            record = await services.reader.operation(name)
-            left = end - clock.time()
-            if record.state.is_final or left <= 0 or services.closing.is_set():
-                break
-            news = joined(services.notices.wait_beyond(subject, seen, left))
-            try:
-                await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                news.cancel()
-    finally:
-        closing.cancel()
+    while not record.state.is_final:
+        # Count before looking, so that an end after this look is news beyond the count.
+        seen = services.notices.count(subject)
+        record = await services.reader.operation(name)
+        left = end - clock.time()
+        if record.state.is_final or left <= 0 or services.closing.is_set():
+            break
+        news = services.notices.wait_beyond(subject, seen, left)
+        await first_of(news, services.closing.wait())
     return record
 
 

@@ -40,7 +40,7 @@ from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import MOST_ROWS, Terminal, TerminalRequest
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import first_of
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
@@ -169,14 +169,9 @@ class ShellSurface:
 
     async def _end(self, ticket: Ticket) -> str:
         """Return why a shell ends that nobody has left, when it does."""
-        ends: dict[asyncio.Task[Any], str] = {joined(self._services.closing.wait()): _STOPS}
-        ends[joined(self._services.access.lapse(ticket.principal))] = _LAPSED
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return next(text for task, text in ends.items() if task.done())
-        finally:
-            for task in ends:
-                task.cancel()
+        lapse = self._services.access.lapse(ticket.principal)
+        closing, _ = await first_of(self._services.closing.wait(), lapse)
+        return _LAPSED if closing.cancelled() else _STOPS
 
     def _order(self, text: str) -> tuple[Ticket, TerminalRequest]:
         """Return the ticket and the terminal that the first message asks for. Raises WireError,
@@ -240,20 +235,18 @@ async def bridge(
             else:
                 await _obey(terminal, message.get("text") or "")
 
-    showing, typing, ending = joined(show()), joined(type_()), joined(end)
-    tasks = (showing, typing, ending)
     try:
         try:
             async with patience:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                showing, typing, ending = await first_of(show(), type_(), end)
         except TimeoutError:
             text = f"Nothing was typed or shown for {idle / 60:g} minutes: hung up."
             await say(send, {"error": text})
             await hang_up(send, NORMAL)
             return
-        if typing.done() or (showing.done() and showing.exception() is not None):
+        if not typing.cancelled() or (not showing.cancelled() and showing.exception() is not None):
             return  # The client is gone.
-        if showing.done():
+        if not showing.cancelled():
             await say(send, {"exit": terminal.status})
             await hang_up(send, NORMAL)
         else:
@@ -261,9 +254,6 @@ async def bridge(
             await hang_up(send, GOING_AWAY)
     finally:
         terminal.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def say(send: Send, value: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trainshed.core.names import JobUid
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import first_of
 from trainshed.store.notices import Notices
 from trainshed.wire.trainshed_v1.record import Record, encoded
 
@@ -81,13 +81,7 @@ async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: f
         return
     if any(notices.count(uid) > count for uid, count in counts.items()):
         return
-    waits = [joined(notices.wait_beyond(uid, count, patience)) for uid, count in counts.items()]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+    await first_of(*(notices.wait_beyond(uid, count, patience) for uid, count in counts.items()))
 
 
 def line(value: Record) -> bytes:
