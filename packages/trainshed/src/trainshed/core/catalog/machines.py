@@ -42,25 +42,17 @@ class MachineType(Struct, frozen=True):
 
     @property
     def memory_limit_bytes(self) -> int:
-        """What a replica on this machine may use."""
-        return memory_limit(self.memory_bytes)
-
-
-def memory_limit(memory_bytes: int) -> int:
-    """Return the bytes of a machine's memory that a replica gets: what the platform's tiered share leaves
-    (spec/machines#memory).
-
-    0 stays 0: a machine whose memory is not known has no limit of its own.
-    """
-    if memory_bytes <= 0:
-        return 0
-    left, reserved = memory_bytes, 0
-    for gib, percent in _RESERVED:
-        part = min(left, gib * GIB)
-        reserved += part * percent // 100
-        left -= part
-    reserved += left * _RESERVED_ABOVE // 100
-    return max(0, memory_bytes - reserved - EVICTION_RESERVE)
+        """What a replica on this machine may use: what the platform's tiered share leaves
+        (spec/machines#memory). 0 = its memory is not known."""
+        if self.memory_bytes <= 0:
+            return 0
+        left, reserved = self.memory_bytes, 0
+        for gib, percent in _RESERVED:
+            part = min(left, gib * GIB)
+            reserved += part * percent // 100
+            left -= part
+        reserved += left * _RESERVED_ABOVE // 100
+        return max(0, self.memory_bytes - reserved - EVICTION_RESERVE)
 
 
 @functools.cache
@@ -135,13 +127,10 @@ def accelerator_types(api: Api) -> tuple[str, ...]:
     return tuple(table("accelerators")["types"][api.value])
 
 
+@functools.cache
 def allowed(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
     """Return the accelerator types that go with `machine`, each with its counts."""
-    return _allowed(machine.name, api)
-
-
-@functools.cache
-def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
+    name = machine.name
     data = table("accelerators")
     known = set(accelerator_types(api))
     by_type = {

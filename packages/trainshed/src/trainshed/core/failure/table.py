@@ -28,9 +28,15 @@ MAX_ATTEMPTS: Final = 10
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CODES = re.compile(r"(\d{1,3})-(\d{1,3})")
 _SECOND = 10**9
-_CAUSES = tuple(cause for cause in Cause if cause is not Cause.CANCELLED)
-_MESSAGES = tuple(m for m in Message if m not in (Message.NONE, Message.BUDGET, Message.CANCELLED))
-_ACTIONS = (Action.SUCCEED, Action.DONE, Action.FAIL)
+_OUR_OWN = {
+    *(Action.WAIT, Action.CANCEL, Cause.CANCELLED),
+    *(Message.NONE, Message.BUDGET, Message.CANCELLED),
+}
+"""What only built-in rows may say, which are about cancels and budgets as well."""
+_WORDS = ("causes", "action", "message")
+_CAUSES = tuple(cause for cause in Cause if cause not in _OUR_OWN)
+_MESSAGES = tuple(message for message in Message if message not in _OUR_OWN)
+_ACTIONS = tuple(action for action in Action if action not in _OUR_OWN)
 _DEFAULT_PLACE: Final = "out_of_memory"
 """The row before which a new one is put: after those of success and of reducers, before every failure."""
 _OF_A_REPLICA = CLUSTER_LOSSES | {
@@ -60,12 +66,6 @@ def _pauses(value: float | list[float]) -> tuple[int, ...]:
 
 def _nanos(seconds: float) -> int:
     return round(seconds * _SECOND)
-
-
-def _causes(value: list[Cause]) -> frozenset[Cause]:
-    if Cause.CANCELLED in value:
-        raise ValueError
-    return frozenset(value)
 
 
 def _exit_codes(value: list[int | str]) -> frozenset[int]:
@@ -100,15 +100,6 @@ def _text(value: str) -> str:
     return value
 
 
-def _of(words: tuple[Any, ...]) -> Callable[[Any], Any]:
-    def chosen(value: Any) -> Any:
-        if value not in words:
-            raise ValueError
-        return value
-
-    return chosen
-
-
 class _Field(NamedTuple):
     """What a field of an entry may be."""
 
@@ -128,7 +119,7 @@ _SECONDS: Final = "a number of seconds, 0 or more"
 _PAUSES: Final = _Field(_Seconds | list[_Seconds], f"{_SECONDS}, or a list of such", _pauses)
 _MATCHES: Final = {
     "causes": _Field(
-        Annotated[list[Cause], Meta(min_length=1)], f"a list of {', '.join(_CAUSES)}", _causes
+        Annotated[list[Cause], Meta(min_length=1)], f"a list of {', '.join(_CAUSES)}", frozenset
     ),
     "exit_codes": _Field(
         _Items, 'a list of exit codes from 0 to 255 and ranges such as "64-78"', _exit_codes
@@ -140,9 +131,9 @@ _MATCHES: Final = {
     "reducer": _FLAG,
 }
 _GIVES: Final = {
-    "action": _Field(Action, f"one of {', '.join(_ACTIONS)}", _of(_ACTIONS)),
+    "action": _Field(Action, f"one of {', '.join(_ACTIONS)}"),
     "code": _Field(Annotated[int, Meta(ge=1, le=16)], "a google.rpc code from 1 to 16, such as 3"),
-    "message": _Field(Message, f"one of {', '.join(_MESSAGES)}", _of(_MESSAGES)),
+    "message": _Field(Message, f"one of {', '.join(_MESSAGES)}"),
     "text": _Field(
         str, f"a text, in which {', '.join(f'{{{fact}}}' for fact in FACTS)} are filled in", _text
     ),
@@ -166,13 +157,6 @@ _FIELDS: Final = {
     **_GIVES,
 }
 """All fields of an entry, in the order in which an error lists them."""
-_BUILT_IN: Final = {
-    **_FIELDS,
-    "causes": _Field(list[Cause], "a list of causes", frozenset),
-    "action": _Field(Action, "an action"),
-    "message": _Field(Message, "a message"),
-}
-"""Those of a built-in row, which may also be about cancels and budgets."""
 
 
 def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
@@ -203,25 +187,29 @@ def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
     return tuple(table)
 
 
-def _read(entry: Entry, fields: Mapping[str, _Field] = _FIELDS) -> tuple[dict[str, Any], list[str]]:
+def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Read the fields that the entry gives. Return them, and what is wrong with them or missing, as `field:
     words`."""
     read: dict[str, Any] = {}
     wrong: list[str] = []
     for field, value in entry.items():
-        rule = fields.get(field)
+        rule = _FIELDS.get(field)
         if rule is None:
-            wrong.append(f"{field}: there is no such field; the fields are {', '.join(fields)}")
+            wrong.append(f"{field}: there is no such field; the fields are {', '.join(_FIELDS)}")
             continue
         try:
-            read[field] = rule.made(msgspec.convert(value, rule.type))
+            converted = msgspec.convert(value, rule.type)
+            words = converted if field == "causes" else [converted]
+            if field in _WORDS and not is_built_in and not _OUR_OWN.isdisjoint(words):
+                raise ValueError
+            read[field] = rule.made(converted)
         except ValueError:  # So is msgspec's.
             wrong.append(f"{field}: {value!r} is not {rule.must_be}")
     required = ["name", "causes", "action"]
     if read.get("action") is Action.FAIL:
         required += ["code", *([] if "text" in entry else ["message"])]
     missing = [field for field in required if field not in entry]
-    return read, wrong + [f"{field}: say it: {fields[field].must_be}" for field in missing]
+    return read, wrong + [f"{field}: say it: {_FIELDS[field].must_be}" for field in missing]
 
 
 def _rule(read: Mapping[str, Any]) -> Rule:
@@ -253,7 +241,7 @@ def _built_in() -> Iterator[Rule]:
     text = pkgutil.get_data("trainshed.core.failure", "table.toml")
     assert text is not None, "trainshed is loaded in a way that hides its data files"
     for entry in tomllib.loads(text.decode())["failure_rules"]:
-        read, wrong = _read(entry, _BUILT_IN)
+        read, wrong = _read(entry, is_built_in=True)
         assert not wrong, (entry, wrong)
         yield _rule(read)
 
