@@ -155,9 +155,6 @@ class Preflight(Struct, frozen=True):
     waiting: Waiting | None = None
     #: Its place in the queue: one more than the jobs before it.
     position: int = 0
-    #: Types of devices that it asks for and that no node here has: it would run without them, or with GPUs of
-    #: another type (relaxed mode).
-    missing: tuple[str, ...] = ()
 
     @property
     def admitted(self) -> bool:

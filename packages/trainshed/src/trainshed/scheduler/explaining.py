@@ -72,13 +72,13 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
             f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
         )
     snapshot.put(GangState(gang, waiting_since=now))
-    at, missing = position(snapshot, gang.uid), _missing(snapshot, gang)
+    at = position(snapshot, gang.uid)
     planned = plan(snapshot.copy(), now)
     made = planned.decisions
     admitted = next((d for d in made if isinstance(d, Admit) and d.uid == gang.uid), None)
     if admitted is not None:
         places = tuple((str(replica), node) for replica, node in admitted.nodes)
-        return Preflight(places, None, at, missing)
+        return Preflight(places, None, at)
     snapshot.reservations = planned.reservations
     waiting = _waiting(snapshot, snapshot.entries[gang.uid], now)
     yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
@@ -86,7 +86,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
         leaving = _jobs(snapshot, gang, yielding)
         offer = f"would start as soon as {leaving} had left: spot work gives way to it"
         waiting = replace(waiting, hint=offer, blockers=_names(snapshot, gang, yielding))
-    return Preflight((), waiting, at, missing)
+    return Preflight((), waiting, at)
 
 
 def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
@@ -353,16 +353,6 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
     ahead = position(snapshot, entry.gang.uid) - 1
     message = f"{ahead} job{'s stand' if ahead != 1 else ' stands'} before it"
     return Waiting(WaitReason.POLICY, message if ahead else "starts with the next decision")
-
-
-def _missing(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
-    """Return the types of devices that no node here has, and which relaxed mode leaves out
-    (spec/queue#capacity)."""
-    if snapshot.policy.strict:
-        return ()
-    wanted = {demand.accelerator for _, demand in gang.replicas if demand.accelerators}
-    there = {kind for name in snapshot.ready for kind in snapshot.ready.layout(name).types}
-    return tuple(sorted(wanted - there))
 
 
 def _own(snapshot: Snapshot, gang: Gang, uids: Iterable[JobUid]) -> list[str]:

@@ -1,7 +1,7 @@
 """Preflight: whether a job would be admitted now, on what, and if not, what would let it start
 (spec/submit#preflight). Stores nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -56,7 +56,10 @@ async def explain(call: JsonCall) -> records.Explanation:
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))
     check_labels(call.services, job)
     await _require_new(call, job)
-    return _answer(job, await call.services.capacity.preflight(job), notices)
+    preflight = await call.services.capacity.preflight(job)
+    if preflight.admitted:
+        notices += tuple(_without(job, call.services.capacity.accelerators()))
+    return _answer(job, preflight, notices)
 
 
 async def _read(
@@ -131,19 +134,21 @@ def _answer(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records
         ),
         waiting=waiting_view(preflight.waiting, preflight.position) if preflight.waiting else None,
         position=preflight.position,
-        notices=(*notices, *notes, *_without(job, preflight)),
+        notices=(*notices, *notes),
         warnings=(*instead, *job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )
 
 
-def _without(job: Job, preflight: Preflight) -> Iterator[str]:
-    """Yield notices of devices that no node has, unless a warning says so already."""
-    for kind in preflight.missing:
+def _without(job: Job, there: Collection[str]) -> Iterator[str]:
+    """Yield notices of devices that no node has (`there`: those that nodes have), unless a warning says so
+    already."""
+    wanted = {
+        pool.machine.accelerators.type for pool in job.spec.pools if pool.machine.accelerators
+    }
+    for kind in sorted(wanted.difference(there)):
         if not any(kind in warning for warning in job.spec.warnings):
-            # Where there is no GPU at all, the warning says so.
-            instead = "get GPUs of another type" if kind.startswith("NVIDIA") else "run without"
-            yield f"No node here has {kind}: the job would {instead}."
+            yield f"No node here has {kind}: the job would get GPUs of another type."
 
 
 def _machine(api: Api, pool: WorkerPool) -> records.PoolMachine:
