@@ -1,7 +1,6 @@
 """Secrets are opened when a program is about to start, and at no other moment (spec/operations#secrets;
 spec/invariants#secrets)."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +16,11 @@ from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.engine_adapters import Vault
 
-SECOND = 10**9
 DB, DB_1, API = SecretRef("db"), SecretRef("db", 1), SecretRef("api")
 
 
 class Safe:
     """A store with secrets, the key that they are sealed with, and the way to them."""
-
-    now = 1_760_000_000 * SECOND
 
     def __init__(self, directory: Path) -> None:
         self.store = open_inline()
@@ -32,19 +28,13 @@ class Safe:
         self.vault = self.by(self._sealer)
 
     def by(self, sealer: Sealer) -> Vault:
-        return Vault(self.store.secrets, sealer, lambda: self.now, "token of {}".format)
+        return Vault(self.store.secrets, sealer, "token of {}".format)
 
     async def add(self, name: str, value: str, project: str = "p") -> None:
         def seal(version: int) -> bytes:
             return self._sealer.seal(value, SecretId(project, name, version))
 
         await self.store.secrets.add(project, name, 1, seal)
-
-    async def used(self) -> dict[tuple[str, int], int]:
-        # What notes a use runs beside the start, and this store answers at once.
-        await asyncio.sleep(0)
-        versions = await self.store.secrets.versions("p")
-        return {(version.name, version.version): version.used for version in versions}
 
 
 @pytest.fixture
@@ -70,7 +60,6 @@ async def test_the_newest_or_the_named_version_is_given(safe: Safe) -> None:
     await safe.add("db", "second")
     assert await safe.vault.values("p", {DB, DB_1}) == {DB: "second", DB_1: "first"}
     assert await safe.vault.values("p", {DB_1}) == {DB_1: "first"}
-    assert await safe.used() == {("db", 2): safe.now, ("db", 1): safe.now}
 
 
 async def test_a_secret_that_is_gone_is_named(safe: Safe) -> None:

@@ -56,7 +56,7 @@ STUDY: dict[str, Any] = {
 }
 SECRET: dict[str, Any] = {
     "name": "db",
-    "versions": [{"version": 2, "created": AT, "lastUsed": ""}, {"version": 1, "created": ""}],
+    "versions": [{"version": 2, "created": AT}, {"version": 1, "created": ""}],
 }
 
 
@@ -98,13 +98,7 @@ SECRET: dict[str, Any] = {
             "METRIC USED LIMIT WAITING",
             "cpus_n1_e2  12.5  20  0",
         ),
-        (
-            "secrets",
-            f"{OWN}/secrets",
-            SECRET,
-            "SECRET VERSIONS CREATED LAST USED",
-            f"db  2, 1  {SHOWN}  –",
-        ),
+        ("secrets", f"{OWN}/secrets", SECRET, "SECRET VERSIONS CREATED", f"db  2, 1  {SHOWN}"),
         (
             "studies",
             f"/v1/{PLACE}/studies",

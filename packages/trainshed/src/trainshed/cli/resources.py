@@ -274,10 +274,8 @@ def _versions(versions: Sequence[Json]) -> str:
     return ", ".join(str(version["version"]) for version in versions)
 
 
-def _newest(field: str) -> Callable[[Sequence[Json]], str]:
-    return lambda versions: _moment(
-        max((version.get(field) or "" for version in versions), default="")
-    )
+def _newest(versions: Sequence[Json]) -> str:
+    return _moment(max((version.get("created") or "" for version in versions), default=""))
 
 
 def _counts(accelerators: Mapping[str, Sequence[int]]) -> str:
@@ -333,8 +331,7 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "accelerators": _node_accelerators,
     "others": _others,
     "versions": _versions,
-    "newest": _newest("created"),
-    "last_used": _newest("lastUsed"),
+    "newest": _newest,
     "metrics": _metrics,
 }
 """What makes the text of a cell, by the names that resources.toml has for it."""

@@ -273,9 +273,7 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
     context = EngineContext(
         data=settings.data,
         settings=engine_settings(settings),
-        secrets=Vault(
-            bootstrap.store.secrets, bootstrap.sealer, clock.now, bootstrap.jobs.reduction_token
-        ),
+        secrets=Vault(bootstrap.store.secrets, bootstrap.sealer, bootstrap.jobs.reduction_token),
         now=clock.now,
         # A program sees what it runs in of the cache, but not what others run in.
         hidden=(settings.data, settings.cache),

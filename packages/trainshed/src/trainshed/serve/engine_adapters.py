@@ -1,7 +1,6 @@
 """What the engine needs of this service, and this service of the engine: secrets for programs, the key of
 links, and the terms of building packages."""
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 
@@ -10,11 +9,9 @@ from msgspec.structs import replace
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import SecretRef
-from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import COVERED
 from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace
 from trainshed.engines.port import Engine, EngineUnavailable, LaunchRejected, SecretMissing
-from trainshed.eventloop.background import Crew
 from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.system import cgroups
 from trainshed.runtimes.confinement import InstallationTerms
@@ -101,29 +98,14 @@ def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], Installatio
     )
 
 
-_SAME_USE = 60 * 10**9
-"""ns within which uses of one version are recorded only once: starts do not wait for that, but the disk is
-shared."""
-
-
 class Vault:
-    """Opens sealed secrets for programs that are about to start."""
+    """Opens sealed secrets for programs that are about to start. `job_token`: returns the token by which a
+    job's replicas know each other, for the job's uid."""
 
-    def __init__(
-        self,
-        secrets: Secrets,
-        sealer: Sealer,
-        now: Callable[[], int],
-        job_token: Callable[[int], str],
-    ) -> None:
+    def __init__(self, secrets: Secrets, sealer: Sealer, job_token: Callable[[int], str]) -> None:
         self._secrets = secrets
         self._sealer = sealer
-        #: Returns nanoseconds since the epoch.
-        self._now = now
-        #: Returns the token by which a job's replicas know each other, for the job's uid.
         self._job_token = job_token
-        self._noted: dict[SecretId, int] = {}
-        self._noting = Crew()
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
         """Return the values, as the protocol says; each takes a point lookup in the store and a few
@@ -145,27 +127,6 @@ class Vault:
             )
         ids = {ref: SecretId(project_id, ref.name, secrets[ref].version) for ref in refs}
         try:
-            values = {ref: self._sealer.open(secrets[ref].content, ids[ref]) for ref in refs}
+            return {ref: self._sealer.open(secrets[ref].content, ids[ref]) for ref in refs}
         except (Unsealable, KeyUnusable) as failure:
             raise LaunchRejected(str(failure)) from None
-        self._note(project_id, set(ids.values()))
-        return values
-
-    def _note(self, project_id: str, used: set[SecretId]) -> None:
-        """Have the time of this use stored, in the background."""
-        now = self._now()
-        fresh = [
-            secret for secret in used if now - self._noted.get(secret, -_SAME_USE) >= _SAME_USE
-        ]
-        if not fresh:
-            return
-        self._noted.update(dict.fromkeys(fresh, now))
-        self._noting.begin(self._store_use(project_id, fresh, now), "noting the use of secrets")
-
-    async def _store_use(self, project_id: str, used: list[SecretId], at: Nanos) -> None:
-        # Only informs those who want to know whether a secret may be deleted, so no start fails because of
-        # it.
-        with contextlib.suppress(Unavailable):
-            await self._secrets.note_use(
-                project_id, [(secret.name, secret.version) for secret in used], at
-            )

@@ -71,13 +71,11 @@ class Outgoing(Struct, frozen=True):
 
 
 class SecretVersion(Struct, frozen=True):
-    """The public facts of one version. `created`, `used`: ns since the epoch; `used` 0 = no program was given
-    it yet."""
+    """The public facts of one version. `created`: ns since the epoch."""
 
     name: str
     version: int
     created: Nanos
-    used: Nanos = 0
 
 
 class Sealed(Struct, frozen=True):

@@ -348,13 +348,8 @@ def _secret_view(name: str, versions: Iterable[SecretVersion]) -> records.Secret
     return records.Secret(
         name=name,
         created=text_micros(every[0].created),
-        last_used=text_micros(max(version.used for version in every)),
         versions=tuple(
-            records.SecretVersion(
-                version=version.version,
-                created=text_micros(version.created),
-                last_used=text_micros(version.used),
-            )
+            records.SecretVersion(version=version.version, created=text_micros(version.created))
             for version in every
         ),
     )

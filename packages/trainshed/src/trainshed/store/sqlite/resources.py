@@ -140,17 +140,6 @@ class Secrets(Port):
         """Whether any project has a secret."""
         return self._snapshots.here(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
 
-    async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: Nanos) -> None:
-        """Record that programs were given these (name, version) at `at` (ns since the epoch); deleted ones
-        are skipped."""
-        rows = [
-            {"project_id": project_id, "name": name, "version": version, "at": at}
-            for name, version in used
-        ]
-        await self._writer.run(
-            "note_secret_use", lambda connection: connection.executemany(_SECRETS["note_use"], rows)
-        )
-
     async def delete(self, project_id: str, name: str, version: int = 0) -> None:
         """Delete one version, or all with `version` 0. Raises NotFound."""
         statement = _SECRETS["delete_version" if version else "delete_secret"]

@@ -4,11 +4,11 @@ ON CONFLICT (project_id, name) DO UPDATE SET last = last + 1
 RETURNING last;
 
 -- name: insert_version
-INSERT INTO secrets (project_id, name, version, created, used, sealed)
-VALUES (:project_id, :name, :version, :created, 0, :sealed);
+INSERT INTO secrets (project_id, name, version, created, sealed)
+VALUES (:project_id, :name, :version, :created, :sealed);
 
 -- name: versions
-SELECT name, version, created, used FROM secrets
+SELECT name, version, created FROM secrets
 WHERE project_id = :project_id
 ORDER BY name, version DESC;
 
@@ -23,10 +23,6 @@ WHERE project_id = :project_id AND name = :name AND version = :version;
 
 -- name: any
 SELECT EXISTS (SELECT 1 FROM secrets);
-
--- name: note_use
-UPDATE secrets SET used = max(used, :at)
-WHERE project_id = :project_id AND name = :name AND version = :version;
 
 -- name: delete_secret
 DELETE FROM secrets

@@ -120,8 +120,6 @@ class SecretVersion(Record, frozen=True):
 
     version: int = 0
     created: str = ""
-    #: "" = it was not given to any program yet.
-    last_used: str = ""
 
 
 class Secret(Record, frozen=True):
@@ -130,8 +128,6 @@ class Secret(Record, frozen=True):
     name: str = ""
     #: When the newest version was stored.
     created: str = ""
-    #: The last use of any version.
-    last_used: str = ""
     #: Newest first.
     versions: tuple[SecretVersion, ...] = ()
 
