@@ -150,23 +150,9 @@ class _Planner:
         return self._preempt_or_reserve(entry)
 
     def _is_pointless(self, entry: Entry) -> bool:
-        """Whether it is of no use to look at it (again): gangs that need the same were refused, or what it
-        may use is used up and nobody gives way; and nothing may be reserved for it."""
-        refused = entry.shape.request in self._refused or self._is_crowded_out(entry)
-        return refused and not self._may_reserve(entry)
-
-    def _is_crowded_out(self, entry: Entry) -> bool:
-        """Whether a limit is used up; a quick check, since nearly all that wait in relaxed mode do so for the
-        number of replicas, and where quotas are tight, for a quota."""
-        if self._preemption.possible:
-            return False
-        for key, amount in entry.meters:
-            if not self._snapshot.meters[key].has(amount):
-                missing, _ = assess(self._snapshot, entry.shape.request)
-                return not missing  # else its job has to be told
-            if self._transaction.reserves(key):
-                return False  # what is reserved may let it start, or hold it back
-        return False
+        """Whether it is of no use to look at it (again): gangs that need the same were refused, and nothing
+        may be reserved for it."""
+        return entry.shape.request in self._refused and not self._may_reserve(entry)
 
     def _has_waited_longest(self, groups: dict[str, Group]) -> Entry | None:
         heads = (heads[0] for group in groups.values() for heads in group.heads.values())

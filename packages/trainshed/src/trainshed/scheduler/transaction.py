@@ -56,10 +56,6 @@ class PlanTransaction:
             return ENDLESS
         return meter.limit - meter.used - self._claims.get(key, 0)
 
-    def reserves(self, key: QuotaKey) -> bool:
-        """Whether some of a quota is kept free for a gang."""
-        return key in self._spares
-
     def allows(self, entry: Entry) -> bool:
         """Whether quotas and the number of replicas let it start now."""
         return all(
