@@ -204,20 +204,16 @@ class JobCurves:
         # Files of earlier jobs in that directory are older than this job.
         pieces = read_on(directory, followed.files, followed.job.created / 1e9)
         try:
-            while (piece := await self._next(pieces)) is not None:
-                if not await self._take(followed, *piece):
+            while True:
+                async with self._reading:
+                    piece = await asyncio.to_thread(_next, pieces)
+                if piece is None or not await self._take(followed, *piece):
                     break
                 has_news = True
         except OSError as failure:
             where = log_directory(followed.job.spec)
             about(log, followed.job.uid).warning("event files in %s not read: %s", where, failure)
         return has_news
-
-    async def _next(
-        self, pieces: Iterator[Piece]
-    ) -> tuple[FileProgress, dict[str, list[Point]]] | None:
-        async with self._reading:
-            return await asyncio.to_thread(_next, pieces)
 
     async def _take(
         self, followed: _Followed, progress: FileProgress, points: Mapping[str, list[Point]]
@@ -243,7 +239,7 @@ class JobCurves:
                 "comes under further ones is not kept as curves. The event files have all of it."
             )
             entry = TimelineEntry(self._stores.boards.now(), "curves_limited", text)
-            await self._stores.intake.tell(uid, (entry,))
+            await self._stores.intake.tell((uid,), entry)
         followed.files[progress.path] = progress
         followed.series |= fresh
         if fresh:

@@ -35,7 +35,7 @@ from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 T = TypeVar("T")
 
-_Keyed = tuple[OrderKey, Entry]
+_Keyed = tuple[OrderKey, Entry, "_Source"]
 
 _SHORT_PAGE = 200
 _FEW_SOURCES = 16
@@ -186,7 +186,7 @@ class _Source(Struct, frozen=True):
         return (entry.t, self.replica.pool, self.replica.index, self.attempt, entry.n)
 
     def keyed(self, entries: Iterator[Entry]) -> Iterator[_Keyed]:
-        return ((self.key(entry), entry) for entry in entries)
+        return ((self.key(entry), entry, self) for entry in entries)
 
 
 class _Window(Struct, frozen=True):
@@ -227,15 +227,8 @@ def _page(sources: list[_Source], window: _Window, limit: int, longest: float) -
         if len(entries) > limit:
             break
         longest -= len(entry[1].m)
-    lines = _lines(sources, entries[:limit])
+    lines = tuple(_line(source, entry) for _, entry, source in entries[:limit])
     return LogPage(lines, lines[-1].cursor if len(entries) > limit and lines else None)
-
-
-def _lines(sources: list[_Source], entries: list[_Keyed]) -> tuple[LogLine, ...]:
-    by_rank = {
-        (source.replica.pool, source.replica.index, source.attempt): source for source in sources
-    }
-    return tuple(_line(by_rank[key[1:4]], entry) for key, entry in entries)
 
 
 def _line(source: _Source, entry: Entry) -> LogLine:
