@@ -246,17 +246,18 @@ async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
     job = make_job(7, "j")
     await store.intake.create_job(job, [entry("created")])
     before = await store.reader.job(job.name)
-    await store.intake.tell(job.uid, [entry("shell"), entry("shell")])
+    for _ in range(2):
+        await store.intake.tell([job.uid], entry("shell"))
     assert await store.reader.job(job.name) == before
     live = await store.ledger.load(job.uid)
     assert live is not None and live.generation == 1
     epoch = await store.ledger.acquire("me")
     await store.ledger.commit(epoch, step(live_job(live), JobState.SUCCEEDED, "over"))
-    await store.intake.tell(job.uid, [entry("shell")])
+    await store.intake.tell([job.uid], entry("shell"))
     kinds = [event.kind for event in await store.reader.timeline(job.uid)]
     assert kinds == ["created", "shell", "shell", "over", "shell"]
     await store.intake.delete_job(job.name, operation(1))
-    await store.intake.tell(job.uid, [entry("shell")])
+    await store.intake.tell([job.uid], entry("shell"))
     assert await store.reader.timeline(JobUid(7)) == ()
 
 
@@ -265,7 +266,7 @@ async def test_many_stories_are_told_on_at_once(store: Store) -> None:
     jobs = [make_job(number, f"j{number}") for number in (1, 2)]
     for job in jobs:
         await store.intake.create_job(job, [entry("created")])
-    await store.intake.tell_all([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
+    await store.intake.tell([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
     for job in jobs:
         kinds = [event.kind for event in await store.reader.timeline(job.uid)]
         assert kinds == ["created", "service_away"]

@@ -100,7 +100,7 @@ class IdleWatch:
             if self.policy.stop:
                 text += f" The job is stopped in {_span(self.policy.stop)} unless it goes to work."
             entry = TimelineEntry(self.now(), IDLE, text, {"since": since})
-            await self.intake.tell(job.uid, (entry,))
+            await self.intake.tell((job.uid,), entry)
             self.publish(job.uid)
         elif 0 < self.policy.stop <= until - min(warned):
             stop = CancelRequested(CancelCause.IDLE, self.now())

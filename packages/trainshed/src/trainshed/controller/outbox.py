@@ -204,7 +204,7 @@ class OutboxWorker:
             return
         details = {"target": notification.target, "occasion": notification.occasion.value}
         await self._intake.tell(
-            notification.job_uid, (TimelineEntry(self._now(), kind, message, details),)
+            (notification.job_uid,), TimelineEntry(self._now(), kind, message, details)
         )
 
 

@@ -301,7 +301,7 @@ class Service:
             f"The service was away, for {duration(away)} at most; the job ran on and is taken over.",
             {"since": self._last_sign, "until": now},
         )
-        await self._bootstrap.store.intake.tell_all([job.uid for job in self._taken_over], entry)
+        await self._bootstrap.store.intake.tell([job.uid for job in self._taken_over], entry)
 
     async def _cancel_jobs(self) -> None:
         """Cancel every job that is not over, and wait until they are over."""

@@ -314,6 +314,6 @@ async def tell_jobs(services: Services, emails: Sequence[str], what: str) -> Non
         text = f"The service account {email}, as which the programs run, was {what}."
         if what != "enabled again":
             text += " What they call is refused, but for the directories below /gcs."
-        await services.intake.tell_all(uids, TimelineEntry(services.now(), "warning", text))
+        await services.intake.tell(uids, TimelineEntry(services.now(), "warning", text))
         for uid in uids:
             services.notices.publish(uid)

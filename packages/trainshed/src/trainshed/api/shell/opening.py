@@ -139,5 +139,5 @@ async def tell_of_port(services: Services, ticket: Ticket) -> None:
 
 async def _tell(services: Services, job: Job, ticket: Ticket, entry: TimelineEntry) -> None:
     details = {"replica": str(ticket.replica), "by": ticket.who}
-    await services.intake.tell(job.uid, (replace(entry, details=details),))
+    await services.intake.tell((job.uid,), replace(entry, details=details))
     services.notices.publish(job.uid)

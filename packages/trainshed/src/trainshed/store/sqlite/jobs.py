@@ -102,19 +102,17 @@ class Intake:
         concerns(name.project_id, str(name))
         return await self._writer.run("order_drill", work)
 
-    async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-        """Add entries about actions that do not change a work to its timeline, in any state of the work; does
-        nothing if it was deleted."""
-        await self._writer.run("tell", lambda connection: _tell(connection, uid, entries))
-
-    async def tell_all(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
-        """Add the same entry to the timelines of many works, all or none, as `tell`."""
+    async def tell(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
+        """Add an entry about an action that does not change works to their timelines, in any state of the
+        works; passes over those that were deleted."""
 
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
-                _tell(connection, uid, (entry,))
+                # It may have been deleted meanwhile, with its timeline.
+                if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
+                    append_timeline(connection, uid, (entry,))
 
-        await self._writer.run("tell_all", work)
+        await self._writer.run("tell", work)
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
@@ -189,12 +187,6 @@ class Intake:
         return await self._writer.run(
             statement, lambda connection: connection.execute(_SQL[statement], parameters).rowcount
         )
-
-
-def _tell(connection: sqlite3.Connection, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-    # It may have been deleted meanwhile, with its timeline.
-    if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
-        append_timeline(connection, uid, entries)
 
 
 def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
