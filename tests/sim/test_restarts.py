@@ -170,7 +170,7 @@ async def test_what_is_left_on_a_silent_node_holds_up_nothing_on_others() -> Non
 
     left = AsyncMock(return_value=[(1, 1), (2, 1)])
     engine = AsyncMock(allocations=left, stop=stop, release=release)
-    settling = asyncio.create_task(settle_leftovers(engine, Mock(return_value=None), Mock()))
+    settling = asyncio.create_task(settle_leftovers(engine, Mock(return_value=None), (), Mock()))
     await asyncio.wait_for(given_back.wait(), 60)
     settling.cancel()
 

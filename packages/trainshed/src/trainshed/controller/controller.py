@@ -11,7 +11,7 @@ out what is stored next. It is long, since all that may wake a job ends here.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from trainshed.controller.carrier import JobCarrier, Ports, is_ready
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
-from trainshed.controller.leftovers import lost_without_slots, settle_leftovers, settle_unknown
+from trainshed.controller.leftovers import settle_leftovers, settle_unknown
 from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, parent_of, reconcile_pipeline
@@ -52,7 +52,7 @@ from trainshed.engines.port import (
     NodesChosen,
     StartWaits,
 )
-from trainshed.eventloop.background import begin, in_turns, joined, keep, outliving
+from trainshed.eventloop.background import Crew, in_turns, joined, outliving
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import measured
@@ -165,9 +165,7 @@ class Controller:
         self._mailboxes = Mailboxes(self._apply)
         self._watchers = Watchers(logs, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
-        self._watching: asyncio.Task[None] | None = None
-        self._settling: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._crew = Crew()
         self._closing = False
 
     async def start(self) -> None:
@@ -196,18 +194,14 @@ class Controller:
         # The jobs as they were loaded: one that starts from here on may get its slots while the engine is
         # asked for its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
-        self._settling = keep(
-            lambda: settle_leftovers(
-                self._ports.engine,
-                self._stored,
-                lambda allocated: self._lose_slotless(adopted, allocated),
-            ),
+        self._crew.keep(
+            lambda: settle_leftovers(self._ports.engine, self._stored, adopted, self.report),
             "clearing up after jobs of earlier services",
         )
-        self._watching = keep(self._watch, "hearing the engine")
+        self._crew.keep(self._watch, "hearing the engine")
         if self._curves is not None:
             self._curves.start(self._metrics_written)
-        self._looking = begin(
+        self._crew.begin(
             self._look_at(tuple(self._tracked)), "looking at the jobs of earlier services"
         )
         for uid in parents:
@@ -220,13 +214,6 @@ class Controller:
                 if uid in self._tracked:
                     self._mailboxes.look(uid)
 
-    def _lose_slotless(
-        self, adopted: Sequence[Job], allocated: Collection[tuple[JobUid, int]]
-    ) -> None:
-        for job in adopted:
-            for lost in lost_without_slots(job, allocated):
-                self.report(job.uid, lost)
-
     async def close(self) -> None:
         """Stop deciding. Commits in progress are finished; running programs are not touched."""
         self._closing = True
@@ -237,9 +224,7 @@ class Controller:
         for timer in self._measured.values():
             timer.cancel()
         self._watchers.close()
-        for task in (self._watching, self._settling, self._looking):
-            if task is not None:
-                task.cancel()
+        self._crew.cancel()
         tidying = self._carrying(final=True)
         if tidying:
             # Jobs that are over give their slots back; the next start does what is not done in time.

@@ -3,7 +3,7 @@ slots."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
@@ -17,30 +17,26 @@ _PAUSE = 1.0
 """Seconds before an engine that could not answer is asked again."""
 
 
-def lost_without_slots(
-    job: Job, allocated: Collection[tuple[JobUid, int]]
-) -> Iterator[ReplicaLost]:
-    """Yield the loss of each replica that runs, by the record, in an attempt without slots: the data
-    directory was restored from a backup, or lost its slots. Nobody else would ever report it."""
-    if (job.uid, job.attempt) not in allocated:
-        for replica in job.replicas:
-            if replica.state in {ReplicaState.RUNNING, ReplicaState.STOPPING}:
-                yield ReplicaLost(job.attempt, replica.id, replica.incarnation, _NO_SLOT)
-
-
 async def settle_leftovers(
     engine: Engine,
     stored: Callable[[JobUid], Job | None],
-    lose_slotless: Callable[[Collection[tuple[JobUid, int]]], None],
+    adopted: Sequence[Job],
+    report: Callable[[JobUid, Event], None],
 ) -> None:
     """Clear up after earlier services. Slots of jobs that are over or were set aside are stopped and, if
     nothing lives in them, given back; the others are given back by `settle_unknown` when their programs end.
-    Jobs that have lost their slots are found by `lose_slotless`, which is called with the slots that exist.
-    Tries again while the engine cannot answer."""
+    Of adopted jobs that have lost their slots, since the data directory was restored from a backup, the loss
+    of each replica is reported, which nobody else would ever do. Tries again while the engine cannot
+    answer."""
     while True:
         try:
             allocated = await engine.allocations()
-            lose_slotless(frozenset(allocated))
+            known = frozenset(allocated)
+            for job in adopted:
+                for replica in job.replicas if (job.uid, job.attempt) not in known else ():
+                    if replica.state in {ReplicaState.RUNNING, ReplicaState.STOPPING}:
+                        lost = ReplicaLost(job.attempt, replica.id, replica.incarnation, _NO_SLOT)
+                        report(job.uid, lost)
             over = [_give_back(engine, *slots) for slots in allocated if stored(slots[0]) is None]
             # All are tried: a node that does not answer holds up no other.
             for failure in filter(None, await asyncio.gather(*over, return_exceptions=True)):
