@@ -5,7 +5,7 @@ theirs the oldest.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -14,10 +14,8 @@ from trainshed.scheduler.entries import Entry, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 
-class _PersonCandidates:
+class _Person:
     """One person's candidates in a project on one level, oldest first, one of each shape at a time."""
-
-    __slots__ = ("_at", "_group", "_heads", "_is_in_vain", "_next", "_places", "head")
 
     def __init__(
         self, group: Group, heads: Sequence[Entry], is_in_vain: Callable[[Entry], bool]
@@ -28,8 +26,9 @@ class _PersonCandidates:
         self._at = 0
         self._next: list[Entry] = []
         self._places: dict[Shape, int] = {}
-        #: None = before the first call of `advance`, and at the end.
+        #: Whose turn it is; None = nobody's is.
         self.head: Entry | None = None
+        self.advance(provided=False)
 
     def advance(self, *, provided: bool) -> None:
         """Go on to the next candidate. `provided`: the last one is provided for, so the next of its shape has
@@ -53,91 +52,58 @@ class _PersonCandidates:
         return head
 
 
-class _ProjectCandidates:
-    """One project's candidates on one level, in order."""
+class _Turns:
+    """The candidates of several people, or projects: of whoever has the smallest share now."""
 
-    __slots__ = ("_persons", "_project_id", "_share", "_snapshot")
-
-    def __init__(
-        self, snapshot: Snapshot, project_id: str, group: Group, is_in_vain: Callable[[Entry], bool]
-    ) -> None:
-        self._snapshot = snapshot
-        self._project_id = project_id
-        #: The project's share; None = not known since it was given something.
-        self._share: float | None = None
-        #: The share of each person with their head.
-        self._persons: list[tuple[float, Entry, _PersonCandidates]] = []
-        for person, heads in group.heads.items():
-            candidates = _PersonCandidates(group, heads, is_in_vain)
-            candidates.advance(provided=False)
-            if candidates.head is not None:
-                # The share of somebody alone does not matter.
-                own = self._share_of(person) if len(group.heads) > 1 else 0.0
-                self._persons.append((own, candidates.head, candidates))
-        heapify(self._persons)
+    def __init__(self, children: Iterable[tuple[Callable[[], float], "_Person | _Turns"]]) -> None:
+        """`children`: each with the function that works out its share."""
+        self._heap = [
+            (share(), child.head, share, child) for share, child in children if child.head
+        ]
+        heapify(self._heap)
 
     @property
     def head(self) -> Entry | None:
-        """Whose turn it is, None at the end."""
-        return self._persons[0][1] if self._persons else None
+        """Whose turn it is; None = nobody's is."""
+        return self._heap[0][1] if self._heap else None
 
     def advance(self, *, provided: bool) -> None:
         """Go on after the head. `provided`: it starts, or will."""
-        own, entry, candidates = self._persons[0]
-        candidates.advance(provided=provided)
-        if provided:
-            self._share = None
-            own = self._share_of(entry.gang.person) if len(self._persons) > 1 else own
-        if candidates.head is None:
-            heappop(self._persons)
-        else:
-            heapreplace(self._persons, (own, candidates.head, candidates))
-
-    def _share_of(self, person: str) -> float:
-        snapshot = self._snapshot
-        used = snapshot.projects[self._project_id].persons.get(person, {})
-        used = snapshot.past.beside(self._project_id, used, person)
-        return _weighed(snapshot, used, self._project_id, person)
-
-    @property
-    def share(self) -> float:
-        if self._share is None:
-            snapshot, project_id = self._snapshot, self._project_id
-            used = snapshot.past.beside(project_id, snapshot.projects[project_id].used)
-            self._share = _weighed(snapshot, used, project_id)
-        return self._share
-
-
-class Candidates:
-    """All candidates of one level, in order; the order follows what is given away meanwhile. Those that
-    `is_in_vain` names are left out."""
-
-    def __init__(
-        self, snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
-    ) -> None:
-        self._heap: list[tuple[float, Entry, _ProjectCandidates]] = []
-        for project_id, group in groups.items():
-            turn = _ProjectCandidates(snapshot, project_id, group, is_in_vain)
-            if turn.head is not None:
-                self._heap.append(self._key(turn, turn.head))
-        heapify(self._heap)
-
-    def peek(self) -> Entry | None:
-        """Return whose turn it is, None at the end."""
-        return self._heap[0][2].head if self._heap else None
-
-    def advance(self, *, provided: bool) -> None:
-        """Go on after the one whose turn it was. `provided`: that one starts, or will."""
-        turn = self._heap[0][2]
-        turn.advance(provided=provided)
-        if turn.head is None:
+        before, _, share, child = self._heap[0]
+        child.advance(provided=provided)
+        if child.head is None:
             heappop(self._heap)
         else:
-            heapreplace(self._heap, self._key(turn, turn.head))
+            heapreplace(self._heap, (share() if provided else before, child.head, share, child))
 
-    @staticmethod
-    def _key(turn: _ProjectCandidates, entry: Entry) -> tuple[float, Entry, _ProjectCandidates]:
-        return (turn.share, entry, turn)
+
+def candidates(
+    snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
+) -> _Turns:
+    """Return all candidates of one level, in order; the order follows what is given away meanwhile. Those
+    that `is_in_vain` names are left out."""
+
+    def share_of(project_id: str, person: str | None) -> float:
+        project = snapshot.projects[project_id]
+        used = project.used if person is None else project.persons.get(person, {})
+        used = snapshot.past.beside(project_id, used, person)
+        return _weighed(snapshot, used, project_id, person)
+
+    def of_project(project_id: str, group: Group) -> _Turns:
+        # The share of somebody alone does not matter.
+        is_alone = len(group.heads) == 1
+        return _Turns(
+            (
+                float if is_alone else partial(share_of, project_id, person),
+                _Person(group, heads, is_in_vain),
+            )
+            for person, heads in group.heads.items()
+        )
+
+    return _Turns(
+        (partial(share_of, project_id, None), of_project(project_id, group))
+        for project_id, group in groups.items()
+    )
 
 
 def position(snapshot: Snapshot, uid: JobUid) -> int:

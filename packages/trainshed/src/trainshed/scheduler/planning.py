@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas, entry_of
-from trainshed.scheduler.fair_share import Candidates
+from trainshed.scheduler.fair_share import candidates
 from trainshed.scheduler.feasibility import assess, assess_kinds
 from trainshed.scheduler.model import Admit, Decision, GangState, Place, Plan, Preempt, StockOut
 from trainshed.scheduler.resources import (
@@ -112,12 +112,12 @@ class _Planner:
             self._eldest = self._has_waited_longest(groups)
             self._consider_reserved(level, groups)
             self._is_closed = self._is_shut_out(self._eldest)
-            candidates = Candidates(self._snapshot, groups, self._is_pointless)
-            while (entry := candidates.peek()) is not None:
+            turns = candidates(self._snapshot, groups, self._is_pointless)
+            while (entry := turns.head) is not None:
                 if len(self._started) == MAX_ADMISSIONS:
                     self._look_again = self._now  # the next plan goes on here
                     return
-                candidates.advance(provided=self._consider(entry))
+                turns.advance(provided=self._consider(entry))
         for entry in spot:
             self._relocate(entry)
 
