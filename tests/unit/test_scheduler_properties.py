@@ -17,6 +17,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.usage import HOUR, MachineTime
 from trainshed.scheduler import explaining
 from trainshed.scheduler.deciding import state_after, still_holds
+from trainshed.scheduler.entries import Shapes
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
@@ -462,6 +463,6 @@ def test_who_used_least_of_what_they_are_due_goes_first(
 @given(worlds(), gangs(99))
 def test_a_gang_fits_at_a_glance_where_places_are_found_for_it(world: World, item: Gang) -> None:
     snapshot = world.snapshot
-    kinds = snapshot.entry(GangState(item)).shape.kinds
+    kinds = Shapes().of(item)[0].kinds
     for nodes in (snapshot.free, snapshot.ready, snapshot.known):
         assert fits(nodes, kinds) == (find_placements(nodes, kinds) is not None)

@@ -6,6 +6,7 @@ from operator import itemgetter
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
@@ -33,28 +34,22 @@ Takes = tuple[tuple[str, int], ...]
 """What a gang takes of what projects share: replicas, CPUs, memory, devices by type."""
 
 
-class Meter:
+class Meter(Struct):
     """A limit on a sum: a quota, or the number of replicas at once. Amounts are in thousandths."""
 
-    __slots__ = ("alone", "holders", "key", "limit", "used", "waiting")
-
-    def __init__(self, key: QuotaKey, *, alone: bool = False) -> None:
-        self.key = key
-        #: One gang alone may exceed the limit, as with the number of replicas.
-        self.alone = alone
-        #: None = there is no limit.
-        self.limit: int | None = None
-        self.used = 0
-        #: What all that wait would take.
-        self.waiting = 0
-        #: Running gangs and their amounts.
-        self.holders: dict[JobUid, int] = {}
+    key: QuotaKey
+    #: One gang alone may exceed the limit, as with the number of replicas.
+    alone: bool = False
+    #: None = there is no limit.
+    limit: int | None = None
+    used: int = 0
+    #: What all that wait would take.
+    waiting: int = 0
+    #: Running gangs and their amounts.
+    holders: dict[JobUid, int] = {}
 
     def copy(self) -> "Meter":
-        made = Meter(self.key, alone=self.alone)
-        made.limit, made.used, made.waiting = self.limit, self.used, self.waiting
-        made.holders = self.holders.copy()
-        return made
+        return replace(self, holders=self.holders.copy())
 
     def hold(self, uid: JobUid, amount: int, times: int) -> None:
         """Count what a gang uses (1), or no more (-1)."""
@@ -73,20 +68,15 @@ class Meter:
         return amount <= free or (self.alone and used <= 0)
 
 
-class Project:
+class Project(Struct):
     """What a project uses now, for fair share."""
 
-    __slots__ = ("persons", "used")
-
-    def __init__(self) -> None:
-        self.used: dict[str, int] = {}
-        #: What each person uses of it.
-        self.persons: dict[str, dict[str, int]] = {}
+    used: dict[str, int] = {}
+    #: What each person uses of it.
+    persons: dict[str, dict[str, int]] = {}
 
     def copy(self) -> "Project":
-        made = Project()
-        made.used, made.persons = self.used.copy(), self.persons.copy()
-        return made
+        return Project(self.used.copy(), self.persons.copy())
 
     def add(self, person: str, takes: Takes, times: int) -> None:
         # Anew, since copies share the former.
@@ -345,31 +335,24 @@ def _takes(kinds: Kinds) -> Takes:
     return tuple(sums.items())
 
 
-class Node:
+class Node(Struct):
     """A node and what is on it."""
 
-    __slots__ = ("capacity", "has", "holders", "layout", "name", "others", "replicas", "used")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        #: None = gangs name it, and the engine does not (any more).
-        self.capacity: NodeCapacity | None = None
-        self.layout: Layout = UNKNOWN_LAYOUT
-        #: All that it has.
-        self.has: Vector = (0, 0)
-        #: What gangs use.
-        self.used: Vector = (0, 0)
-        #: What others than this service use.
-        self.others: Vector = (0, 0)
-        self.replicas = 0
-        self.holders: dict[JobUid, Entry] = {}
+    name: str
+    #: None = gangs name it, and the engine does not (any more).
+    capacity: NodeCapacity | None = None
+    layout: Layout = UNKNOWN_LAYOUT
+    #: All that it has.
+    has: Vector = (0, 0)
+    #: What gangs use.
+    used: Vector = (0, 0)
+    #: What others than this service use.
+    others: Vector = (0, 0)
+    replicas: int = 0
+    holders: dict[JobUid, Entry] = {}
 
     def copy(self) -> "Node":
-        made = Node(self.name)
-        made.capacity, made.layout, made.has = self.capacity, self.layout, self.has
-        made.used, made.others, made.replicas = self.used, self.others, self.replicas
-        made.holders = self.holders.copy()
-        return made
+        return replace(self, holders=self.holders.copy())
 
     @property
     def is_ready(self) -> bool:

@@ -252,11 +252,11 @@ class _Planner:
         need = Need(self._transaction, entry)
         if need.short_of_quota:
             need = Need(self._transaction, entry, quotas_only=True)
-        self._reservations += self._reserve_upcoming(entry, need, quotas_only=need.quotas_only)
+        self._reservations += self._reserve_upcoming(entry, need)
 
-    def _reserve_upcoming(self, entry: Entry, need: Need, *, quotas_only: bool = False) -> bool:
+    def _reserve_upcoming(self, entry: Entry, need: Need) -> bool:
         """Reserve what it needs, if it is there when enough others are over; whether it is."""
-        for gang in self._upcoming_ends(entry, quotas_only=quotas_only):
+        for gang in self._upcoming_ends(entry, quotas_only=need.quotas_only):
             if gang is not entry and need.add(gang) and need.met:
                 self._preemption.claim(need.reserve())
                 return True

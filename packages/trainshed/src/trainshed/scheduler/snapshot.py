@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol, Self, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey, limit_of
@@ -68,27 +69,23 @@ def level_of(entry: Entry) -> LevelKey:
     return (-entry.gang.priority, entry.gang.spot)
 
 
-class Group:
+class Group(Struct):
     """The gangs of one project that wait on one level, in buckets of one shape, so that a plan looks at the
     heads of the buckets and never at all that wait."""
 
-    __slots__ = ("buckets", "heads", "sums", "waiting")
-
-    def __init__(self) -> None:
-        #: All that waits, oldest first; those in their back-off included.
-        self.waiting: list[Entry] = []
-        #: What may start now, oldest first.
-        self.buckets: dict[Shape, list[Entry]] = {}
-        #: The oldest of each bucket by person, oldest first.
-        self.heads: dict[str, list[Entry]] = {}
-        #: What all that wait would take.
-        self.sums: dict[str, int] = {}
+    #: All that waits, oldest first; those in their back-off included.
+    waiting: list[Entry] = []
+    #: What may start now, oldest first.
+    buckets: dict[Shape, list[Entry]] = {}
+    #: The oldest of each bucket by person, oldest first.
+    heads: dict[str, list[Entry]] = {}
+    #: What all that wait would take.
+    sums: dict[str, int] = {}
 
     def copy(self) -> "Group":
-        made = Group()
-        made.waiting, made.sums = self.waiting.copy(), self.sums.copy()
-        made.buckets, made.heads = _copied(self.buckets), _copied(self.heads)
-        return made
+        return Group(
+            self.waiting.copy(), _copied(self.buckets), _copied(self.heads), self.sums.copy()
+        )
 
     def add(self, entry: Entry) -> None:
         if not self.waiting or self.waiting[-1] < entry:  # true of nearly all that come
@@ -368,14 +365,6 @@ class Snapshot:
         key = QuotaKey(project, GLOBAL, SHARE, person or "")
         due = None if self._are_equal or person == "" else self.limit(key)
         return 1.0 if due is None else due
-
-    def kinds(self, gang: Gang) -> tuple[Kind, ...]:
-        """Return the sort of each of its replicas."""
-        return self._shapes.of(gang)[1]
-
-    def entry(self, state: GangState) -> Entry:
-        """Return the entry that a gang would have, without adding it."""
-        return self._entry(state, None)
 
     def _entry(self, state: GangState, before: Entry | None) -> Entry:
         gang = state.gang
