@@ -10,7 +10,7 @@ from trainshed.console.rendering import clean, coloured, pieces
     [
         ("plain", []),
         ("\x1b[31mred\x1b[0m rest", [("red", "ink-1"), (" rest", "")]),
-        ("a\x1b[1;4;92mb\x1b[22mc\x1b[24;39md", [("a", ""), ("b", "ink-2 bold under"),
+        ("a\x1b[1;4;92mb\x1b[22mc\x1b[24;39md", [("a", ""), ("b", "bold ink-2 under"),
          ("c", "ink-2 under"), ("d", "")]),
         ("\x1b[38;5;208mo\x1b[38;5;12mb\x1b[38;2;10;20;31mg", [("o", "ink-3"), ("b", "ink-4"), ("g", "")]),
         ("\x1b[38;2;255;90;40mr\x1b[48;5;33mb\x1b[38;5;244mg", [("r", "ink-1"), ("b", "ink-1 paper-6"),

@@ -122,15 +122,13 @@ async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
     (entry,) = report["drills"]
     assert (entry["outcome"], entry["lost"], entry["unit"]) == ("resumed", 1, "step")
     assert entry["drill"]["kind"] == "kill"
-    assert (entry["verdict"]["rule"], entry["verdict"]["effect"]) == (
+    assert (entry["verdict"]["details"]["rule"], entry["verdict"]["details"]["effect"]) == (
         "replica_lost",
         "replica_restarts",
     )
     assert (entry["downSeconds"], entry["silentSeconds"]) == (2.0, 3.0)
-    assert (entry["restart"]["attempt"], entry["restart"]["incarnation"]) == (1, 2)
-    steps = entry["steps"]
-    assert [steps[key]["number"] for key in ("first", "before", "after")] == [1, 3, 3]
-    assert steps["replica"] == "workerpool0-0"
+    assert [entry[key] for key in ("firstStep", "stepBefore", "stepAfter")] == [1, 3, 3]
+    assert entry["stepsOf"] == "workerpool0-0"
 
 
 async def test_the_steps_may_be_told_by_the_primary(house: Drilled) -> None:
@@ -145,4 +143,4 @@ async def test_the_steps_may_be_told_by_the_primary(house: Drilled) -> None:
     )
     house.write_log(1000, "workerpool0-0", (START + 13 * SECOND, "step 5/9"))
     second = (await house.result("GET", f"{JOB}/resumeReport"))["drills"][1]
-    assert (second["steps"]["replica"], second["lost"]) == ("workerpool0-0", 0)
+    assert (second["stepsOf"], second["lost"]) == ("workerpool0-0", 0)

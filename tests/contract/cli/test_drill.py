@@ -19,35 +19,28 @@ DRILL = {
 }
 
 
-def step(number: int) -> dict[str, Any]:
-    return {"number": number, "at": "2026-11-20T06:00:03.000000Z"}
-
-
 def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
     """A drill that fired, in a report."""
+    verdict = {"rule": "replica_lost", "effect": "replica_restarts", "count": 1, "budget": 5}
     return {
         "drill": DRILL | {"state": "done", "fireTime": "2026-11-20T06:00:03.000000Z"},
         "outcome": outcome,
-        "lost": 2,
-        "unit": "step",
         "advice": f"{outcome}: see to it.",
-        "verdict": {"rule": "replica_lost", "effect": "replica_restarts", "count": 1, "budget": 5},
+        "verdict": {"kind": "verdict", "details": verdict},
+        "restartTime": "2026-11-20T06:00:03.500000Z",
         "downSeconds": 0.5,
         "silentSeconds": 2.25,
-        "restart": {"at": "2026-11-20T06:00:03.500000Z", "attempt": 1, "incarnation": 2},
-        "steps": {
-            "replica": "workerpool0-0",
-            "first": step(1),
-            "before": step(12),
-            "after": step(11),
-        },
+        "firstStep": 1,
+        "stepBefore": 12,
+        "stepAfter": 11,
+        "lost": 2,
+        "unit": "step",
+        "stepsOf": "workerpool0-0",
     } | changes
 
 
-UNDER_WAY = reported(
-    "unknown", restart=None, lost=None, steps=dict.fromkeys(("first", "before", "after")), why="no"
-)
-UP = reported("unknown", lost=None, steps=reported()["steps"] | {"after": None}, why="so far")
+UNDER_WAY = reported("unknown", restartTime="", stepBefore=None, stepAfter=None, lost=None)
+UP = reported("unknown", lost=None, stepAfter=None, why="so far")
 
 
 def report(*drills: dict[str, Any], result: str = "PASS") -> dict[str, Any]:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core.progress import remaining_text
 from trainshed.httpd.messages import Request, Response, sized
@@ -324,67 +323,40 @@ def objective_data(values: Mapping[int, float], name: str, is_maximized: bool | 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")
 
 
-class Style(Struct, frozen=True):
-    """How text is shown. Colours are 0 to 7 as terminals number them; None = those of the text around."""
-
-    #: Colour of the text.
-    ink: int | None = None
-    #: Colour behind it.
-    paper: int | None = None
-    #: Any of "bold", "dim", "italic", "under", "strike", "inverse".
-    marks: frozenset[str] = frozenset()
-
-    @property
-    def classes(self) -> str:
-        """Its classes in the stylesheet, separated by spaces; "" = plain."""
-        colours = [
-            f"{kind}-{number}"
-            for kind, number in (("ink", self.ink), ("paper", self.paper))
-            if number is not None
-        ]
-        return " ".join([*colours, *sorted(self.marks)])
-
-
-_PLAIN: Final = Style()
 _ON: Final = {1: "bold", 2: "dim", 3: "italic", 4: "under", 7: "inverse", 9: "strike"}
 _OFF: Final = {22: {"bold", "dim"}, 23: {"italic"}, 24: {"under"}, 27: {"inverse"}, 29: {"strike"}}
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
     """Return (text, classes) of each piece, in order; [] if the text sets no colour or style. Other terminal
-    sequences stay in the pieces."""
+    sequences stay in the pieces. Classes: `ink-N` and `paper-N` for the colour of the text and behind it, N
+    as terminals number the first eight, and the names of `_ON`."""
     parts = _SGR.split(text)
     if len(parts) == 1:
         return []
-    style, spans = _PLAIN, [(parts[0], "")]
+    classes, spans = frozenset[str](), [(parts[0], "")]
     for codes, stretch in zip(parts[1::2], parts[2::2], strict=True):
-        style = _after(style, codes)
-        spans.append((stretch, style.classes))
+        classes = _after(classes, codes)
+        spans.append((stretch, " ".join(sorted(classes))))
     return [piece for piece in spans if piece[0]]
 
 
-def _after(style: Style, codes: str) -> Style:
+def _after(classes: frozenset[str], codes: str) -> frozenset[str]:
     numbers = iter(int(code[:4] or 0) for code in codes.replace(":", ";").split(";"))
     for number in numbers:
         if number == 0:
-            style = _PLAIN
+            classes = frozenset()
         elif number in _ON:
-            style = replace(style, marks=style.marks | {_ON[number]})
+            classes |= {_ON[number]}
         elif number in _OFF:
-            style = replace(style, marks=style.marks - _OFF[number])
-        elif number == 38:
-            style = replace(style, ink=_extended(numbers))
-        elif number == 48:
-            style = replace(style, paper=_extended(numbers))
-        elif number == 39:
-            style = replace(style, ink=None)
-        elif number == 49:
-            style = replace(style, paper=None)
-        elif number // 10 in (3, 9) and number % 10 < 8:
-            style = replace(style, ink=number % 10)
-        elif number // 10 in (4, 10) and number % 10 < 8:
-            style = replace(style, paper=number % 10)
-    return style
+            classes -= _OFF[number]
+        elif 30 <= number < 50 or 90 <= number < 108:
+            kind, colour = "ink" if number // 10 in (3, 9) else "paper", number % 10
+            chosen = _extended(numbers) if colour == 8 else colour if colour < 8 else None
+            classes = frozenset(name for name in classes if not name.startswith(kind))
+            if chosen is not None:
+                classes |= {f"{kind}-{chosen}"}
+    return classes
 
 
 def _extended(numbers: Iterator[int]) -> int | None:

@@ -11,7 +11,7 @@ from msgspec import structs
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.views import verdict_view
+from trainshed.api.trainshed_v1.views import timeline_entry
 from trainshed.core.errors import FailedPrecondition, closest
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
@@ -217,29 +217,19 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
         drill=shown,
         outcome=finding.outcome.value,
         why=finding.why,
-        lost=finding.lost,
-        unit=progress.word,
         advice=finding.advice,
-        verdict=verdict_view(hit.verdict) if hit.verdict else None,
+        verdict=timeline_entry(hit.verdict) if hit.verdict else None,
+        restart_time=text_micros(hit.restarted),
         down_seconds=_seconds(finding.down),
         silent_seconds=_seconds(finding.silent),
-        restart=records.Restart(
-            at=text_micros(hit.restarted), attempt=hit.attempt, incarnation=hit.incarnation
-        )
-        if hit.restarted
-        else None,
-        steps=records.Steps(
-            replica=progress.source,
-            first=_step(progress.first),
-            before=_step(progress.before),
-            after=_step(progress.after),
-        ),
+        first_step=progress.first and progress.first.number,
+        step_before=progress.before and progress.before.number,
+        step_after=progress.after and progress.after.number,
+        lost=finding.lost,
+        unit=progress.word,
+        steps_of=progress.source,
     )
 
 
 def _seconds(length: int) -> float | None:
     return None if length < 0 else round(length / 10**9, 3)
-
-
-def _step(step: Step | None) -> records.Step | None:
-    return records.Step(number=step.number, at=text_micros(step.at)) if step else None

@@ -290,19 +290,3 @@ def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> recor
         job_state=state.value if state else "",
         model=pipeline.model,
     )
-
-
-def verdict_view(entry: TimelineEntry) -> timeline.Verdict:
-    """Return what the failure table decided, from the entry of it."""
-    details = entry.details
-    return timeline.Verdict(
-        at=text_micros(entry.at),
-        rule=str(details.get("rule", "")),
-        effect=str(details.get("effect", "")),
-        cause=str(details.get("cause", "")),
-        count=int(details.get("count", 0)),
-        budget=int(details.get("budget", 0)),
-        reason=str(details.get("reason", "")),
-        drill=int(details.get("drill", 0)),
-        message=entry.message,
-    )

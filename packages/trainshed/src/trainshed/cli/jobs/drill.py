@@ -15,7 +15,7 @@ from trainshed.cli.text.moments import parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.records import DrillKind
 from trainshed.wire.trainshed_v1.record import plain, read
-from trainshed.wire.trainshed_v1.timeline import Drill, ResumeFinding, ResumeReport, Steps
+from trainshed.wire.trainshed_v1.timeline import Drill, ResumeFinding, ResumeReport
 
 _PAUSE = 0.5
 """Seconds between two looks at the job."""
@@ -103,9 +103,9 @@ def _watched(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> Re
         report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)
         ours = (part for part in report.drills if part.drill.order_time == drill.order_time)
         finding = next(ours, nothing)
-        steps = finding.steps or Steps()
+        has_steps = finding.step_before is None or finding.step_after is not None
         # Each line of the program may tell the step that is missing.
-        if is_over or (finding.restart and (steps.after or not steps.before)):
+        if is_over or (finding.restart_time and has_steps):
             return finding
         time.sleep(_PAUSE)
 
@@ -130,17 +130,19 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
 
 def _lines(finding: ResumeFinding) -> list[str]:
     """Return the lines of a report about one drill."""
-    drill, verdict, steps = finding.drill, finding.verdict or None, finding.steps or Steps()
     outcome = finding.outcome.replace("_", " ") or finding.why
-    if isinstance(finding.lost, int):
+    if finding.lost is not None:
         outcome += f", {finding.lost} {finding.unit}{'s' * (finding.lost != 1)} lost"
-    after = steps.after.number if steps.after else "none"
-    facts = (
-        (f"Drill {drill.number}", f"{drill.kind} of {drill.task}"),
-        ("Decided", verdict and f"{verdict.effect.replace('_', ' ')} by the rule {verdict.rule}"),
-        ("Down", finding.restart and f"{finding.down_seconds or 0:.2f}s to the next start"),
-        ("Steps", steps.before and f"{steps.before.number} before, {after} after"),
-        ("Outcome", outcome),
-        ("Advice", finding.outcome and finding.advice.partition(": ")[2]),
-    )
-    return pairs([(label, value) for label, value in facts if value])
+    facts = [(f"Drill {finding.drill.number}", f"{finding.drill.kind} of {finding.drill.task}")]
+    if finding.verdict:
+        effect, rule = (str(finding.verdict.details.get(key)) for key in ("effect", "rule"))
+        facts.append(("Decided", f"{effect.replace('_', ' ')} by the rule {rule}"))
+    if finding.restart_time:
+        facts.append(("Down", f"{finding.down_seconds or 0:.2f}s to the next start"))
+    if finding.step_before is not None:
+        after = "none" if finding.step_after is None else finding.step_after
+        facts.append(("Steps", f"{finding.step_before} before, {after} after"))
+    facts.append(("Outcome", outcome))
+    if finding.outcome and finding.advice:
+        facts.append(("Advice", finding.advice.partition(": ")[2]))
+    return pairs(facts)

@@ -4,8 +4,6 @@ them."""
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import UNSET, UnsetType
-
 from trainshed.wire.trainshed_v1.record import Record
 
 
@@ -17,23 +15,6 @@ class TimelineEntry(Record, frozen=True):
     kind: str = ""
     message: str = ""
     details: Mapping[str, Any] = {}
-
-
-class Verdict(Record, frozen=True):
-    """What the failure table decided."""
-
-    at: str = ""
-    rule: str = ""
-    effect: str = ""
-    cause: str = ""
-    #: Which restart or retry of `budget` this one is; 0 if none is counted.
-    count: int = 0
-    budget: int = 0
-    #: The cause in words.
-    reason: str = ""
-    #: Number of the drill that was the cause; 0 = none.
-    drill: int = 0
-    message: str = ""
 
 
 class Timeline(Record, frozen=True):
@@ -110,50 +91,33 @@ class Drill(DrillOrder, frozen=True):
     incarnation: int = 0
 
 
-class Restart(Record, frozen=True):
-    """The incarnation after a drill."""
-
-    at: str = ""
-    attempt: int = 0
-    incarnation: int = 0
-
-
-class Step(Record, frozen=True):
-    """A step that a line of the log mentions."""
-
-    number: int = 0
-    at: str = ""
-
-
-class Steps(Record, frozen=True):
-    """The steps before and after a drill."""
-
-    #: The replica whose log mentions them; "" = several replicas'.
-    replica: str = ""
-    first: Step | None = None
-    before: Step | None = None
-    after: Step | None = None
-
-
 class ResumeFinding(Record, frozen=True):
-    """The result of one drill. One that has not fired has only `drill, outcome, why, advice`."""
+    """The result of one drill."""
 
     drill: Drill = Drill()
     #: "resumed", "started_over", "unknown"; "" = it has not fired.
     outcome: str = ""
     why: str = ""
-    #: Number of steps that were repeated; null if not known.
-    lost: int | UnsetType | None = UNSET
-    #: The unit of `lost`.
-    unit: str | UnsetType = UNSET
     advice: str = ""
-    verdict: Verdict | UnsetType | None = UNSET
-    #: From the end of what was hit to the next incarnation's start; null if there is none.
-    down_seconds: float | UnsetType | None = UNSET
+    #: What the failure table decided: `details` has `rule`, `effect`, `count` and `budget`; null if nothing.
+    verdict: TimelineEntry | None = None
+    #: When the next incarnation started; "" = it has not.
+    restart_time: str = ""
+    #: From the end of what was hit to that start; null if there is none.
+    down_seconds: float | None = None
     #: From that start to its first line.
-    silent_seconds: float | UnsetType | None = UNSET
-    restart: Restart | UnsetType | None = UNSET
-    steps: Steps | UnsetType = UNSET
+    silent_seconds: float | None = None
+    #: The steps that lines of the log mention, if any do: the first one ever, the last one before the fault,
+    #: the first one after the restart.
+    first_step: int | None = None
+    step_before: int | None = None
+    step_after: int | None = None
+    #: Number of steps that were repeated; null if not known.
+    lost: int | None = None
+    #: The unit of all these, such as "epoch".
+    unit: str = ""
+    #: The replica whose log mentions them; "" = several replicas'.
+    steps_of: str = ""
 
 
 class ResumeReport(Record, frozen=True):
