@@ -22,6 +22,10 @@ SCHEME = "gs://"
 MAX_OBJECT_NAME_BYTES = 1024
 MAX_OBJECT_DEPTH = 200
 """Segments of an object name: each is a directory level on disk, and a walk holds one open for each."""
+MAX_SEGMENT_BYTES = 255
+"""What file systems take as a name."""
+MARK = ".gs~"
+"""How the names of files begin that stand for segments that no file can be called (`disk.tree`)."""
 
 _BUCKET_COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
 _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
@@ -57,8 +61,8 @@ def validate_bucket_name(bucket: str) -> str:
 def validate_object_name(name: str) -> str:
     """Return `name` if it is a legal object name, else raise `InvalidRequest`.
 
-    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not `.` or `..`; and a
-    limit of ours: at most `MAX_OBJECT_DEPTH` segments.
+    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not `.` or `..`; and limits of ours: at
+    most `MAX_OBJECT_DEPTH` segments, of `MAX_SEGMENT_BYTES` each.
     """
     cause = None
     try:
@@ -75,9 +79,16 @@ def validate_object_name(name: str) -> str:
             cause = "'.' and '..' are not object names"
         elif name.count("/") >= MAX_OBJECT_DEPTH:
             cause = f"it has more than {MAX_OBJECT_DEPTH} segments between slashes"
+        elif any(map(_is_too_long, name.split("/"))):
+            cause = f"a part of it between slashes has more than {MAX_SEGMENT_BYTES} bytes"
     if cause is not None:
         raise InvalidRequest(f"Invalid object name: {name!r}: {cause}. Choose another name.")
     return name
+
+
+def _is_too_long(segment: str) -> bool:
+    written = f"{MARK}={segment}" if segment.startswith(MARK) else segment
+    return len(written.encode()) > MAX_SEGMENT_BYTES
 
 
 def parse_gs_uri(uri: str) -> tuple[str, str]:

@@ -198,8 +198,7 @@ def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | Non
 
 def path_below(name: str) -> tuple[str, ...]:
     """Return the directories of a bucket's tree that lead to `name`."""
-    segments = name.split("/") if name else []
-    return tuple(part for segment in segments for part in encode_segment(segment))
+    return tuple(map(encode_segment, name.split("/"))) if name else ()
 
 
 class _RemoteDirectory:

@@ -32,7 +32,6 @@ from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.disk.files import ObjectFiles, key_of
 from trainshed.buckets.disk.records import RecordStore
 from trainshed.buckets.disk.tree import (
-    MARK,
     SHADOW_DIR,
     Entry,
     Found,
@@ -51,7 +50,7 @@ from trainshed.buckets.errors import (
     no_such_bucket,
 )
 from trainshed.buckets.listing import floor_of, list_page, with_removed
-from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.names import MARK, validate_object_name
 from trainshed.buckets.port import (
     BucketStore,
     Draft,

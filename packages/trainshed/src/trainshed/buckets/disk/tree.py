@@ -5,7 +5,6 @@ The tree is plain: object `a/b` is the file `a/b`, so that `/gcs/BUCKET` can be 
 Only what a file system cannot say is escaped, always with a name that begins with `MARK`:
 
 * `.gs~=SEGMENT`  a segment that is empty, `.`, `..` or itself begins with the mark;
-* `.gs~+CHUNK/…/.gs~=REST`  a segment of more than 255 bytes, cut into directories;
 * `.gs~file/LEAF`  object `a` where `a` is a directory already (because `a/b` exists).
 
 The mapping is one-to-one on valid object names; a marked name that the mapping would not produce is not an
@@ -28,16 +27,12 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from trainshed.buckets.names import MAX_OBJECT_DEPTH
+from trainshed.buckets.names import MARK, MAX_OBJECT_DEPTH
 
 T = TypeVar("T")
 
-MARK = ".gs~"
 SHADOW_DIR = MARK + "file"
 ESCAPED = MARK + "="
-CHUNK = MARK + "+"
-_MAX_COMPONENT_BYTES = 255
-_CHUNK_BYTES = 240
 
 
 class Place(Struct, frozen=True):
@@ -49,50 +44,20 @@ class Place(Struct, frozen=True):
 
 def place_of(name: str) -> Place:
     """The place of a valid object name (its shadow place is `dirs + SHADOW_DIR`, same leaf)."""
-    components: list[str] = []
-    for segment in name.split("/"):
-        components.extend(encode_segment(segment))
-    return Place(tuple(components[:-1]), components[-1])
+    *dirs, leaf = map(encode_segment, name.split("/"))
+    return Place(tuple(dirs), leaf)
 
 
-def encode_segment(segment: str) -> tuple[str, ...]:
-    """One segment of an object name as one or, when it is too long, several path components."""
-    special = segment in {"", ".", ".."} or segment.startswith(MARK)
-    size = len(segment.encode())
-    if not special and size <= _MAX_COMPONENT_BYTES:
-        return (segment,)
-    if size <= _CHUNK_BYTES:
-        return (ESCAPED + segment,)
-    chunks: list[str] = []
-    rest = segment.encode()
-    while len(rest) > _CHUNK_BYTES:
-        cut = _CHUNK_BYTES
-        while rest[cut] & 0xC0 == 0x80:  # never inside a UTF-8 character
-            cut -= 1
-        chunks.append(CHUNK + rest[:cut].decode())
-        rest = rest[cut:]
-    return (*chunks, ESCAPED + rest.decode())
-
-
-def decode_component(component: str) -> tuple[str, bool] | None:
-    """(text, complete) of one path component; None if the mapping never produces it.
-
-    `complete` is False for a chunk, whose text continues in the components below it. The caller
-    compares the joined segment with `encode_segment`, which settles what is canonical.
-    """
-    if component.startswith(ESCAPED):
-        return component[len(ESCAPED) :], True
-    if component.startswith(CHUNK):
-        return component[len(CHUNK) :], False
-    if component.startswith(MARK):
-        return None
-    return component, True
+def encode_segment(segment: str) -> str:
+    """One segment of an object name as a path component."""
+    is_special = segment in {"", ".", ".."} or segment.startswith(MARK)
+    return ESCAPED + segment if is_special else segment
 
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe that a program left in the tree must not hang us.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _CLOSED = {errno.EACCES, errno.EPERM}
 _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 
@@ -246,9 +211,6 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
     raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
 
 
-_MAX_CHUNKS = 8  # More than a name of 1,024 bytes can fill.
-
-
 class Entry(Struct, frozen=True):
     """One object that a walk met: its full name and its file's place."""
 
@@ -282,7 +244,7 @@ class Walk:
         above, _, _ = self._prefix.decode().rpartition("/")
         start = f"{above}/" if "/" in self._prefix.decode() else ""
         segments = above.split("/") if start else []
-        dirs = tuple(part for segment in segments for part in encode_segment(segment))
+        dirs = tuple(map(encode_segment, segments))
         stack.append((start, dirs, self._members(start, dirs)))
         while stack:
             name, dirs, members = stack[-1]
@@ -309,11 +271,12 @@ class Walk:
         members: dict[bytes, _Member | None] = {}
         with _readable(self._base, dirs) as fd:
             if fd is not None:
-                _collect(fd, (), "", members)
+                _collect(fd, members)
                 with _readable(fd, (SHADOW_DIR,)) as shadows:
                     if shadows is not None:
+                        _collect(shadows, members, (SHADOW_DIR,))
                         # Once more: a writer may have brought an object back from there meanwhile.
-                        _collect(fd, (), "", members)
+                        _collect(fd, members)
         inside = self.floor.startswith(name.encode())
         floor = self.floor[len(name.encode()) :] if inside else b""
         keys = [key for key in members if key >= floor or floor.startswith(key)]
@@ -340,59 +303,33 @@ def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
         os.close(fd)
 
 
-def _collect(
-    fd: int,
-    chunks: tuple[str, ...],
-    text: str,
-    members: dict[bytes, _Member | None],
-    shadow: tuple[str, ...] = (),
-) -> None:
-    """Read the members of a directory, with the chunks of over-long segments joined. None: the key is the
-    name in the directory. `shadow`: the last part of its path if it holds shadows."""
-    others: list[tuple[str, bool]] = []
+def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, ...] = ()) -> None:
+    """Read the members of a directory. None: the key is the name in the directory. `shadow`: the last part
+    of its path if it holds shadows."""
     with os.scandir(fd) as entries:
         for entry in entries:
-            kind = _kind(entry)
-            if kind is not None and (chunks or shadow or entry.name.startswith(MARK)):
-                others.append((entry.name, kind))
-            elif kind is not None:
-                key = os.fsencode(entry.name)
-                members[key + b"/" if kind else key] = None
-    for component, is_directory in others:
-        decoded = decode_component(component) if _is_text(component) else None
-        segment = text + decoded[0] if decoded else text
-        if (
-            is_directory
-            and not shadow
-            and (component == SHADOW_DIR or (decoded and not decoded[1]))
-        ):
-            inside = chunks if decoded is None else (*chunks, component)
-            with _readable(fd, (component,)) as inner:
-                if inner is not None and len(inside) <= _MAX_CHUNKS:
-                    _collect(inner, inside, segment, members, () if decoded else (SHADOW_DIR,))
-        elif encode_segment(segment) == (*chunks, component) and not (is_directory and shadow):
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if not is_directory and not entry.is_file(follow_symlinks=False):
+                continue
+            component = entry.name
+            if not shadow and not component.startswith(MARK):
+                members[os.fsencode(component) + (b"/" if is_directory else b"")] = None
+                continue
+            segment = component.removeprefix(ESCAPED)
+            if encode_segment(segment) != component or not _is_text(segment):
+                continue  # Not the name of an object, or the directory of shadows.
             key = segment.encode() + (b"/" if is_directory else b"")
-            below = (*chunks, component) if is_directory else (*chunks, *shadow)
+            below = (component,) if is_directory else shadow
             # If the plain file of a shadow has come back meanwhile, it is the newer one and wins.
-            if not shadow or key not in members:
+            if not shadow or not (is_directory or key in members):
                 members[key] = _Member(key, segment, below, component, is_directory)
 
 
 def _plain(key: bytes) -> _Member | None:
     """Returns the member whose key is its name in the directory; None if no object is named like this."""
-    segment = os.fsdecode(key.removesuffix(b"/"))
-    if not _is_text(segment):
-        return None
-    if key.endswith(b"/"):
-        return _Member(key, segment, (segment,), segment, True)
-    return _Member(key, segment, (), segment, False)
-
-
-def _kind(entry: os.DirEntry[str]) -> bool | None:
-    """Returns True for a directory, False for a regular file, None for anything else."""
-    if entry.is_dir(follow_symlinks=False):
-        return True
-    return False if entry.is_file(follow_symlinks=False) else None
+    segment, is_directory = os.fsdecode(key.removesuffix(b"/")), key.endswith(b"/")
+    below = (segment,) if is_directory else ()
+    return _Member(key, segment, below, segment, is_directory) if _is_text(segment) else None
 
 
 def _is_text(component: str) -> bool:
