@@ -20,6 +20,7 @@ from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
 from trainshed.runtimes.catalog import nearest
 from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
@@ -146,7 +147,7 @@ def clients_in_jobs() -> str:
     return _with_table("clients-in-jobs.md", "rights", table)
 
 
-class _EveryPython:
+class _EveryPython(Interpreters):
     """A machine on which every Python is found that a runtime is made for."""
 
     def usual(self) -> Minor:

@@ -13,6 +13,8 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import MappedImage
+from trainshed.runtimes.images.cluster import ClusterImages
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.sheet import Minor
 from trainshed.serve.setting_types import MappedImages, convert
 
@@ -20,7 +22,7 @@ _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
 
 
 @dataclass
-class Pythons:
+class Pythons(Interpreters):
     """Interpreters that a test says are there."""
 
     own: Minor
@@ -168,7 +170,7 @@ def test_the_version_comes_before_cuda() -> None:
 
 
 @dataclass
-class Engine:
+class Engine(ClusterImages):
     """A container engine that runs the images whose names begin so."""
 
     here: str = ""

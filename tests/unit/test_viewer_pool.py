@@ -8,23 +8,24 @@ import pytest
 from tests.sim.virtual import under_virtual_time
 from trainshed.core.errors import Unavailable
 from trainshed.httpd.messages import Lapse, Request, Response
-from trainshed.viewers.service import Viewer, ViewerPool
+from trainshed.viewers.process import ViewerProcess
+from trainshed.viewers.service import ViewerPool
 
 
-class Fake:
+class Fake(ViewerProcess):
     """A viewer that serves at once. `end` has it die."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         self._fault = fault
-        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
     def is_alive(self) -> bool:
-        return not self._end.done()
+        return not self._death.done()
 
     def end(self, why: str) -> None:
-        if not self._end.done():
-            self._end.set_result(why)
+        if not self._death.done():
+            self._death.set_result(why)
 
     async def ready(self) -> None:
         if self._fault is not None:
@@ -34,7 +35,7 @@ class Fake:
         return Response()
 
     async def ended(self) -> str:
-        return await asyncio.shield(self._end)
+        return await asyncio.shield(self._death)
 
     async def close(self) -> None:
         self.end("")
@@ -46,12 +47,14 @@ class Starts:
     def __init__(self) -> None:
         self.made: list[Fake] = []
 
-    async def __call__(self) -> Viewer:
+    async def __call__(self) -> ViewerProcess:
         self.made.append(Fake())
         return self.made[-1]
 
 
-async def use(pool: ViewerPool, name: str, start: Callable[[], Awaitable[Viewer]]) -> Viewer:
+async def use(
+    pool: ViewerPool, name: str, start: Callable[[], Awaitable[ViewerProcess]]
+) -> ViewerProcess:
     async with pool.viewer(name, start) as viewer:
         return viewer
 
@@ -128,7 +131,7 @@ async def test_one_that_died_or_never_served_is_started_again() -> None:
     await asyncio.sleep(1)
     assert not starts.made[1].is_alive
 
-    async def bad() -> Viewer:
+    async def bad() -> ViewerProcess:
         return Fake(Unavailable("no"))
 
     with pytest.raises(Unavailable, match="no"):

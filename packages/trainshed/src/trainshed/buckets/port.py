@@ -1,19 +1,17 @@
-"""The port through which the methods of the storage API use a store of objects, on this disk or elsewhere.
-
-`ObjectStore.at` finds the store of a bucket. All methods block and may be called from several threads.
+"""What the methods of the storage API and the stores of objects, here and elsewhere, say to each other.
 
 `Conditions` mean what they mean in the public API: `ifGenerationMatch=0` is "the object must not exist",
 `ifGenerationNotMatch=0` "it must exist"; every given condition has to hold.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from trainshed.buckets.content import UNKNOWN, Checksums, Staged
+from trainshed.buckets.content import UNKNOWN, Checksums
 from trainshed.buckets.errors import InvalidRequest, NotModified, condition_failed
 from trainshed.core.units import Bytes
 
@@ -183,71 +181,3 @@ class Page(Struct, frozen=True):
     objects: list[tuple[str, ObjectRecord]]
     prefixes: list[str]
     next_page_token: str
-
-
-class Opened(Protocol):
-    """An object open for reading: one generation of it, whatever is written meanwhile."""
-
-    @property
-    def record(self) -> ObjectRecord:
-        """What is known about the object besides its bytes."""
-        ...
-
-    def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` up to `end`, in blocks. Raises `Unavailable` if it was changed
-        meanwhile."""
-        ...
-
-    def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
-        """Append the whole content, a step at a time; `known`: its checksums, if nothing else is appended."""
-        ...
-
-    def close(self) -> None:
-        """Close the object; it must not be called twice."""
-        ...
-
-
-class BucketStore(Protocol):
-    """The objects of buckets, with preconditions. Raises the exceptions of `errors`."""
-
-    def precheck(self, ref: ObjectRef) -> None:
-        """Refuse early what `commit` would refuse, before the content is sent."""
-        ...
-
-    def commit(
-        self,
-        ref: ObjectRef,
-        staged: Staged,
-        draft: Draft,
-        *,
-        components: int = 0,
-        announce: Callable[[ObjectRecord], None] | None = None,
-    ) -> ObjectRecord:
-        """Make staged content an object, durably. `announce` is called with the record, at the latest
-        before the staged file is gone."""
-        ...
-
-    def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> Opened:
-        """Open an object for reading. `hash_limit`: bytes up to which missing checksums are computed; None:
-        any size."""
-        ...
-
-    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord: ...
-
-    def patch(
-        self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]
-    ) -> ObjectRecord: ...
-
-    def delete(self, ref: ObjectRef) -> None:
-        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. A generation that is
-        named is removed for good."""
-        ...
-
-    def list(self, bucket: str, query: Query) -> Page:
-        """One page of a bucket's objects, in the order of their names' UTF-8 bytes."""
-        ...
-
-    def last_written(self, bucket: str, prefix: str) -> int:
-        """Returns when an object with the prefix, a directory's name, was last written (ns); 0 if there is
-        none."""
-        ...

@@ -50,7 +50,7 @@ _SPAN = 64 << 20
 
 
 class RemoteBucket:
-    """Implements `port.BucketStore` for the one bucket of its table. Safe to use from several threads."""
+    """Does as `ObjectStore` for the one bucket of its table. Safe to use from several threads."""
 
     def __init__(self, table: BucketTable, store: ObjectStore) -> None:
         self._table = table
@@ -68,7 +68,7 @@ class RemoteBucket:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """See the port. Repeated after a crash, it finds what it did before."""
+        """See `ObjectStore`. Repeated after a crash, it finds what it did before."""
         name = checked_name(ref.name)
         refuse(list(draft.holds), "object, whose bucket lies in a store elsewhere")
         verify(staged.sums, draft.expected)
@@ -89,7 +89,7 @@ class RemoteBucket:
         return written.record
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
-        """See the port. Objects that others wrote to the store have no checksums, and none are computed."""
+        """See `ObjectStore`. Objects that others wrote to the store have no checksums: none are computed."""
         try:
             version = self._find(checked_name(ref.name))
         except InvalidRequest:
@@ -121,7 +121,7 @@ class RemoteBucket:
             obstore.delete(self._store, ref.name)
 
     def list(self, bucket: str, query: Query) -> Page:
-        """See the port. In a listing only size, time and generation of objects are known."""
+        """See `ObjectStore`. In a listing only size, time and generation of objects are known."""
 
         def read(meta: ObjectMeta) -> list[ObjectRecord]:
             return [version_of(meta, {}).record]
@@ -134,7 +134,7 @@ class RemoteBucket:
             return list_page(query, entries)
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """See the port. Looks at each object below the directory."""
+        """See `ObjectStore`. Looks at each object below the directory."""
         with translated(self._table):
             below = all_of(self._store, prefix.rstrip("/") or None)
             return max((written_ns(meta) for meta in below), default=0)
@@ -170,7 +170,7 @@ class RemoteBucket:
 
 
 class OpenRemote:
-    """Implements `port.Opened` for the version that existed when it was opened."""
+    """Does as `OpenObject` for the version that existed when it was opened."""
 
     def __init__(self, table: BucketTable, store: ObjectStore, name: str, version: Version) -> None:
         self._table = table

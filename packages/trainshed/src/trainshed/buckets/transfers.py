@@ -12,7 +12,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from trainshed.buckets.content import Checksums
-from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.disk.objects import ObjectStore, Opened
 from trainshed.buckets.errors import (
     InvalidRequest,
     NotModified,
@@ -21,7 +21,7 @@ from trainshed.buckets.errors import (
     condition_failed,
     held,
 )
-from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef, Opened
+from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 
 MAX_COMPONENTS = 32
 Steps: TypeAlias = Generator[ObjectRecord | None]

@@ -7,7 +7,6 @@ and builds nothing.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +21,8 @@ from trainshed.core.catalog.images import (
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import MappedImage, mapped
-from trainshed.runtimes.port import ImageSupport
+from trainshed.runtimes.images.cluster import ContainerImages
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.sheet import Minor, Release, Sheet, format_minor, parse_minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
@@ -54,19 +54,6 @@ _NAME_THEM = (
 )
 
 
-class KnownPythons(Protocol):
-    """The interpreters that runtimes can be built on."""
-
-    def usual(self) -> Minor:
-        """Return the Python for programs that ask for no other. May search as `found` does."""
-        ...
-
-    def found(self) -> Sequence[Minor]:
-        """Return every Python found on the machine, the running one included. The first call may take a
-        moment."""
-        ...
-
-
 class Candidate(Struct, frozen=True):
     """A release, with a Python of this machine that it runs on."""
 
@@ -79,7 +66,7 @@ class Candidate(Struct, frozen=True):
 
 
 def newest(
-    sheet: Sheet, pythons: KnownPythons, version: str = "", near: Minor | None = None
+    sheet: Sheet, pythons: Interpreters, version: str = "", near: Minor | None = None
 ) -> Candidate | None:
     """Return the newest release, or the one of `version`, on the Python nearest to `near`; None = on the
     family's preferred one. The machine is searched for Pythons only if the usual one does not fit. None if no
@@ -108,7 +95,7 @@ def newest(
 
 def nearest(
     sheet: Sheet,
-    pythons: KnownPythons,
+    pythons: Interpreters,
     version: str,
     python: Minor,
     *,
@@ -166,11 +153,11 @@ class LocalCatalog:
 
     def __init__(
         self,
-        pythons: KnownPythons,
+        pythons: Interpreters,
         *,
         exact: bool = False,
         image_map: Sequence[MappedImage] = (),
-        images: ImageSupport | None = None,
+        images: "ContainerImages | None" = None,
         has_gpu: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pythons = pythons
@@ -391,7 +378,7 @@ def no_family(family: str) -> str:
     return f"There is no runtime family {family!r}; there are: {known}."
 
 
-def _refusal(images: ImageSupport | None, reference: str) -> str:
+def _refusal(images: "ContainerImages | None", reference: str) -> str:
     if images is None:
         return "Running it takes a container engine, and this service has none."
     return images.refusal(reference)

@@ -98,36 +98,3 @@ class Runtimes(Protocol):
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
         """Prepare that directory, once for all jobs, and return it. Raises BuildFailed."""
         ...
-
-
-class ImageSupport(Protocol):
-    """What this service can do with container images."""
-
-    def refusal(self, reference: str) -> str:
-        """Return whole sentences that say why no program can be run in that image here, and what to do; "" if
-        one can.
-
-        Never blocks: answers from what was found at the start.
-        """
-        ...
-
-
-class ContainerImages(ImageSupport, Protocol):
-    """Provides the container images of jobs."""
-
-    def search(self) -> None:
-        """Look for what it needs, in the background."""
-        ...
-
-    def close(self) -> None:
-        """Kill running operations and start no more. Stop the callers of `prepare` first."""
-        ...
-
-    def ready(self, reference: str) -> Image | None:
-        """Return the image if nothing has to be done or asked for it, else None. Never blocks for long."""
-        ...
-
-    async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Do what is missing, once for all callers that wait, and return the image. Raises PackageFailed,
-        BuildFailed."""
-        ...

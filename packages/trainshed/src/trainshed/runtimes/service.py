@@ -20,13 +20,13 @@ from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments, resolve
 from trainshed.runtimes.families import GSUTIL
 from trainshed.runtimes.image_map import MappedImage
+from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.packages import Package, Packages
 from trainshed.runtimes.port import (
     BuildFailed,
-    ContainerImages,
     PackageSource,
     Preloadable,
     PreparedRuntime,
@@ -74,7 +74,7 @@ class LocalRuntimes:
         settings: RuntimeSettings | None = None,
         *,
         now: Callable[[], int],
-        images: ContainerImages | None = None,
+        images: "ContainerImages | None" = None,
         interpreters: Interpreters | None = None,
     ) -> None:
         settings = settings or RuntimeSettings()
@@ -299,7 +299,7 @@ class ContainerRuntimes:
     (`trainshed.runtimes.images.executor`); whether they are there and are the pinned ones is checked
     before."""
 
-    def __init__(self, images: ContainerImages | None, packages: Packages) -> None:
+    def __init__(self, images: "ContainerImages | None", packages: Packages) -> None:
         #: None if none can be run.
         self._images = images
         self._packages = packages

@@ -44,7 +44,6 @@ from trainshed.notifying.targets import mail_server
 from trainshed.runtimes.images.cluster import ClusterImages
 from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.interpreters import Interpreters
-from trainshed.runtimes.port import ContainerImages
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
@@ -250,7 +249,7 @@ class App:
         )
 
 
-def _images(settings: Settings, engine: Engine) -> ContainerImages:
+def _images(settings: Settings, engine: Engine) -> Images | ClusterImages:
     read = engine.read_image if isinstance(engine, BringsImages) else None
     if read is not None:
         return ClusterImages(read, now=clock.now)

@@ -11,7 +11,7 @@ import logging
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ from trainshed.runtimes.families import TENSORBOARD
 from trainshed.runtimes.port import BuildFailed, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.summaries.directories import LogDirectory
-from trainshed.viewers.process import ShownDirectory, start
+from trainshed.viewers.process import ShownDirectory, ViewerProcess, start
 
 log = logging.getLogger(__name__)
 
@@ -34,32 +34,13 @@ Find = Callable[[LogDirectory], ShownDirectory | None]
 FailedPrecondition: it is elsewhere."""
 
 
-class Viewer(Protocol):
-    """A viewer that runs (`viewers.process`)."""
-
-    @property
-    def is_alive(self) -> bool: ...
-
-    async def ready(self) -> None:
-        """Wait until it serves. Raises if it cannot."""
-        ...
-
-    async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response: ...
-
-    async def ended(self) -> str:
-        """Wait for its end; return why it ended, "" if it was asked to."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-Start = Callable[[], Awaitable[Viewer]]
+Start = Callable[[], Awaitable[ViewerProcess]]
 
 
 class _Entry(Struct, eq=False):
     name: str
     #: Starts it and waits until it serves.
-    starting: asyncio.Task[Viewer]
+    starting: asyncio.Task[ViewerProcess]
     #: Identifies what it was started to show.
     version: Hashable
     #: Number of requests that it serves or that wait for its start.
@@ -68,7 +49,7 @@ class _Entry(Struct, eq=False):
     alarm: asyncio.TimerHandle | None = None
 
     @property
-    def viewer(self) -> Viewer | None:
+    def viewer(self) -> ViewerProcess | None:
         """The viewer that serves; None: none does yet, or none could be started."""
         done = self.starting.done() and not self.starting.cancelled()
         return self.starting.result() if done and self.starting.exception() is None else None
@@ -105,7 +86,7 @@ class ViewerPool:
     @contextlib.asynccontextmanager
     async def viewer(
         self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
-    ) -> AsyncGenerator[Viewer]:
+    ) -> AsyncGenerator[ViewerProcess]:
         """Yield the viewer of that name for as long as it is used; start one if there is none. `version`:
         identifies what a new one shows; `renew`: end one of another version first. Raises Unavailable: all
         that may run are in use; and what `start` and `ready` raise."""
@@ -138,7 +119,7 @@ class ViewerPool:
         self.end(lambda name: True)
         await self._ending.settled()
 
-    async def _started(self, name: str, start: Start) -> Viewer:
+    async def _started(self, name: str, start: Start) -> ViewerProcess:
         viewer = await start()
         log.info("viewer %s: started", name)
         begin(_log_end(name, viewer), f"viewer {name}: waiting for its end")
@@ -189,7 +170,7 @@ class ViewerPool:
         self._ending.begin(_gone(entry), f"viewer {entry.name}: ending")
 
 
-async def _log_end(name: str, viewer: Viewer) -> None:
+async def _log_end(name: str, viewer: ViewerProcess) -> None:
     if why := await viewer.ended():
         log.warning("viewer %s: ended: %s", name, why)
     else:
@@ -277,8 +258,8 @@ class LocalViewers:
 
     def _start(
         self, name: str, shown: Sequence[ShownDirectory], runtime: PreparedRuntime
-    ) -> Callable[[], Awaitable[Viewer]]:
-        async def started() -> Viewer:
+    ) -> Callable[[], Awaitable[ViewerProcess]]:
+        async def started() -> ViewerProcess:
             terms = await asyncio.to_thread(self._known_terms)
             # A new directory each time: the viewer before may still be ending.
             self._started += 1

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from msgspec import Struct, structs
 
@@ -51,15 +51,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.listing import floor_of, list_page, with_removed
 from trainshed.buckets.names import MARK, validate_object_name
-from trainshed.buckets.port import (
-    BucketStore,
-    Draft,
-    FileIdentity,
-    ObjectRecord,
-    ObjectRef,
-    Page,
-    Query,
-)
+from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.settings import (
     EVENT_BASED_HOLD,
     holds_by_default,
@@ -69,6 +61,13 @@ from trainshed.buckets.settings import (
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
+if TYPE_CHECKING:
+    from trainshed.buckets.remote import OpenRemote, RemoteBucket
+
+Opened: TypeAlias = "OpenObject | OpenRemote"
+"""An object open for reading: one generation of it, whatever is written meanwhile."""
+BucketStore: TypeAlias = "ObjectStore | RemoteBucket"
+"""The objects of buckets, with preconditions: what `ObjectStore.at` finds for a bucket."""
 _HASH_LIMIT = 4 << 20
 """A listing computes missing checksums only of files up to this size (bytes)."""
 
@@ -90,7 +89,8 @@ class OpenObject(Struct, frozen=True):
             yield block
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
-        """Append the whole content; raises `Unavailable` if a program writes to it meanwhile."""
+        """Append the whole content, a step at a time; `known`: its checksums, if nothing else is appended.
+        Raises `Unavailable` if a program writes to it meanwhile."""
         yield from staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed while it was copied. Try again.")

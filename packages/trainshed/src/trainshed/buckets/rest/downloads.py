@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from email.utils import formatdate
 from urllib.parse import quote
 
+from trainshed.buckets.disk.objects import Opened
 from trainshed.buckets.errors import BucketsError, RangeNotSatisfiable
-from trainshed.buckets.port import ObjectRecord, Opened, read_digits
+from trainshed.buckets.port import ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import record_headers
 from trainshed.httpd.messages import Receive, Response, Send

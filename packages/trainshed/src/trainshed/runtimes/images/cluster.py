@@ -3,6 +3,7 @@ and known for a while."""
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
@@ -11,6 +12,11 @@ from trainshed.core.units import Nanos
 from trainshed.runtimes.images.references import is_pinned
 from trainshed.runtimes.port import Progress
 
+if TYPE_CHECKING:
+    from trainshed.runtimes.images.service import Images
+
+ContainerImages: TypeAlias = "Images | ClusterImages"
+"""What provides the container images of jobs."""
 _FRESH = 60 * 10**9
 """ns for which a registry is not asked again about one name."""
 
@@ -21,8 +27,8 @@ class _Read(Struct, frozen=True):
 
 
 class ClusterImages:
-    """The `ContainerImages` of an engine's cluster. `read`: reads what an image says about itself, or why
-    that cannot be read; blocks. `now`: nanoseconds, for durations only."""
+    """The images of an engine's cluster; does as `Images`. `read`: reads what an image says about itself, or
+    why that cannot be read; blocks. `now`: nanoseconds, for durations only."""
 
     def __init__(self, read: Callable[[str], Image], *, now: Callable[[], Nanos]) -> None:
         self._read = read
@@ -30,13 +36,13 @@ class ClusterImages:
         self._known: dict[str, _Read] = {}
 
     def search(self) -> None:
-        """See `ContainerImages`. There is nothing to look for on this machine."""
+        """Does nothing: there is nothing to look for on this machine."""
 
     def close(self) -> None:
-        """See `ContainerImages`."""
+        """Does nothing."""
 
     def refusal(self, reference: str) -> str:
-        """See `ImageSupport`. Only the cluster knows whether it can pull the image."""
+        """Returns nothing: only the cluster knows whether it can pull the image."""
         return ""
 
     def ready(self, reference: str) -> Image | None:

@@ -106,6 +106,8 @@ class Images:
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def refusal(self, reference: str) -> str:
+        """Return whole sentences that say why no program can be run in that image here, and what to do; "" if
+        one can. Never blocks: answers from what was found at the start."""
         if reason := self._unsupported():
             return reason
         if self._unpacked(self._known.find(reference)) is not None:
