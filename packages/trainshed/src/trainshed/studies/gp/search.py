@@ -15,13 +15,11 @@ _OUTSIDE = -1e6
 _STEPPED = 64
 """Most categories that a single step tries; the crowd sees all."""
 
-_APART = 0.02
+_APART = 0.2
 """Points to refine differ by more than this in some node, or they would come to the same place."""
 
 _CROWD = 512
 """Points beside the seeds that are rated, and points anywhere."""
-_BEST = 200
-"""How many of them are kept."""
 _CLIMBS = 8
 """How many of the best are then refined."""
 _EVALUATIONS = 40
@@ -56,7 +54,7 @@ class Search:
         (s, p), s may be 0)."""
         crowd = self._crowd(seeds, rng)
         scores = self._rate(crowd)
-        order = np.argsort(-scores, kind="stable")[:_BEST]
+        order = np.argsort(-scores, kind="stable")
         crowd, scores = crowd[order], scores[order]
         climbed = [self._climb(crowd[at], float(scores[at])) for at in _apart(crowd, _CLIMBS)]
         crowd = np.vstack([*[point for point, _ in climbed], crowd])
