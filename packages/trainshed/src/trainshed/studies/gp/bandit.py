@@ -17,7 +17,7 @@ from trainshed.core.study.progress import score
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Algorithm, Scale, StudySpec, Value
 from trainshed.studies.gp.acquisition import Score, TrustRegion, trust_radius
-from trainshed.studies.gp.belief import Belief, Observed, believe, bound_score, successes
+from trainshed.studies.gp.belief import Belief, believe, bound_score, successes
 from trainshed.studies.gp.process import Posterior
 from trainshed.studies.gp.search import Found, Search, rated
 from trainshed.studies.gp.selection import choose
@@ -110,9 +110,8 @@ class _Study:
     def _modelled(self, number: int) -> Parameters:
         if not self._beliefs:
             points = self._space.embed(self._done)
-            observed = Observed(self._shown.values, self._shown.rows, points)
-            self._beliefs = believe(self._spec, self._space, observed)
-            self._success = successes(self._space, observed)
+            self._beliefs = believe(self._spec, self._space, self._shown, points)
+            self._success = successes(self._space, self._shown, points)
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
         if number % _EXPLOIT_EVERY == 0:
@@ -164,7 +163,7 @@ def outlook(spec: StudySpec, trials: Sequence[Seen], chosen: Sequence[str]) -> O
         text = f"It needs {_FEWEST} different values of {metric.id}, and trials have measured {count} so far."
         return Outlook(reason=text)
     codes = space.encode([trial.parameters for trial in shown.done])
-    aim = believe(spec, space, Observed(shown.values, shown.rows, space.embed(codes)))[0]
+    aim = believe(spec, space, shown, space.embed(codes))[0]
     top = int(aim.rows[np.argmax(aim.data.labels)])
     best, ids = shown.done[top], [node.parameter.id for node in space.nodes]
     active = {ids[at]: at for at in np.flatnonzero(~np.isnan(codes[top]))}

@@ -28,7 +28,8 @@ from trainshed.studies.gp.process import (
     Posterior,
     fit,
 )
-from trainshed.studies.routines import Array, Mask, Positions
+from trainshed.studies.gp.selection import Shown
+from trainshed.studies.routines import Array, Positions
 from trainshed.studies.space import Space
 
 _FITTED = 160
@@ -55,51 +56,35 @@ class Belief:
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What the completed trials have measured, with the embeddings of those that the model is shown."""
-
-    #: The values of all completed trials by metric, more is better, shape (n, metrics).
-    values: Array
-    #: The rows of the trials that the model is shown.
-    rows: Positions
-    #: Their embeddings.
-    points: Array
-
-    @property
-    def succeeded(self) -> Mask:
-        """For all completed trials, whether they have a value of every metric."""
-        return np.asarray(np.isfinite(self.values).all(axis=1), dtype=np.bool_)
+def believe(spec: StudySpec, space: Space, shown: Shown, points: Array) -> tuple[Belief, ...]:
+    """Return one belief per metric, in the spec's order. Needs enough trials (`Shown.is_enough`). `points`:
+    the embeddings of the completed trials that are shown."""
+    return tuple(_belief(spec, space, shown, points, at) for at in range(len(spec.metrics)))
 
 
-def believe(spec: StudySpec, space: Space, observed: Observed) -> tuple[Belief, ...]:
-    """Return one belief per metric, in the spec's order. Needs enough trials (`Shown.is_enough`)."""
-    return tuple(_belief(spec, space, observed, at) for at in range(len(spec.metrics)))
-
-
-def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belief:
-    values, succeeded = observed.values[:, at], observed.succeeded
-    rows = np.flatnonzero(succeeded[observed.rows])
+def _belief(spec: StudySpec, space: Space, shown: Shown, points: Array, at: int) -> Belief:
+    values, succeeded = shown.values[:, at], shown.succeeded
+    rows = np.flatnonzero(succeeded[shown.rows])
     every = np.zeros(len(values))
     every[succeeded] = warp(values[succeeded])
-    labels = every[observed.rows][rows]
-    data = Data(observed.points[rows], labels, space.groups, space.width)
+    labels = every[shown.rows][rows]
+    data = Data(points[rows], labels, space.groups, space.width)
     priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
     hyper = fit(data.only(_representative(data.labels)), priors, _EVALUATIONS)
     return Belief(rows, data, hyper, Posterior(data, hyper))
 
 
-def successes(space: Space, observed: Observed) -> Posterior | None:
+def successes(space: Space, shown: Shown, points: Array) -> Posterior | None:
     """Return a model of where trials succeed, positive where that is likelier than not; None if all of them
     did.
 
     It is apart from what trials measure: a failed trial taken as a very bad one would bend the model of the
     objective down along the whole border, where the best points often lie (as large a batch as memory holds).
     """
-    succeeded = observed.succeeded[observed.rows]
+    succeeded = shown.succeeded[shown.rows]
     if succeeded.all():
         return None
-    data = Data(observed.points, np.where(succeeded, 0.5, -0.5), space.groups, space.width)
+    data = Data(points, np.where(succeeded, 0.5, -0.5), space.groups, space.width)
     last = len(succeeded) - 1
     rows = np.unique(np.linspace(0, last, min(last + 1, _FITTED)).astype(np.int64))
     return Posterior(data, fit(data.only(rows), LOW_NOISE, _EVALUATIONS))

@@ -13,7 +13,7 @@ import numpy as np
 from trainshed.core.study.progress import score
 from trainshed.core.study.spec import StudySpec
 from trainshed.studies.port import Seen
-from trainshed.studies.routines import Array, Positions
+from trainshed.studies.routines import Array, Mask, Positions
 
 MOST = 400
 """Most completed trials that the model is shown."""
@@ -42,9 +42,14 @@ class Shown:
     pending: tuple[Seen, ...]
 
     @property
+    def succeeded(self) -> Mask:
+        """For all completed trials, whether they have a value of every metric."""
+        return np.asarray(np.isfinite(self.values).all(axis=1), dtype=np.bool_)
+
+    @property
     def is_enough(self) -> bool:
         """Whether the model can be fitted: one trial has measured every metric."""
-        return bool(np.isfinite(self.values).all(axis=1).any())
+        return bool(self.succeeded.any())
 
     def with_pending(self, trial: Seen) -> "Shown":
         """Return the same with one more pending trial."""
