@@ -45,14 +45,6 @@ _MOST_TOLD = 500
 """Distributions named in one line."""
 
 
-class _LayerRequest(Struct, frozen=True):
-    """What a caller wants installed, where it hears of progress, and how it stops the build."""
-
-    packages: tuple[Package, ...]
-    progress: Progress
-    stop: Stop | None
-
-
 class Layers:
     def __init__(
         self,
@@ -100,10 +92,27 @@ class Layers:
             terms = self._terms()
             progress(f"Installing the job's packages at isolation level {terms.level}: {uris}.")
             prefix, ghosts = _begin(draft, base, interpreter)
-            request = _LayerRequest(
-                tuple(packages), lambda line: progress(_named(line, packages)), stop
-            )
-            self._install(prefix, base, interpreter, request, terms)
+            apart = self._apart(prefix, base, interpreter, packages, terms)
+
+            def renew() -> None:
+                remove_tree(prefix.root)
+                _begin(prefix.root, base, interpreter)
+                apart.prepare()
+
+            apart.prepare()
+            try:
+                Installation(
+                    self._installer,
+                    prefix,
+                    tuple(packages),
+                    apart,
+                    renew,
+                    lambda line: progress(_named(line, packages)),
+                    stop,
+                ).run()
+            finally:
+                for workspace in prefix.root.glob(f"{_WORKSPACE}*"):
+                    remove_tree(workspace)
             _lay_ghosts(prefix)
             take_out_unusable(prefix.site, base.site)
             take_scripts(prefix)
@@ -152,43 +161,27 @@ class Layers:
     def used(self, layer: Prefix) -> None:
         self._shelf.used(layer.root.name)
 
-    def _install(
+    def _apart(
         self,
         prefix: Prefix,
         base: Prefix,
         interpreter: Interpreter,
-        work: _LayerRequest,
+        packages: Sequence[Package],
         terms: InstallationTerms,
-    ) -> None:
-        """Install the packages into `prefix`, confined. Only steps that run no script of a user may write to
-        uv's own cache, which all jobs share."""
-        apart = Confinement(
+    ) -> Confinement:
+        """Only steps that run no script of a user may write to uv's own cache, which all jobs share."""
+        return Confinement(
             workspace=str(prefix.root / _WORKSPACE),
             writable=(str(prefix.site),),
             shown=(
                 *(str(prefix.root), str(base.root), *interpreter.places),
-                *(str(package.path) for package in work.packages),
+                *(str(package.path) for package in packages),
                 *self._installer.needs,
             ),
             terms=replace(terms, hidden=(self._hidden, *terms.hidden)),
             name=f"trainshed-build-{prefix.root.name}",
             until=time.monotonic() + terms.seconds if terms.seconds else 0.0,
         )
-
-        def renew() -> None:
-            remove_tree(prefix.root)
-            _begin(prefix.root, base, interpreter)
-            apart.prepare()
-
-        apart.prepare()
-        installation = Installation(
-            self._installer, prefix, work.packages, apart, renew, work.progress, work.stop
-        )
-        try:
-            installation.run()
-        finally:
-            for workspace in prefix.root.glob(f"{_WORKSPACE}*"):
-                remove_tree(workspace)
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
