@@ -54,8 +54,12 @@ class Application:
                     await receive()
                 self.left.put(scope["path"])
                 return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"fine"})
+        headers = [(b"content-length", b"4")] if scope["query_string"] == b"late" else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if headers:
+            await send({"type": "http.response.body", "body": b"fine", "more_body": True})
+            await asyncio.sleep(0.2)
+        await send({"type": "http.response.body", "body": b"" if headers else b"fine"})
 
 
 @dataclass
@@ -146,6 +150,17 @@ def test_requests_of_one_connection_are_answered_one_at_a_time(served: Served) -
         for _ in range(3):
             connection.sendall(asked("/"))
             assert statuses(connection.recv(65536)) == [b"200"]
+
+
+def test_who_has_the_whole_answer_may_ask_again(served: Served) -> None:
+    """The application may say only later that it has no more: a download ends so."""
+    with served.connected() as connection:
+        for _ in range(2):
+            connection.sendall(asked("/?late"))
+            answer = b""
+            while not answer.endswith(b"fine") and (part := connection.recv(65536)):
+                answer += part
+            assert statuses(answer) == [b"200"]
 
 
 def asked(path: str) -> bytes:

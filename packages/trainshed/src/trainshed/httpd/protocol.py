@@ -67,6 +67,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _is_head_known = False
     #: Something else came before the answer to a request: the connection ends with that.
     _is_last = False
+    #: The next request, from a caller who has the whole answer before the application has said that it ends.
+    _next = b""
     #: Set after a refusal: the timer that closes the connection.
     _leaving: asyncio.TimerHandle | None = None
     #: Set when the caller has closed its side while it waits for an answer: the timer that ends the waiting.
@@ -108,6 +110,11 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._leaving is not None or self._is_last:
             self._unread += len(data)
             if self._unread > _LINGER_BYTES:
+                self._abort()
+            return
+        if self._has_answered:
+            self._next += data
+            if len(self._next) > self._limits.head_bytes:
                 self._abort()
             return
         if self._is_idle:
@@ -171,6 +178,18 @@ class GuardedProtocol(HttpToolsProtocol):
         return b"".join(lengths)
 
     @property
+    def _has_answered(self) -> bool:
+        """Whether all bytes of an answer of known length are sent, and its end is still to come."""
+        cycle = self.cycle
+        return (
+            self._is_busy
+            and self._in_head
+            and cycle.response_started
+            and cycle.chunked_encoding is False
+            and cycle.expected_content_length == 0
+        )
+
+    @property
     def _is_busy(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete
 
@@ -224,6 +243,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._leave()
         elif self._in_head:  # Else an unfinished body is still to be dropped.
             self._rest()
+            if early := self._next:
+                self._next = b""
+                self.data_received(early)
 
     def _rest(self) -> None:
         self._is_idle = True
