@@ -10,7 +10,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -109,7 +109,12 @@ def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], sha
     meter = _Meter(total, tell)
     header, rows = _rows(plan, sources, buckets, meter)
     shards = {split: Shards(plan, split, header, buckets, size=shard) for split in SPLITS}
-    ignored = _distribute(rows, shards)
+    ignored = 0
+    for row, split in rows:
+        if split is None:
+            ignored += 1
+        else:
+            shards[split].add(row)
     if not any(split_shards.rows for split_shards in shards.values()):
         raise BadData(_nothing(plan, ignored))
     training, validation, test = (shards[split].close() for split in SPLITS)
@@ -117,24 +122,6 @@ def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], sha
     written = Written(str(plan.dataset), total, training, validation, test, ignored, read)
     _tidy(plan, buckets, written)
     return written
-
-
-def _distribute(rows: Iterable[tuple[bytes, Split | None]], shards: Mapping[Split, Shards]) -> int:
-    """Add each row to its split; returns the number of rows that have none."""
-    training, validation, test = (shards[split].add for split in SPLITS)
-    # Local names compared by identity: an enum's members are slow as dictionary keys, and slow to look up.
-    is_training, is_validation, is_test = SPLITS
-    ignored = 0
-    for row, split in rows:
-        if split is is_training:
-            training(row)
-        elif split is is_validation:
-            validation(row)
-        elif split is is_test:
-            test(row)
-        else:
-            ignored += 1
-    return ignored
 
 
 def _nothing(plan: SplitPlan, ignored: int) -> str:

@@ -103,18 +103,11 @@ async def import_(call: Call, request: Any) -> Message:
 async def require_files(services: Services, project: str, uses: tuple[BucketUse, ...]) -> None:
     """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
     checked(lambda: None, uses, services.buckets, project=project)
-    missing = await asyncio.to_thread(missing_files, services, uses)
-    if missing:
-        raise InvalidRequest(missing)
-
-
-def missing_files(services: Services, uses: Iterable[BucketUse]) -> tuple[Violation, ...]:
-    """Return a violation for each URI that no object matches. Blocks."""
-    return tuple(
-        Violation(field, f"There is no object {uri!r}; copy the file there first.")
-        for field, uri in uses
-        if not services.buckets.has_object(uri)
-    )
+    faults = Faults()
+    for field, uri in uses:
+        if not await asyncio.to_thread(services.buckets.has_object, uri):
+            faults.add(field, f"There is no object {uri!r}; copy the file there first.")
+    faults.refuse()
 
 
 def _view(services: Services, record: Dataset) -> Message:

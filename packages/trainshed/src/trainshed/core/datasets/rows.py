@@ -6,10 +6,10 @@ decides (facts/datasets#splits)."""
 
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec import Struct
 
 from trainshed.core.datasets.lines import BadData, Record, lines, records, row_of
@@ -80,51 +80,33 @@ class Table:
 def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
     """Yield each row with its split; None: it is ignored. Raise BadData for files that are no such
     table."""
-    match rule.method:
-        case SplitMethod.PREDEFINED:
-            at = table.position(rule.key)
-            for _, record in table.rows():
-                yield row_of(record.fields), labelled(record.fields[at])
-        case _:
-            # Local names, since it takes time to look up the members of an enum.
-            is_training, is_validation, is_test = SPLITS
-            validation, test = bounds(rule.fractions)
-            last, places = None, Places(dataset, "")
-            for file, record in table.rows():
-                if file is not last:
-                    last, places = file, Places(dataset, file.uri)
-                row, _, fields = record
-                word = places.word(row)
-                if word < validation:
-                    yield row_of(fields), is_training
-                else:
-                    yield row_of(fields), is_validation if word < test else is_test
+    if rule.method is SplitMethod.PREDEFINED:
+        at = table.position(rule.key)
+        for _, record in table.rows():
+            yield row_of(record.fields), labelled(record.fields[at])
+        return
+    ends = bounds(rule.fractions)
+    for file, (row, _, fields) in table.rows():
+        yield row_of(fields), split_at(word(dataset, file.uri, row), ends)
 
 
-_WORDS: Final = struct.Struct(">8Q")
-"""Cuts one digest into the places of eight rows."""
 _WHOLE: Final = 1 << 64
 
 
-class Places:
-    """A whole number below 2**64 for each row of one file: evenly spread, and the same at each reading."""
+def word(dataset: str, content: str, row: int = 0) -> int:
+    """Return a whole number below 2**64 for a row of a file, or for an item: evenly spread, and the same at
+    each reading."""
+    place = f"{dataset}\0{content}\0{row}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest())
 
-    def __init__(self, dataset: str, uri: str) -> None:
-        self._key = hashlib.blake2b(f"{dataset}\0{uri}".encode(), digest_size=32).digest()
-        self._block = -1
-        self._words: tuple[int, ...] = ()
 
-    def word(self, row: int) -> int:
-        """Return the number of a row."""
-        block = row >> 3
-        if block != self._block:
-            self._block = block
-            self._words = _WORDS.unpack(hashlib.blake2b(b"%d" % block, key=self._key).digest())
-        return self._words[row & 7]
+def split_at(number: int, ends: tuple[int, int]) -> Split:
+    """Return the split of a row that has this `word`."""
+    return SPLITS[(number >= ends[0]) + (number >= ends[1])]
 
 
 def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
-    """Return the words (`Places.word`) from which on a row belongs to validation and to test."""
+    """Return the words (`word`) from which on a row belongs to validation and to test."""
     training, validation, test = fractions
     first = round(training * _WHOLE) if validation or test else _WHOLE
     return first, round((training + validation) * _WHOLE) if test else _WHOLE
@@ -208,14 +190,11 @@ def of_items(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
 ) -> Iterator[tuple[bytes, Split]]:
     """Yield each item with its split. An item's own ML use comes before the fractions."""
-    validation, test = bounds(rule.fractions)
+    ends = bounds(rule.fractions)
     for file in files:
         for item in items(file):
             split = labelled(item.labels.get(ML_USE, ""))
-            if split is None:
-                word = Places(dataset, item.content).word(0)
-                split = SPLITS[(word >= validation) + (word >= test)]
-            yield item.raw, split
+            yield item.raw, split or split_at(word(dataset, item.content), ends)
 
 
 def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
@@ -229,16 +208,13 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
         except (ValueError, RecursionError) as failure:
             raise BadData(f"{place}: it is no JSON: {failure}.") from None
         wanted = _CONTENT[file.format.kind]
-        if not isinstance(public, dict) or not any(
-            isinstance(cast("dict[str, Any]", public).get(name), str) for name in wanted
-        ):
+        item = cast("dict[str, Any]", public) if isinstance(public, dict) else {}
+        if not any(isinstance(item.get(name), str) for name in wanted):
             raise BadData(f"{place}: it is no JSON object with {' or '.join(wanted)}.")
-        item = cast("dict[str, Any]", public)
-        labels: Any = item.get(_LABELS) or {}
-        if not isinstance(labels, dict) or not all(
-            isinstance(value, str) for value in cast("dict[str, Any]", labels).values()
-        ):
-            raise BadData(f"{place}: {_LABELS} must be an object whose values are texts.")
+        try:
+            msgspec.convert(item.get(_LABELS) or {}, dict[str, str])
+        except msgspec.ValidationError:
+            raise BadData(f"{place}: {_LABELS} must be an object whose values are texts.") from None
         yield item, raw
 
 
