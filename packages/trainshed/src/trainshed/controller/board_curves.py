@@ -18,7 +18,6 @@ from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequ
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata import (
     EXPERIMENT,
-    EXPERIMENT_RUN,
     TENSORBOARD_LINK,
     Edge,
     EdgeRole,
@@ -27,7 +26,7 @@ from trainshed.core.metadata import (
     NodeKind,
     NodeName,
     StoreName,
-    changed,
+    new_run,
 )
 from trainshed.core.names import JobUid
 from trainshed.core.tensorboards import (
@@ -155,18 +154,7 @@ class BoardCurves:
         experiment = self._context(self._experiment.name.own_id)
         name = self._context(f"{experiment.node_id}-{run.own_id}")
         now = self._stores.now()
-        node = Node(
-            name,
-            now,
-            now,
-            now // 10**6,
-            display_name=shown,
-            schema_title=EXPERIMENT_RUN,
-            schema_version="0.0.1",
-        )
-        await self._create_node(
-            changed(node, {"_params": {}, "_metrics": {}, "_state": "RUNNING"}, node.etag)
-        )
+        await self._create_node(new_run(name, shown, now))
         await self._stores.metadata.link((Edge(experiment, EdgeRole.CHILD, name, now),))
 
     async def _add_series(self, run: _Run, tags: Sequence[str]) -> None:

@@ -172,6 +172,15 @@ def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
     return replace(old, metadata=metadata, etag=etag, changes=kept)
 
 
+def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
+    """Return the context of a new run of an experiment."""
+    etag = now // 10**6
+    run = Node(
+        name, now, now, etag, display_name, schema_title=EXPERIMENT_RUN, schema_version="0.0.1"
+    )
+    return changed(run, {"_params": {}, "_metrics": {}, "_state": "RUNNING"}, etag)
+
+
 def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
     """Return the metadata after a write of `metadata` by a client that last saw the state of the etag `seen`.
 

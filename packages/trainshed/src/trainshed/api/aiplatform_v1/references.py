@@ -13,16 +13,9 @@ from msgspec.structs import replace
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.metadata import (
-    EXPERIMENT_RUN,
-    Edge,
-    EdgeRole,
-    Node,
-    NodeKind,
-    NodeName,
-    changed,
-)
+from trainshed.core.metadata import Edge, EdgeRole, Node, NodeKind, NodeName, new_run
 from trainshed.core.names import JobName, project_number
+from trainshed.core.requests import Faults
 from trainshed.core.secrets import SecretRef, references
 from trainshed.core.tensorboards import BoardName, Level
 
@@ -97,11 +90,7 @@ async def make_run(services: Services, experiment: str) -> str:
     now = services.now()
     display_name = f"job-{services.new_uid()}"
     name = NodeName(parent.store, NodeKind.CONTEXT, f"{parent.node_id}-{display_name}")
-    etag = now // 10**6
-    run = Node(name, now, now, etag, display_name=display_name, schema_title=EXPERIMENT_RUN)
-    run = replace(run, schema_version="0.0.1")
-    metadata: dict[str, Any] = {"_params": {}, "_metrics": {}, "_state": "RUNNING"}
-    await services.metadata.create(changed(run, metadata, etag))
+    await services.metadata.create(new_run(name, display_name, now))
     await services.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
     return str(name)
 
@@ -120,26 +109,24 @@ async def _unknown_contexts(
     services: Services, project: str, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
     """Check the experiment and its run, which the project must have."""
-    violations: list[Violation] = []
+    faults = Faults()
     for key, field in _CONTEXTS.items():
         if not spec.get(key):
             continue
         at = f"{path}.{field}"
-        try:
+        with faults.gathered():
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:
-                text = f"{name} lies in another project than the job."
-                violations.append(Violation(at, text))
-                continue  # Whether that project has it must not be told either.
-            await services.metadata.get(name)
-        except InvalidRequest as error:
-            violations += error.violations
-        except NotFound:
-            text = f"{spec[key]} does not exist; create it first, or leave the field out."
-            violations.append(Violation(at, text))
+                # Whether that project has it must not be told either.
+                faults.add(at, f"{name} lies in another project than the job.")
+                continue
+            try:
+                await services.metadata.get(name)
+            except NotFound:
+                faults.add(at, f"{name} does not exist; create it first, or leave the field out.")
     if spec.get("experimentRun") and not spec.get("experiment"):
-        violations.append(Violation(f"{path}.experiment", "A run is given without its experiment."))
-    return tuple(violations)
+        faults.add(f"{path}.experiment", "A run is given without its experiment.")
+    return faults.violations
 
 
 def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:

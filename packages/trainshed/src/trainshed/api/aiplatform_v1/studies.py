@@ -7,6 +7,7 @@ and the client polls it.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -38,9 +39,6 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 SERVICE: Final = f"{V1}.VizierService"
-_FEW: Final = 20
-"""Most trials whose views are made on the event loop; those of more are made in a thread, so that other
-requests go on meanwhile."""
 _TRIALS: Final = 1_000
 """Most trials of a page: as many as the public limit of a study, because the SDK's `Study.trials()` reads
 only the first page."""
@@ -89,9 +87,8 @@ async def create_trial(call: Call, request: Any) -> Message:
     study = await study_of(call, request.parent, "parent")
     public = wire_json.to_public(request.trial)
     record, measurements = parse_trial(study.spec, study.uid, public, services.now())
-    check_active(study)
-    if await is_full(services, study):
-        raise full(services, study)
+    if not _vacancies(services, study, await services.studies.history((study.uid,))):
+        raise _takes_no_more(services, study)
     return await _view(call, study, await services.studies.create_trial(record, measurements))
 
 
@@ -124,7 +121,6 @@ async def add_measurement(call: Call, request: Any) -> Message:
     sent = Section(wire_json.to_public(request.measurement), "measurement", Faults())
     measurement = read_measurement(study.spec, sent, final=False)
     sent.faults.refuse()
-
     now = call.services.now()
     changed = await call.services.studies.change_trial(
         study.uid, number, lambda trial, _: changes.measured(trial, now), measurement
@@ -194,29 +190,18 @@ async def trial_of(call: Call, text: str, field: str = "name") -> tuple[Study, i
     return await call.services.studies.get(study), number
 
 
-async def is_full(services: Services, study: Study) -> bool:
+def _vacancies(services: Services, study: Study, history: Sequence[Trial]) -> int:
+    """Return how many new trials the study takes beside those that it has."""
     most = services.settings.max_study_trials
-    if most == 0 or not await services.studies.trials(study.uid, most - 1, 1):
-        # Numbers are never reused: unless a trial has the number `most` or a higher one, the study is not
-        # full.
-        return False
-    return len(await services.studies.history((study.uid,))) >= most
+    return max(0, (most or sys.maxsize) - len(history)) if study.state is StudyState.ACTIVE else 0
 
 
-def full(services: Services, study: Study) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"{study.name} has had the {services.settings.max_study_trials} trials that a study may have; create "
-        "another study."
-    )
-
-
-def check_active(study: Study) -> None:
-    """Raise FailedPrecondition if the study takes no further trials."""
+def _takes_no_more(services: Services, study: Study) -> FailedPrecondition:
+    what = f"has had the {services.settings.max_study_trials} trials that a study may have"
     if study.state is not StudyState.ACTIVE:
         why = f" ({study.inactive_reason})" if study.inactive_reason else ""
-        raise FailedPrecondition(
-            f"{study.name} is {study.state}{why} and takes no further trials; create another study."
-        )
+        what = f"is {study.state}{why} and takes no further trials"
+    return FailedPrecondition(f"{study.name} {what}; create another study.")
 
 
 async def _view(call: Call, study: Study, record: Trial) -> Message:
@@ -228,14 +213,13 @@ async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Mes
     measured = await call.services.studies.measurements(study.uid, numbers)
 
     def shown() -> list[Message]:
-        made: list[Message] = []
-        for record in records:
-            made.append(message("Trial"))
-            views.set_trial(made[-1], study.name, record, measured.get(record.number, ()))
+        made = [message("Trial") for _ in records]
+        for view, record in zip(made, records, strict=True):
+            views.set_trial(view, study.name, record, measured.get(record.number, ()))
         return made
 
     # Takes half a second for a page of trials with a hundred measurements each.
-    return await asyncio.to_thread(shown) if len(records) > _FEW else shown()
+    return await asyncio.to_thread(shown)
 
 
 PATIENCE: Final = 2.0
@@ -285,20 +269,15 @@ async def _to_hand_out(services: Services, study: Study, client: str, count: int
 
     Raises FailedPrecondition if there are none.
     """
-    is_active = study.state is StudyState.ACTIVE
-    if is_active and not await is_full(services, study):
-        return count
     history = await services.studies.history((study.uid,))
-    most = services.settings.max_study_trials
-    new = max(most - len(history), 0) if is_active else 0
+    new = _vacancies(services, study, history)
     there = sum(
         (trial.state is TrialState.ACTIVE and trial.client == client)
-        or (trial.state is TrialState.REQUESTED and is_active)
+        or (trial.state is TrialState.REQUESTED and study.state is StudyState.ACTIVE)
         for trial in history
     )
     if there + new == 0:
-        check_active(study)
-        raise full(services, study)
+        raise _takes_no_more(services, study)
     return min(count, there + new)
 
 

@@ -5,7 +5,7 @@ The four levels differ in a few fields only. `tensorboard_points` has the points
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -92,19 +92,6 @@ async def create_board(call: Call, request: Any) -> Message:
     return await _KINDS[Level.TENSORBOARD].create(call, record)
 
 
-async def update_board(call: Call, request: Any) -> Message:
-    name = BoardName.parse(request.tensorboard.name, Level.TENSORBOARD, of="tensorboard.name")
-    fields = _read_mask(request.update_mask.paths, Level.TENSORBOARD)
-    now = call.services.now()
-    return await _KINDS[Level.TENSORBOARD].change(
-        call,
-        name,
-        lambda record: _updated(record, request.tensorboard, fields, now),
-        OperationKind.UPDATE,
-        lambda record: _view(call.services, record),
-    )
-
-
 async def batch_create(level: Level, call: Call, request: Any) -> Message:
     """Create all resources of a batch, or none. Each request may name a parent of its own below the common
     one."""
@@ -132,15 +119,19 @@ async def _create(level: Level, call: Call, request: Any) -> Message:
 
 
 async def _update(level: Level, call: Call, request: Any) -> Message:
-    sent = getattr(request, _field(level))
-    name = BoardName.parse(sent.name, level, of=f"{_field(level)}.name")
-    fields = _read_mask(request.update_mask.paths, level)
-    now = call.services.now()
-    return view(
-        await call.services.tensorboards.change(
-            name, lambda record: _updated(record, sent, fields, now)
-        )
-    )
+    """Replace fields of a resource: of a tensorboard by an operation that is done with that."""
+    kind, field, now = _KINDS[level], _field(level), call.services.now()
+    sent = getattr(request, field)
+    name = BoardName.parse(sent.name, level, of=f"{field}.name")
+    fields = read_update_mask(request.update_mask.paths, _UPDATABLE[level]) or _UPDATABLE[level]
+
+    def updated(record: BoardResource) -> BoardResource:
+        return _updated(record, sent, fields, now)
+
+    if level is Level.TENSORBOARD:
+        response = partial(_view, call.services)
+        return await kind.change(call, name, updated, OperationKind.UPDATE, response)
+    return view(await call.services.tensorboards.change(name, updated))
 
 
 async def _delete(level: Level, call: Call, request: Any) -> Message:
@@ -241,13 +232,6 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
     )
 
 
-def _read_mask(paths: Iterable[str], level: Level) -> tuple[str, ...]:
-    """Return the fields that an update replaces; all that can be updated for no mask or `*`. Raises
-    InvalidRequest."""
-    allowed = _UPDATABLE[level]
-    return read_update_mask(paths, allowed) or allowed
-
-
 def _updated(
     record: BoardResource, sent: Any, fields: tuple[str, ...], now: Nanos
 ) -> BoardResource:
@@ -299,7 +283,6 @@ def _handlers() -> Handlers:
         )
     return handlers | {
         f"{SERVICE}.CreateTensorboard": create_board,
-        f"{SERVICE}.UpdateTensorboard": update_board,
         f"{SERVICE}.BatchCreateTensorboardRuns": partial(batch_create, Level.RUN),
         f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
     }

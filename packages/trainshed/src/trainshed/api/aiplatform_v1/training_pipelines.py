@@ -109,7 +109,7 @@ def check_create(
         except InvalidRequest as invalid:
             raise InvalidRequest(_beside(invalid.violations, unreadable)) from None
 
-    uses = (*_bucket_uses(public), *_input_uses(inputs))
+    uses = (*_bucket_uses(public), *works.bucket_uses(*_program_of(inputs)))
     faults = (*unreadable, *further)
     parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
     return Asked(parsed, public, inputs, now)
@@ -183,16 +183,19 @@ def _new(
 
 
 async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
-    """Return violations for what the task names and does not exist: secrets,
-    tensorboards."""
-    public, _ = read_inputs(request.training_pipeline)
-    trial = public.get("trialJobSpec", {})
+    """Return violations for what the task names and does not exist: secrets, tensorboards."""
+    inputs, _ = read_inputs(request.training_pipeline)
+    spec, path = _program_of(inputs)
     return (
-        *await unknown_secrets(call.services, request.parent, public, FIELD),
-        *await unknown_secrets(call.services, request.parent, trial, _TRIAL),
-        *await unknown_board(call.services, request.parent, public, FIELD),
-        *await unknown_board(call.services, request.parent, trial, _TRIAL),
+        *await unknown_secrets(call.services, request.parent, spec, path),
+        *await unknown_board(call.services, request.parent, spec, path),
     )
+
+
+def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the CustomJobSpec that a task runs, with its path."""
+    trial = inputs.get("trialJobSpec")
+    return (inputs, FIELD) if trial is None else (trial, _TRIAL)
 
 
 async def _dataset(
@@ -269,11 +272,6 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
         "input_data_config.gcs_destination.output_uri_prefix",
         destination.get("outputUriPrefix", ""),
     )
-
-
-def _input_uses(inputs: Mapping[str, Any]) -> Iterator[BucketUse]:
-    trial = inputs.get("trialJobSpec")
-    return works.bucket_uses(inputs, FIELD) if trial is None else works.bucket_uses(trial, _TRIAL)
 
 
 def _beside(
