@@ -9,9 +9,8 @@ from tests.unit.jobs import job
 from trainshed.api.calls.paging import SCAN_LIMIT, Page, decode_number, encode_token, list_jobs
 from trainshed.api.filters.jobs import JobFilter, JobTest
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
-from trainshed.store.port import JobQuery
+from trainshed.store.port import Condition, Every, JobQuery, Matches
 from trainshed.store.sqlite.reader import Reader
 
 QUESTION = ("projects/p1", "state=X")
@@ -32,10 +31,12 @@ class History:
         self._jobs = [replace(job(), uid=JobUid(uid)) for uid in range(count, 0, -1)]
         self.read = 0
 
-    async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
+    async def matching(self, query: JobQuery, where: Condition) -> Matches:
+        assert where == Every(())
         jobs = [j for j in self._jobs if query.after == 0 or j.uid < query.after][: query.limit]
         self.read += len(jobs)
-        return tuple((j, "") for j in jobs)
+        went_to = jobs[-1].uid if len(jobs) == query.limit else None
+        return Matches(tuple((j, "") for j in jobs), went_to)
 
 
 async def page_of(history: History, holds: JobTest, token: str = "") -> Page:

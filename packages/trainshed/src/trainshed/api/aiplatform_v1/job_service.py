@@ -85,7 +85,7 @@ async def create_tuning_job(call: Call, request: Any) -> Message:
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     created = request.hyperparameter_tuning_job
-    views.set_tuning_outputs(created, of_kind(job, TuningJob), views.NOTHING_TRIED)
+    views.set_tuning_outputs(created, of_kind(job, TuningJob))
     return created
 
 
@@ -102,9 +102,8 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     # Measurements are read after the trials, so that a finished trial is shown with all of its own. Lists
     # omit them, since a page of large jobs would have millions.
     measured = {} if in_list else await studies.measurements(job.study)
-    evidence = views.Evidence(trials, measured)
     # Takes half a second if a thousand trials measured a hundred times each; other requests go on meanwhile.
-    view: Any = await asyncio.to_thread(views.tuning_job, job, evidence)
+    view: Any = await asyncio.to_thread(views.tuning_job, job, trials, measured)
     if view.trial_job_spec.enable_web_access:
         add_to_trials(call, job, view.trials)
     return view

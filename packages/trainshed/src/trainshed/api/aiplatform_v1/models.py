@@ -103,7 +103,9 @@ async def copy(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
-    source, unknown = await _source_model(services, parent, request.source_model)
+    source, unknown = await _existing(
+        services, parent.project_id, request.source_model, "source_model"
+    )
     _check_copy(request.model_id, (*unknown, *further))
     assert source is not None
     public = json.loads(source.public_json)
@@ -243,21 +245,21 @@ async def _register(
     return operations.finished(done)
 
 
-async def _source_model(
-    services: Services, parent: LocationName, text: str
+async def _existing(
+    services: Services, project: str, text: str, field: str
 ) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
-    """Return the version to copy (None: there is none), and the faults of its name."""
+    """Return the version of the project's that a field names (None: there is none), and the faults of its
+    name."""
     try:
-        name, version = ModelName.parse(text, of="source_model")
-        source = await services.models.version(name, version)
+        name, version = ModelName.parse(text, of=field)
+        existing = await services.models.version(name, version)
     except InvalidRequest as refused:
         return None, refused.violations
     except NotFound as missing:
-        return None, (Violation("source_model", f"{missing}."),)
-    if name.project_id != parent.project_id:
-        wrong = f"{name} does not belong to {parent.project_id}; upload its artifacts there."
-        return None, (Violation("source_model", wrong),)
-    return source, ()
+        return None, (Violation(field, f"{missing}."),)
+    if name.project_id != project:
+        return None, (Violation(field, f"{name} does not belong to {project}."),)
+    return existing, ()
 
 
 async def _parent_model(
@@ -267,16 +269,10 @@ async def _parent_model(
     name."""
     if not text:
         return None, ()
-    try:
-        name, _ = ModelName.parse(text, of="parent_model")
-        await services.models.version(name, "")
-    except InvalidRequest as refused:
-        return None, refused.violations
-    except NotFound as missing:
-        return None, (Violation("parent_model", f"{missing}."),)
-    if (name.project_id, name.location) != (parent.project_id, parent.location):
-        return None, (Violation("parent_model", f"{name} does not lie in {parent}."),)
-    return name, ()
+    version, faults = await _existing(services, parent.project_id, text, "parent_model")
+    if version is None or version.name.location == parent.location:
+        return version and version.name, faults
+    return None, (Violation("parent_model", f"{version.name} does not lie in {parent}."),)
 
 
 async def _maker(call: Call, project: str, uri: str) -> str:

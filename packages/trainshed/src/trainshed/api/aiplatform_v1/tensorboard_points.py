@@ -71,9 +71,9 @@ async def read(call: Call, request: Any) -> Message:
         text = "Points cannot be filtered; leave the filter out and choose among the answer."
         raise InvalidRequest((Violation("filter", text),))
     series = await call.services.tensorboards.get(name)
-    most = request.max_data_points or _shown(series)
-    ((_, points),) = await _points(call, (series,), most if most > 0 else None)
-    return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=_data(series, points))
+    most = request.max_data_points or _SHOWN[series.value_type or ValueType.SCALAR]
+    (data,) = await _read(call, (series,), most if most > 0 else None)
+    return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=data)
 
 
 async def batch_read(call: Call, request: Any) -> Message:
@@ -92,10 +92,11 @@ async def batch_read(call: Call, request: Any) -> Message:
     faults.refuse()
     chosen = [await call.services.tensorboards.get(name) for name in names]
     data: dict[BoardName, Message] = {}
-    for most in set(map(_shown, chosen)):
-        some = [series for series in chosen if _shown(series) == most]
-        for series, points in await _points(call, some, most):
-            data[series.name] = _data(series, points)
+    for value_type, most in _SHOWN.items():
+        some = [
+            series for series in chosen if (series.value_type or ValueType.SCALAR) == value_type
+        ]
+        data |= zip((series.name for series in some), await _read(call, some, most), strict=True)
     return message(
         "BatchReadTensorboardTimeSeriesDataResponse",
         time_series_data=[data[name] for name in names],
@@ -160,22 +161,16 @@ async def _write(call: Call, writes: _Write) -> None:
         await call.services.points.append(run, points)
 
 
-async def _points(
-    call: Call, wanted: Sequence[BoardResource], most: int | None
-) -> list[tuple[BoardResource, list[Point]]]:
-    """Return several series with their points, in their order; the file of each run is read once."""
+async def _read(call: Call, series: Sequence[BoardResource], most: int | None) -> list[Message]:
+    """Return the points of several series, at most so many of each; the file of each run is read once."""
     by_run: dict[BoardName, list[int]] = {}
-    for series in wanted:
-        by_run.setdefault(series.name.at(Level.RUN), []).append(series.uid)
+    for one_series in series:
+        by_run.setdefault(one_series.name.at(Level.RUN), []).append(one_series.uid)
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
         run = await call.services.tensorboards.get(name)
         points |= await call.services.points.read(run.uid, uids, Part(most))
-    return [(series, points[series.uid]) for series in wanted]
-
-
-def _shown(series: BoardResource) -> int:
-    return _SHOWN[series.value_type or ValueType.SCALAR]
+    return [_data(one_series, points[one_series.uid]) for one_series in series]
 
 
 def _data(series: BoardResource, points: Iterable[Point]) -> Message:
@@ -184,13 +179,8 @@ def _data(series: BoardResource, points: Iterable[Point]) -> Message:
         tensorboard_time_series_id=series.name.own_id,
         value_type=value_number(series.value_type),
     )
-    _fill(data.values, series, points)
-    return data
-
-
-def _fill(values: Any, series: BoardResource, points: Iterable[Point]) -> None:
     for point in points:
-        value = values.add(step=point.step)
+        value = data.values.add(step=point.step)
         value.wall_time.seconds, value.wall_time.nanos = divmod(point.at, 10**9)
         match point.value, series.value_type:
             case bytes(raw), ValueType.TENSOR:
@@ -199,3 +189,4 @@ def _fill(values: Any, series: BoardResource, points: Iterable[Point]) -> None:
                 value.blobs.ParseFromString(raw)
             case number, _:
                 value.scalar.value = number
+    return data

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
-from msgspec import Struct
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
@@ -87,32 +86,27 @@ def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
     return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))
 
 
-class Evidence(Struct, frozen=True):
-    """What a tuning job has tried."""
-
-    #: Ascending by number.
-    trials: Sequence[Trial]
-    #: By trial number.
-    measurements: Mapping[int, Sequence[Measurement]]
+Measured = Mapping[int, Sequence[Measurement]]
+"""Measurements by the number of their trial."""
 
 
-NOTHING_TRIED: Final = Evidence((), {})
-
-
-def tuning_job(record: TuningJob, evidence: Evidence) -> Message:
+def tuning_job(record: TuningJob, trials: Sequence[Trial], measured: Measured) -> Message:
     view = wire_json.from_public(f"{V1}.HyperparameterTuningJob", json.loads(record.public_json))
-    set_tuning_outputs(view, record, evidence)
+    set_tuning_outputs(view, record, trials, measured)
     return view
 
 
-def set_tuning_outputs(view: Any, record: TuningJob, evidence: Evidence) -> None:
-    """Set the output fields and the current labels of a HyperparameterTuningJob that has its input fields."""
+def set_tuning_outputs(
+    view: Any, record: TuningJob, trials: Sequence[Trial] = (), measured: Measured | None = None
+) -> None:
+    """Set the output fields and the current labels of a HyperparameterTuningJob that has its input fields.
+    `trials`: ascending by number."""
     view.state = _NAMES[record.state]
     _set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
-    for trial in evidence.trials:
+    for trial in trials:
         job = sibling_name(record.name, trial.job, Collection.CUSTOM_JOBS)
-        set_trial(view.trials.add(), study, trial, evidence.measurements.get(trial.number, ()), job)
+        set_trial(view.trials.add(), study, trial, (measured or {}).get(trial.number, ()), job)
 
 
 def training_pipeline(record: Pipeline) -> Message:

@@ -22,9 +22,8 @@ from msgspec.structs import replace
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import everything, record_filter
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.names import JobUid
 from trainshed.core.works import Work
-from trainshed.store.port import Condition, JobQuery
+from trainshed.store.port import Every, JobQuery
 from trainshed.store.sqlite.reader import Reader
 
 SCAN_LIMIT: Final = 2_000
@@ -147,7 +146,9 @@ async def list_jobs(
     for _ in range(_MOST_STEPS):
         # One more than is wanted tells whether there is a next page at all.
         chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
-        rows, went_to = await _step(reader, replace(query, after=after, limit=chunk), wanted.where)
+        where = wanted.where or Every(())
+        matches = await reader.matching(replace(query, after=after, limit=chunk), where)
+        rows, went_to = matches.jobs, matches.went_to
         verdicts = await scan.judge([job for job, _ in rows])
         for row, passing in zip(rows, verdicts, strict=False):
             if passing:
@@ -164,17 +165,6 @@ async def list_jobs(
         if scanned >= SCAN_LIMIT:
             break
     return Page(tuple(passing_jobs), encode_token(str(after), *question))
-
-
-async def _step(
-    reader: Reader, query: JobQuery, where: Condition | None
-) -> tuple[Sequence[tuple[Work, str]], JobUid | None]:
-    """Return the next jobs, and the position to go on from; None = there are no more."""
-    if where is not None:
-        matches = await reader.matching(query, where)
-        return matches.jobs, matches.went_to
-    rows = await reader.jobs(query)
-    return rows, rows[-1][0].uid if len(rows) == query.limit else None
 
 
 def _refused(field: str) -> InvalidRequest:

@@ -191,10 +191,10 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
         case Job():
             return wire_json.to_public(vertex.custom_job(work))
         case TuningJob():
-            evidence = vertex.Evidence(trials, await services.studies.measurements(work.study))
+            measured = await services.studies.measurements(work.study)
             # Takes a second for a thousand trials; other requests go on meanwhile.
             return await asyncio.to_thread(
-                lambda: wire_json.to_public(vertex.tuning_job(work, evidence))
+                lambda: wire_json.to_public(vertex.tuning_job(work, trials, measured))
             )
         case Pipeline():
             return wire_json.to_public(vertex.training_pipeline(work))

@@ -13,7 +13,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
 from trainshed.store.codec import OPERATION
-from trainshed.store.port import Condition, JobQuery, Matches, NodeDrain
+from trainshed.store.port import Condition, Every, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
 from trainshed.store.sqlite.connections import (
     Parameters,
@@ -90,13 +90,7 @@ class Reader:
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         """Return at most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
-
-        def read(connection: sqlite3.Connection) -> tuple[tuple[Work, str], ...]:
-            through = walk(query)
-            rows = connection.execute(f"{through.sql} LIMIT :limit", through.parameters)
-            return _records(connection, [uid for (uid,) in rows])
-
-        return await self._snapshots.aside(read)
+        return (await self.matching(query, Every(()))).jobs
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
         """Return jobs, as `jobs`, that meet a condition. The time of one call is limited, however many jobs
