@@ -153,7 +153,10 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
 def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
     """Look again and again until all jobs are over. Raises click.ClickException with the jobs that are not
     over in time."""
-    while late := _still_live(client, jobs):
+    while jobs:
+        live = {job.uid for job in live_jobs(client)}
+        if not (late := [job for job in jobs if job.uid in live]):
+            return
         if left():
             time.sleep(min(_PAUSE, left()))
             continue
@@ -166,11 +169,6 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
             f"{len(late)} of {len(jobs)} jobs are not over yet, so the service was left running:{listed}"
             "\nTheir programs may need longer to end; try again with a longer --timeout."
         )
-
-
-def _still_live(client: Client, jobs: Sequence[JobView]) -> list[JobView]:
-    live = {job.uid for job in live_jobs(client)} if jobs else set[str]()
-    return [job for job in jobs if job.uid in live]
 
 
 @click.command()

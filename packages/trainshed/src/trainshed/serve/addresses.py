@@ -4,19 +4,15 @@ endpoints."""
 import json
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from trainshed.httpd.hosts import Hosts, is_loopback, listed
 from trainshed.replica.system import durable
+from trainshed.serve.certificates import Certificates
 from trainshed.serve.settings import Settings, speaks_tls
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from trainshed.serve.certificates import Certificates
 
 SERVICE_FILE = "service.json"
 """A file in the data directory, mode 0600, by which `trainshed` commands find the service and its owner's
@@ -42,12 +38,12 @@ def own_hosts(settings: Settings) -> Hosts:
 
 
 def secure_addresses(
-    certified: "Future[Certificates]", ports: GrpcPorts, settings: Settings, storage_tls_port: int
+    certificates: Certificates, ports: GrpcPorts, settings: Settings, storage_tls_port: int
 ) -> dict[str, str]:
     """Return the addresses of gRPC and storage: `grpc` without TLS, on this machine; `grpc_tls` and
     `storage_tls` as clients have to call them, with a name of the certificate; `ca`, the file that clients
     have to trust, and `ca_bundle`, the same with the usual roots (paths)."""
-    certificates, host = certified.result(), settings.host
+    host = settings.host
     called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
     return {
         "grpc": address_of(*ports.plain),

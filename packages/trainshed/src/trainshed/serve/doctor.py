@@ -57,18 +57,15 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
         # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
-        findings = asyncio.run(_engine(settings))
-        yield from (_of_builds(finding) for finding in findings if finding.about == "isolation")
+        for finding in asyncio.run(_engine(settings)):
+            if finding.about == "isolation":
+                text = f"of builds and of shells in what failed, on this machine: {finding.text}"
+                yield msgspec.structs.replace(finding, about="isolation here", text=text)
     else:
         yield from asyncio.run(_engine(settings))
     if settings.engine != "kubernetes":  # Kubernetes refuses them.
         yield _images(settings)
     yield _interpreters()
-
-
-def _of_builds(finding: Finding) -> Finding:
-    text = f"of builds and of shells in what failed, on this machine: {finding.text}"
-    return msgspec.structs.replace(finding, about="isolation here", text=text)
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:

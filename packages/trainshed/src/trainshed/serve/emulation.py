@@ -169,17 +169,15 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
             f"{', '.join(_quota_metrics(spec))} (so says the emulator's rule for {rule.job!r})."
         )
     command = ("python3", "-c", _PROGRAM, msgspec.json.encode(rule).decode())
-    pools = tuple(
-        pool
-        if is_reducer(spec, pool.position)
-        else replace(pool, program=_in_place_of(pool.program, runtime, command))
+
+    def emulated(program: Program) -> Program:
+        return Program(runtime, program.image_uri, command=command, env=program.env)
+
+    pools = (
+        pool if is_reducer(spec, pool.position) else replace(pool, program=emulated(pool.program))
         for pool in spec.pools
     )
-    return replace(spec, pools=pools)
-
-
-def _in_place_of(program: Program, runtime: RuntimeChoice, command: tuple[str, ...]) -> Program:
-    return Program(runtime, program.image_uri, command=command, env=program.env)
+    return replace(spec, pools=tuple(pools))
 
 
 def _quota_metrics(spec: JobSpec) -> list[str]:

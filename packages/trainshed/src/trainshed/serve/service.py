@@ -260,7 +260,7 @@ class Service:
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
             **secure_addresses(
-                self._bootstrap.certified,
+                self._bootstrap.certified.result(),
                 self._bootstrap.grpc,
                 settings,
                 self._bootstrap.storage_tls_port,

@@ -117,7 +117,13 @@ def command(
     # The service's files, including jobs' variables and logs, are only for their owner; programs get their
     # own umask.
     os.umask(0o077)
-    _make_data_directory(settings.data)
+    try:
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failure:
+        raise click.ClickException(
+            f"The data directory {settings.data} cannot be made: {failure.strerror}. "
+            "Choose another one with --data or $TRAINSHED_DATA."
+        ) from None
     if detach:
         from trainshed.cli.processes import start
 
@@ -155,16 +161,6 @@ def command(
         if isinstance(failure, (LevelUnavailable, FailedPrecondition, Unavailable)):
             raise click.ClickException(str(failure)) from None
         raise
-
-
-def _make_data_directory(data: Path) -> None:
-    try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as failure:
-        raise click.ClickException(
-            f"The data directory {data} cannot be made: {failure.strerror}. "
-            "Choose another one with --data or $TRAINSHED_DATA."
-        ) from None
 
 
 def _serve(
