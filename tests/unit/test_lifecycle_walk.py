@@ -38,7 +38,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.lifecycle.states import FINAL_STATES, AttemptState, JobState, ReplicaState
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import ReplicaId
 
@@ -291,7 +291,7 @@ def check_ends(found: Walk) -> None:
         for following in ways:
             before.setdefault(following, []).append(position)
     todo = [i for i, subject in enumerate(found.states) if subject.state.is_final]
-    assert {found.states[i].state for i in todo} == FINAL_STATES
+    assert {found.states[i].state for i in todo} == {state for state in JobState if state.is_final}
     ending = set(todo)
     while todo:
         new = set(before.get(todo.pop(), ())) - ending

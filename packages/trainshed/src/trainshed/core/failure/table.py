@@ -5,10 +5,10 @@ An operator's entry is a whole row. One with the name of a built-in row goes bef
 the entry does not match; any other name makes a new row. docs/failure-table.md explains this to operators.
 """
 
-import pkgutil
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from signal import Signals
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -238,9 +238,8 @@ def _contradictions(rule: Rule) -> Iterator[str]:
 
 
 def _built_in() -> Iterator[Rule]:
-    text = pkgutil.get_data("trainshed.core.failure", "table.toml")
-    assert text is not None, "trainshed is loaded in a way that hides its data files"
-    for entry in tomllib.loads(text.decode())["failure_rules"]:
+    text = Path(__file__).with_name("table.toml").read_text("utf-8")
+    for entry in tomllib.loads(text)["failure_rules"]:
         read, wrong = _read(entry, is_built_in=True)
         assert not wrong, (entry, wrong)
         yield _rule(read)

@@ -19,10 +19,7 @@ class JobState(enum.StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self in FINAL_STATES
-
-
-FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class JobTrigger(enum.StrEnum):

@@ -6,9 +6,9 @@ made from these tables; tests/unit/test_lifecycle_tables.py walks every cell.
 """
 
 import enum
-import pkgutil
 import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -96,13 +96,9 @@ def _cell(states: type[State], text: str) -> Next[State] | Ignore | Illegal:
             return Next(states[word])
 
 
-def _read() -> dict[str, dict[str, dict[str, str]]]:
-    text = pkgutil.get_data("trainshed.core.lifecycle", "tables.toml")
-    assert text is not None, "trainshed is loaded in a way that hides its data files"
-    return tomllib.loads(text.decode())
-
-
-ROWS: Final = _read()
+ROWS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = tomllib.loads(
+    Path(__file__).with_name("tables.toml").read_text("utf-8")
+)
 """The rows of `tables.toml`, by table and state."""
 
 JOB: Final = Table("job", JobState, JobTrigger, ROWS["job"])
