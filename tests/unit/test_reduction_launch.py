@@ -28,6 +28,7 @@ from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.vertex import parse_custom_job
+from trainshed_reduction.variables import LISTEN, REDUCERS
 
 PRIMARY, WORKER, FIRST, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
 
@@ -123,7 +124,7 @@ def test_reducers_of_an_operators_own_image_run_its_program() -> None:
     request = custom_job(package(), pool(), reducers(args=["--fast"]))
     spec = parse_custom_job(request, region="us-central1", runtimes=Mapping()).spec
     variables = environ(spec, FIRST)
-    assert variables[reduction.LISTEN] == "workerpool2-0:2222"
+    assert variables[LISTEN] == "workerpool2-0:2222"
     assert arguments(spec, FIRST, variables, entrypoint=("/reduce",)) == ("/reduce", "--fast")
 
 
@@ -142,7 +143,7 @@ def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
         jobDir="gs://bucket/job",
     )
     assert arguments(spec, FIRST, environ(spec, FIRST)) == reduction.PROGRAM
-    assert environ(spec, PRIMARY)[reduction.REDUCERS] == "workerpool2-0:2222,workerpool2-1:2222"
+    assert environ(spec, PRIMARY)[REDUCERS] == "workerpool2-0:2222,workerpool2-1:2222"
 
 
 @pytest.mark.parametrize(

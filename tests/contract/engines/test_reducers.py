@@ -6,8 +6,8 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.contract.runtimes.rootfs import image_root
-from trainshed.core import reduction
 from trainshed.core.launch import REDUCTION_PACKAGES, ImageRoot, Limits, ReductionPart, Software
+from trainshed_reduction import variables as reduction
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ import pytest
 
 from tests.commands import needs_compiler, running
 from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
-from trainshed.core import reduction
+from trainshed.core.reduction import PROGRAM
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.runtimes.sheet import format_minor, parse_minor
+from trainshed_reduction import variables as reduction
 
 CACHE = Path(
     os.environ.get("TRAINSHED_CACHE") or Path(__file__).resolve().parents[3] / "build/test-cache"
@@ -104,7 +105,7 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
         assert runtimes.reduction() == packages
     environ = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
     with running(
-        *(f"{prepared.template}/bin/python3", *reduction.PROGRAM[1:]),
+        *(f"{prepared.template}/bin/python3", *PROGRAM[1:]),
         env=environ,
         stdout=subprocess.PIPE,
         text=True,

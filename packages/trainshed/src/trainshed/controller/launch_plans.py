@@ -29,6 +29,7 @@ from trainshed.core.runtime import Image, RuntimeChoice
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
+from trainshed_reduction.variables import MODE
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
@@ -132,9 +133,7 @@ def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None = Non
     if not reduction.takes_part(spec, replica):
         return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
-    is_expected = (
-        replica.pool < PS_POOL and not replica.index and environ.get(reduction.MODE) != "off"
-    )
+    is_expected = replica.pool < PS_POOL and not replica.index and environ.get(MODE) != "off"
     reducers = len(reduction.reducers(spec))
     return ReductionPart(packages, reducers, is_expected)
 

@@ -24,11 +24,12 @@ from trainshed.core.cluster import (
     is_reducer,
     role,
 )
-from trainshed.core.job import JobSpec, Program
+from trainshed.core.job import JobSpec
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
+from trainshed_reduction.variables import TOKEN_FILE
 
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
 """The file in which programs report on a reduction, named by `REDUCTION_REPORT_FILE`. Its directory exists
@@ -68,9 +69,11 @@ def environment(
     finds `trainshed_reduction`, as it sees it.
     """
     program = gang.spec.pool(replica.pool).program
+    own = dict(program.env)
     variables = {
         **(image or {}),
-        **_old_ways(program),
+        # Those by which the program's framework does as the older one that was asked for.
+        **{way.variable: way.value for way in program.runtime.old_ways if way.unless not in own},
         # The engine names those that the replica gets.
         "CUDA_VISIBLE_DEVICES": "",
         # A program's lines are to be seen when it prints them, not when a buffer is full.
@@ -102,9 +105,10 @@ def environment(
         variables[METRIC_FILE] = trial[METRIC_FILE]
     if reduces:
         variables |= reduction.credentials(gang.spec, replica, gang.uid)
-        variables.pop(reduction.TOKEN_FILE, None)
+        variables.pop(TOKEN_FILE, None)
     if reduces and packages:
-        variables["PYTHONPATH"] = reduction.search_path(packages, variables.get("PYTHONPATH", ""))
+        path = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = f"{packages}:{path}" if path else packages
     return tuple(variables.items())
 
 
@@ -165,14 +169,6 @@ def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False
 
 def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(secrets.unmarked, arguments))
-
-
-def _old_ways(program: Program) -> dict[str, str]:
-    """Return the variables by which the program's framework does as the older one that was asked for."""
-    own_names = {name for name, _ in program.env}
-    return {
-        way.variable: way.value for way in program.runtime.old_ways if way.unless not in own_names
-    }
 
 
 def _trial_variables(spec: JobSpec) -> dict[str, str]:

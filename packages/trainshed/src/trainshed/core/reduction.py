@@ -14,19 +14,6 @@ from trainshed_reduction import variables as known
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
 """The command line of reducers."""
 
-REDUCERS = known.REDUCERS
-TOKEN = known.TOKEN
-TOKEN_FILE = known.TOKEN_FILE
-ATTEMPT = known.ATTEMPT
-REPLICA = known.REPLICA
-WORKER_GBPS = known.WORKER_GBPS
-REDUCER_GBPS = known.REDUCER_GBPS
-MODE = known.MODE
-LISTEN = known.LISTEN
-THREADS = known.THREADS
-"""The number of threads. Engines set it, since they know how many processors there are."""
-MOST_THREADS = known.MOST_THREADS
-
 
 def takes_part(spec: JobSpec, replica: ReplicaId) -> bool:
     """Whether a replica reduces, or can have its sums made: it belongs to the reducers, or is the primary or
@@ -46,21 +33,16 @@ def variables(
     if not takes_part(spec, replica):
         return {}
     if is_reducer(spec, replica.pool):
-        return {LISTEN: str(endpoints[replica])}
+        return {known.LISTEN: str(endpoints[replica])}
     places = ",".join(str(endpoints[reducer]) for reducer in reducers(spec))
-    environ = {REDUCERS: places, ATTEMPT: str(attempt), REPLICA: str(replica)}
+    environ = {known.REDUCERS: places, known.ATTEMPT: str(attempt), known.REPLICA: str(replica)}
     return environ | _bandwidths(spec)
 
 
 def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:
     """Return the variable by which workers and reducers know each other, which a job may not change. Its
     value is a mark of what the service makes (`core.secrets`)."""
-    return {TOKEN: secrets.job_mark(uid)} if takes_part(spec, replica) else {}
-
-
-def search_path(directory: str, environ: str) -> str:
-    """Return a PYTHONPATH with the package's directory before what it holds already."""
-    return f"{directory}:{environ}" if environ else directory
+    return {known.TOKEN: secrets.job_mark(uid)} if takes_part(spec, replica) else {}
 
 
 def _bandwidths(spec: JobSpec) -> dict[str, str]:
@@ -70,4 +52,4 @@ def _bandwidths(spec: JobSpec) -> dict[str, str]:
     worker = min(gbps[position] for position in gbps if position < PS_POOL)
     if not worker or not gbps[PS_POOL]:
         return {}
-    return {WORKER_GBPS: f"{worker:g}", REDUCER_GBPS: f"{gbps[PS_POOL]:g}"}
+    return {known.WORKER_GBPS: f"{worker:g}", known.REDUCER_GBPS: f"{gbps[PS_POOL]:g}"}

@@ -87,7 +87,10 @@ def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
     running = transition.running(trial.number)
     if running is None or running.stopping or transition.job.outcome is not None:
         return
-    transition.change_running(replace(running, stopping=why))
+    stopping = replace(running, stopping=why)
+    transition.change(
+        running=tuple(stopping if other == running else other for other in transition.job.running)
+    )
     transition.store(
         replace(transition.current(trial), state=TrialState.STOPPING, stopped_early=True)
     )

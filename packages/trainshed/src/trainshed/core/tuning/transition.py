@@ -45,13 +45,6 @@ class Transition(WorkTransition[TuningJob]):
         """Return the running trial of that number; None if it is over."""
         return next((other for other in self.job.running if other.number == number), None)
 
-    def change_running(self, running: RunningTrial) -> None:
-        self.change(
-            running=tuple(
-                running if trial.number == running.number else trial for trial in self.job.running
-            )
-        )
-
     def current(self, trial: Trial) -> Trial:
         """Return a trial as this transition has left it."""
         return self._trials.get(trial.number, trial)
