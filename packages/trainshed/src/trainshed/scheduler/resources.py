@@ -5,10 +5,10 @@ Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hund
 subtractions leave no rounding error.
 """
 
+import functools
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -20,7 +20,7 @@ class Layout:
     """What the numbers of a node's vector stand for, and which replicas the node accepts. One object per
     distinct content, made by `layout_of`: so it is cheap as a key."""
 
-    __slots__ = ("__weakref__", "accepts", "types", "worth")
+    __slots__ = ("accepts", "types", "worth")
 
     def __init__(self, types: tuple[str, ...] = (), accepts: Acceptance = ANYBODY) -> None:
         #: The accelerator types that the node has, sorted.
@@ -35,7 +35,7 @@ class Layout:
         return len(self.types) + 2
 
 
-_layouts: WeakValueDictionary[tuple[tuple[str, ...], Acceptance], Layout] = WeakValueDictionary()
+_layout = functools.cache(Layout)
 UNKNOWN_LAYOUT = Layout()
 """The layout of a node that the engine does not name."""
 Vector = tuple[int, ...]
@@ -97,12 +97,7 @@ def thousandths(amount: float) -> int:
 
 
 def layout_of(node: NodeCapacity) -> Layout:
-    types = tuple(sorted([t for t, count in node.accelerators if count > 0]))
-    key = types, node.accepts
-    layout = _layouts.get(key)
-    if layout is None:
-        layout = _layouts[key] = Layout(types, node.accepts)
-    return layout
+    return _layout(tuple(sorted([t for t, count in node.accelerators if count > 0])), node.accepts)
 
 
 def capacity_of(node: NodeCapacity, layout: Layout) -> Vector:
@@ -139,20 +134,16 @@ def count_fitting(have: Vector, need: Vector) -> int:
     return least
 
 
-class _Classes:
+class _Classes(Struct):
     """The nodes of one layout, grouped by their vector: nodes of one class are as good as each other."""
 
-    __slots__ = ("keys", "members")
-
-    def __init__(self) -> None:
-        self.keys: list[Vector] = []
-        self.members: dict[Vector, list[str]] = {}
+    #: Ascending.
+    keys: list[Vector] = []
+    members: dict[Vector, list[str]] = {}
 
     def copy(self) -> "_Classes":
-        made = _Classes()
-        made.keys = self.keys.copy()
-        made.members = {vector: members.copy() for vector, members in self.members.items()}
-        return made
+        members = {vector: nodes.copy() for vector, nodes in self.members.items()}
+        return _Classes(self.keys.copy(), members)
 
     def add(self, node: str, vector: Vector) -> None:
         members = self.members.get(vector)
