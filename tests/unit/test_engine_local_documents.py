@@ -16,7 +16,9 @@ from trainshed.replica.system import roots
 
 REPLICA = ReplicaId(1, 0)
 SLOT = Slot(REPLICA, "local", "host-a", "host-a", "127.64.0.7", 2222)
-HOST = HostFacts(protocol.LEVEL_ROOT, "/cg/memory", "/cg/cpu", 8 << 30, "0badcafe")
+HOST = HostFacts(
+    protocol.LEVEL_ROOT, {"memory": "/cg/memory", "cpu": "/cg/cpu"}, 8 << 30, "0badcafe"
+)
 GROUND = SharedPaths(
     hidden=(Path("/data"),),
     access=ServiceAccess(Path("/data/buckets.sock")),

@@ -12,7 +12,7 @@ from trainshed.replica.system import cgroups, unix_sockets
 
 
 def test_no_control_groups_at_all(tmp_path: Path) -> None:
-    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == (None, None, None)
+    assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == {}
     groups = cgroups.ControlGroups(
         protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
     )

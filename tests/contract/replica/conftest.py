@@ -140,7 +140,7 @@ class Place:
 
 @pytest.fixture(scope="session")
 def memory_base() -> str | None:
-    return cgroups.find_bases()[0]
+    return cgroups.find_bases().get("memory")
 
 
 @pytest.fixture

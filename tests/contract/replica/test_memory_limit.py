@@ -60,7 +60,7 @@ def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, objec
         return {"memory_limit": LIMIT}
     if not memory_base:
         pytest.skip("this host has no control groups to offer")
-    return {"memory_limit": LIMIT, "memory_base": memory_base}
+    return {"memory_limit": LIMIT, "bases": {"memory": memory_base}}
 
 
 def test_a_main_process_over_the_limit_ran_out_of_memory(

@@ -56,7 +56,7 @@ def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop
     """Issue: a weaker level was taken silently. Nothing else is tried, and nothing is installed."""
     source = sdist("termless", f"# {uuid.uuid4().hex}\nfrom setuptools import setup; setup()", {})
     workshop.objects.content["gs://b/termless.tar.gz"] = source
-    terms = replace(workshop.terms, pids_base="/nonexistent")
+    terms = replace(workshop.terms, bases={"pids": "/nonexistent"})
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(workshop.cache, workshop.objects, settings, now=time.monotonic_ns)
     lines: list[str] = []

@@ -135,10 +135,9 @@ class Limits(NamedTuple):
     disk_enforced: "bool" = False
     #: Seconds without any progress after which the program is ended (`stall`); None = it is not watched.
     stall_after: "float | None" = None
-    #: Control group directories under which the replica's own are made.
-    memory_base: "str | None" = None
-    cpu_base: "str | None" = None
-    pids_base: "str | None" = None
+    #: Control group directories under which the replica's own are made, by what these limit: memory, cpu,
+    #: pids.
+    bases: "Dict[str, str]" = {}  # noqa: RUF012 - nobody changes it
     #: Name of its control groups.
     cgroup_name: "str" = ""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 _START = """
 import json, sys
@@ -58,10 +58,8 @@ class InstallationTerms(Struct, frozen=True):
     seconds: float | None = None
     #: CPU weight, 100 per vCPU.
     cpu_weight: int | None = None
-    #: Directories of control groups.
-    memory_base: str | None = None
-    cpu_base: str | None = None
-    pids_base: str | None = None
+    #: Directories in which control groups are made, by what these limit: memory, cpu, pids.
+    bases: dict[str, str] = field(default_factory=dict[str, str])
     #: Ports of the service and of replicas, on which no script may listen.
     kept_ports: tuple[int, ...] = ()
 

@@ -48,9 +48,7 @@ class Keeper:
                 memory_limit=terms.memory_bytes,
                 cpu_weight=terms.cpu_weight,
                 pids_limit=terms.processes,
-                memory_base=terms.memory_base,
-                cpu_base=terms.cpu_base,
-                pids_base=terms.pids_base,
+                bases=terms.bases,
                 cgroup_name=self._name,
             )
         )
@@ -252,9 +250,9 @@ class Keeper:
         )
 
     def _refused_processes(self) -> bool:
-        if not self._terms.pids_base:
+        if "pids" not in self._terms.bases:
             return False
-        path = os.path.join(self._terms.pids_base, self._name, "pids.events")  # noqa: PTH118 -- as all of /sys here
+        path = os.path.join(self._terms.bases["pids"], self._name, "pids.events")  # noqa: PTH118 -- as all of /sys here
         return any(
             line.startswith(b"max ") and int(line.split()[1])
             for line in processes.read(path).splitlines()
@@ -382,7 +380,7 @@ def _limit(confinement: Confinement, others: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if terms.disk_bytes:
         _lower(resource.RLIMIT_FSIZE, terms.disk_bytes)
-    if terms.processes and not terms.pids_base:
+    if terms.processes and "pids" not in terms.bases:
         program.limit_processes(terms.processes + others)
 
 

@@ -70,9 +70,7 @@ def build_terms(
             disk_bytes=_BUILD_DISK,
             seconds=_BUILD_TIME,
             cpu_weight=_CPU_WEIGHT,
-            memory_base=host.memory_base,
-            cpu_base=host.cpu_base,
-            pids_base=host.pids_base,
+            bases=host.bases,
             kept_ports=(*ports, *_REPLICA_PORTS),
         )
 

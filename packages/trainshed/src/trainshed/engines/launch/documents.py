@@ -149,9 +149,7 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
         disk_limit=plan.limits.disk,
         disk_enforced=shared.disk_enforced,
         stall_after=plan.limits.stall_after / 1e9 if plan.limits.stall_after else None,
-        memory_base=host.memory_base,
-        cpu_base=host.cpu_base,
-        pids_base=host.pids_base,
+        bases=host.bases,
         cgroup_name=f"trainshed-{host.identity}-{plan.job_uid}-{plan.attempt}-{plan.replica}",
     )
 

@@ -24,16 +24,14 @@ class HostFacts(Struct, frozen=True):
 
     #: Sandbox level (`protocol.LEVEL_*`).
     level: str
-    #: Control group directory for memory, as `cpu_base` and `pids_base` are for theirs; None = none.
-    memory_base: str | None
-    cpu_base: str | None
+    #: Directories in which control groups may be made, by what these limit: memory, cpu, pids.
+    bases: dict[str, str]
     #: Memory that all replicas share.
     memory_bytes: int
     #: Tells this service from others on the machine.
     identity: str
     #: The GPUs of the machine; each replica is told which are its own.
     gpus: tuple[Device, ...] = ()
-    pids_base: str | None = None
     #: Processes and threads that one program gets at most, whatever the settings say; None = not known.
     processes: int | None = None
     #: Files of the GPUs' driver.

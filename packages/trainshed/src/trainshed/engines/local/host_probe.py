@@ -54,7 +54,7 @@ class HostProbe:
         finding = joined(asyncio.to_thread(find_devices, os.environ))
         try:
             level = await self._find_level(spawner, scratch)
-            memory_base, cpu_base, pids_base = await asyncio.to_thread(cgroups.find_bases)
+            bases = await asyncio.to_thread(cgroups.find_bases)
             devices = await finding
         finally:
             finding.cancel()
@@ -62,18 +62,16 @@ class HostProbe:
             hosts = MachineHosts(options.hosts_file)
             self.machine_hosts = hosts if hosts.is_ours else None
         driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
-        whole = machine.node(memory_base)
+        whole = machine.node(bases.get("memory"))
         self.shares = machine.share(devices, options.nodes)
         self.nodes = machine.split(whole, self.shares, options.declared)
         self._host = HostFacts(
             level=level,
-            memory_base=memory_base,
-            cpu_base=cpu_base,
+            bases=bases,
             memory_bytes=whole.memory_bytes,
             identity=self._identity,
             gpus=devices,
-            pids_base=pids_base,
-            processes=await asyncio.to_thread(cgroups.process_share, pids_base),
+            processes=await asyncio.to_thread(cgroups.process_share, bases.get("pids")),
             driver=driver,
             processors=whole.vcpus,
         )
@@ -83,10 +81,12 @@ class HostProbe:
         return Capabilities(
             process_namespace=host.namespaced,
             stable_hostname=self.is_named,
-            memory_limit="kernel" if host.memory_base else "polling",
+            memory_limit="kernel" if "memory" in host.bases else "polling",
             isolation=host.level,
             not_stronger=tuple(self._refused.items()),
-            process_limit="kernel" if host.pids_base or host.level == protocol.LEVEL_USER else None,
+            process_limit="kernel"
+            if "pids" in host.bases or host.level == protocol.LEVEL_USER
+            else None,
             images=host.namespaced,
             terminals=True,
         )

@@ -40,12 +40,12 @@ def is_node(name: str) -> bool:
     return _NODE_NAME.fullmatch(name) is not None
 
 
-def node(memory_base: str | None) -> Node:
-    """Return the machine as one node, without its GPUs. `memory_base`: the control group whose limit, if any,
+def node(group_of_memory: str | None) -> Node:
+    """Return the machine as one node, without its GPUs. `group_of_memory`: whose limit, if any,
     is the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # A container sees its own group as the topmost, mostly read-only, so that it is no base.
-    for group in filter(None, (memory_base, cgroups.ROOT, f"{cgroups.ROOT}/memory")):
+    for group in filter(None, (group_of_memory, cgroups.ROOT, f"{cgroups.ROOT}/memory")):
         memory = min(memory, cgroups.memory_limit(group) or memory)
     return Node(NAME, len(os.sched_getaffinity(0)), memory)
 

@@ -243,7 +243,7 @@ def settle(plan: protocol.LaunchDocument, owner: int | None) -> None:
 
 
 def _limit_processes(plan: protocol.LaunchDocument) -> None:
-    if plan.limits.pids_limit and not plan.limits.pids_base:
+    if plan.limits.pids_limit and "pids" not in plan.limits.bases:
         program.limit_processes(plan.limits.pids_limit)
 
 

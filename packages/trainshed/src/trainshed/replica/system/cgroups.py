@@ -23,36 +23,31 @@ def _is_v2(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "cgroup.controllers"))
 
 
-def find_bases(
-    root: str = ROOT, membership: str = "/proc/self/cgroup"
-) -> "tuple[str | None, str | None, str | None]":
-    """Return the directories (memory, cpu, pids) under which this process may make groups with limits; None
-    where it may not.
+def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "dict[str, str]":
+    """Return the directories under which this process may make groups with limits, by what these limit:
+    memory, cpu, pids.
 
     Version 1: this process's own group, so that limits set on the service apply to its replicas, or else the
     topmost one. Version 2: its parent group if that delegates the controllers, else its own (a group with
     processes cannot delegate them).
     """
-    lines = _read(membership).splitlines()
-    memory = cpu = pids = None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        names = controllers.split(",")
-        if "memory" in names:
-            memory = memory or _v1_base(root, controllers, "memory", path)
-        if "cpu" in names:
-            cpu = cpu or _v1_base(root, controllers, "cpu", path)
-        if "pids" in names:
-            pids = pids or _v1_base(root, controllers, "pids", path)
-    for line in lines:
-        if line.startswith("0::"):
-            path = line[3:].lstrip("/")
-            for candidate in (os.path.dirname(path), path):
-                base = os.path.join(root, candidate).rstrip("/")
-                memory = memory or _v2_base(base, "memory")
-                cpu = cpu or _v2_base(base, "cpu")
-                pids = pids or _v2_base(base, "pids")
-    return memory, cpu, pids
+    places = [line.split(":", 2)[1:] for line in _read(membership).splitlines()]
+    bases: "dict[str, str]" = {}
+    for name in ("memory", "cpu", "pids"):
+        of_its_own = [
+            _v1_base(root, controllers, name, path)
+            for controllers, path in places
+            if name in controllers.split(",")
+        ]
+        common = [
+            _v2_base(os.path.join(root, candidate).rstrip("/"), name)
+            for controllers, path in places
+            if not controllers
+            for candidate in (os.path.dirname(path.lstrip("/")), path.lstrip("/"))
+        ]
+        for base in filter(None, of_its_own + common):
+            bases.setdefault(name, base)
+    return bases
 
 
 def _v1_base(root: str, controllers: str, name: str, path: str) -> "str | None":
@@ -113,20 +108,31 @@ def bounded(limit: "int | None", share: "int | None") -> "int | None":
     return min(limit, share) if limit and share else limit
 
 
+def _limit_memory(group: str, limit: int) -> None:
+    names, swap = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), str(limit)
+    if _is_v2(group):
+        names, swap = ("memory.max", "memory.swap.max"), "0"
+    kernel.write(os.path.join(group, names[0]), str(limit))
+    try:
+        kernel.write(os.path.join(group, names[1]), swap)
+    except OSError:
+        pass  # The kernel has no swap accounting: there is nothing to turn off.
+
+
 class ControlGroups:
     """The control groups of one replica. Without bases it does nothing, and reports no kills."""
 
     def __init__(self, limits: protocol.Limits) -> None:
-        self._limits, name = limits, limits.cgroup_name
-        self._memory = os.path.join(limits.memory_base, name) if limits.memory_base else ""
-        self._cpu = os.path.join(limits.cpu_base, name) if limits.cpu_base else ""
-        self._pids = os.path.join(limits.pids_base, name) if limits.pids_base else ""
+        self._limits = limits
+        self._groups = {
+            kind: os.path.join(base, limits.cgroup_name) for kind, base in limits.bases.items()
+        }
         #: Handles by which a process of one thread moves itself into the groups, by writing 0; after `hold`.
         self.ways_in: "list[int]" = []
 
     def directories(self) -> "list[str]":
         """Return the directories of the groups, each once."""
-        return sorted({path for path in (self._memory, self._cpu, self._pids) if path})
+        return sorted(set(self._groups.values()))
 
     def create(self) -> None:
         """Make the groups, replacing those of an earlier incarnation. Raises OSError if a promised limit
@@ -138,29 +144,16 @@ class ControlGroups:
             except FileExistsError:
                 remove([path])
                 os.mkdir(path)
-        if self._memory and limits.memory_limit:
-            self._limit_memory(limits.memory_limit)
-        if self._cpu and limits.cpu_weight:
-            cpu_weight = limits.cpu_weight
-            if _is_v2(self._cpu):
-                kernel.write(
-                    os.path.join(self._cpu, "cpu.weight"), str(min(10000, max(1, cpu_weight)))
-                )
-            else:
-                shares = min(262144, max(2, cpu_weight * 1024 // 100))
-                kernel.write(os.path.join(self._cpu, "cpu.shares"), str(shares))
-        if self._pids and limits.pids_limit:
-            kernel.write(os.path.join(self._pids, "pids.max"), str(limits.pids_limit))
-
-    def _limit_memory(self, limit: int) -> None:
-        names, swap = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), str(limit)
-        if _is_v2(self._memory):
-            names, swap = ("memory.max", "memory.swap.max"), "0"
-        kernel.write(os.path.join(self._memory, names[0]), str(limit))
-        try:
-            kernel.write(os.path.join(self._memory, names[1]), swap)
-        except OSError:
-            pass  # The kernel has no swap accounting: there is nothing to turn off.
+        memory, cpu, pids = map(self._groups.get, ("memory", "cpu", "pids"))
+        if memory and limits.memory_limit:
+            _limit_memory(memory, limits.memory_limit)
+        if cpu and limits.cpu_weight:
+            name, share = "cpu.shares", min(262144, max(2, limits.cpu_weight * 1024 // 100))
+            if _is_v2(cpu):
+                name, share = "cpu.weight", min(10000, max(1, limits.cpu_weight))
+            kernel.write(os.path.join(cpu, name), str(share))
+        if pids and limits.pids_limit:
+            kernel.write(os.path.join(pids, "pids.max"), str(limits.pids_limit))
 
     def hold(self) -> None:
         """Open the files of the groups, which are made, for `enter`: later this process will see them
@@ -180,14 +173,15 @@ class ControlGroups:
     @property
     def holds_memory(self) -> bool:
         """Whether the kernel enforces a memory limit here."""
-        return bool(self._memory)
+        return "memory" in self._groups
 
     def oom_kills(self) -> int:
         """Return how many processes the kernel has killed at the memory limit so far."""
-        if not self._memory:
+        if not self.holds_memory:
             return 0
-        name = "memory.events" if _is_v2(self._memory) else "memory.oom_control"
-        for line in _read(os.path.join(self._memory, name)).splitlines():
+        memory = self._groups["memory"]
+        name = "memory.events" if _is_v2(memory) else "memory.oom_control"
+        for line in _read(os.path.join(memory, name)).splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
         return 0
