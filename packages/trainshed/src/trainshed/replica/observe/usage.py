@@ -21,6 +21,7 @@ The file only grows. So that it stays small, a look is written down when a thous
 passed since the one that was written before.
 """
 
+import contextlib
 import ctypes
 import json
 import math
@@ -231,10 +232,6 @@ _CELL = struct.Struct("=dddddd")
 _UNKNOWN = float("nan")
 
 
-class NoDriver(Exception):
-    """There is no NVML library, or no driver that answers it."""
-
-
 class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
@@ -247,61 +244,18 @@ class _Memory(ctypes.Structure):
     )
 
 
-class Library:
-    """The NVML library, initialised for the GPUs with these `uuids`, including parts of GPUs."""
-
-    def __init__(self, uuids: Sequence[str]) -> None:
-        """Raises NoDriver."""
-        self._calls = _load()
-        if self._calls.nvmlInit_v2() != 0:
-            raise NoDriver("the driver does not answer")
-        self._handles = [self._handle(uuid) for uuid in uuids]
-
-    def _handle(self, uuid: str) -> ctypes.c_void_p | None:
-        handle = ctypes.c_void_p()
-        failed = self._calls.nvmlDeviceGetHandleByUUID(uuid.encode("ascii"), ctypes.byref(handle))
-        return None if failed else handle
-
-    def look(self) -> list[Look]:
-        """Measure each GPU."""
-        return [self._look(handle) for handle in self._handles]
-
-    def _look(self, handle: ctypes.c_void_p | None) -> Look:
-        busy = used = total = heat = _UNKNOWN
-        if handle is not None:
-            rates, memory, degrees = _Utilization(), _Memory(), ctypes.c_uint()
-            if self._calls.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
-                busy = rates.gpu / 100.0
-            if self._calls.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
-                used, total = float(memory.used), float(memory.total)
-            if self._calls.nvmlDeviceGetTemperature(handle, 0, ctypes.byref(degrees)) == 0:
-                heat = float(degrees.value)
-        return busy, used, total, heat
-
-
-def _load() -> Any:
-    for name in LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise NoDriver("there is no libnvidia-ml.so.1")
-
-
-class GpuSums:
-    """Sums the measurements of one GPU."""
-
-    def __init__(self) -> None:
-        self._busy = self._peak = _UNKNOWN
-
-    def add(self, look: Look, seconds: float) -> tuple[float, float, float, float, float]:
-        """Add a measurement, `seconds` after the last one; return what a line has of the GPU."""
-        busy, used, total, heat = look
-        if not math.isnan(busy):
-            self._busy = (0.0 if math.isnan(self._busy) else self._busy) + busy * seconds
-        if not math.isnan(used):
-            self._peak = used if math.isnan(self._peak) else max(self._peak, used)
-        return self._busy, used, total, self._peak, heat
+def _look(calls: Any, gpu: ctypes.c_void_p | None) -> Look:
+    """Measure a GPU by the NVML library's `calls`."""
+    busy = used = total = heat = _UNKNOWN
+    if gpu is not None:
+        rates, memory, degrees = _Utilization(), _Memory(), ctypes.c_uint()
+        if calls.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates)) == 0:
+            busy = rates.gpu / 100.0
+        if calls.nvmlDeviceGetMemoryInfo(gpu, ctypes.byref(memory)) == 0:
+            used, total = float(memory.used), float(memory.total)
+        if calls.nvmlDeviceGetTemperature(gpu, 0, ctypes.byref(degrees)) == 0:
+            heat = float(degrees.value)
+    return busy, used, total, heat
 
 
 class GpuWatcher:
@@ -320,7 +274,7 @@ class GpuWatcher:
                 kernel.help_parent(parent)
                 kernel.name_process("ts-gpus")
                 kernel.close_all(handle for handle in kernel.open_handles() if handle > 2)
-                _observe(Library(uuids), self._cells)
+                _observe(uuids, self._cells)
             finally:
                 os._exit(0)
 
@@ -340,17 +294,32 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else int(value) if value.is_integer() else round(value, 3)
 
 
-def _observe(library: Library, cells: Any) -> None:
-    """Measure repeatedly, until killed."""
-    sums: list[GpuSums] = []
+def _observe(uuids: Sequence[str], cells: Any) -> None:
+    """Measure these GPUs, or parts of GPUs, repeatedly, until killed. Ends where there is no driver."""
+    calls: Any = None
+    for name in LIBRARIES:
+        with contextlib.suppress(OSError):
+            calls = calls or ctypes.CDLL(name)
+    if calls is None or calls.nvmlInit_v2() != 0:
+        return
+    gpus: list[ctypes.c_void_p | None] = []
+    for uuid in uuids:
+        gpu = ctypes.c_void_p()
+        failed = calls.nvmlDeviceGetHandleByUUID(uuid.encode("ascii"), ctypes.byref(gpu))
+        gpus.append(None if failed else gpu)
+    seconds, peaks = [_UNKNOWN] * len(gpus), [_UNKNOWN] * len(gpus)
     then = time.monotonic()
     while True:
         begin = time.monotonic()
-        for number, look in enumerate(library.look()):
-            if number == len(sums):
-                sums.append(GpuSums())
+        for number, gpu in enumerate(gpus):
+            busy, used, total, heat = _look(calls, gpu)
             # The load of the last moments counts for the whole time since the last measurement.
-            cell = sums[number].add(look, begin - then)
-            _CELL.pack_into(cells, number * _CELL.size, 1.0, *cell)
+            if not math.isnan(busy):
+                before = 0.0 if math.isnan(seconds[number]) else seconds[number]
+                seconds[number] = before + busy * (begin - then)
+            # max() returns its first argument where the second is not a number.
+            peaks[number] = used if math.isnan(peaks[number]) else max(peaks[number], used)
+            cell = 1.0, seconds[number], used, total, peaks[number], heat
+            _CELL.pack_into(cells, number * _CELL.size, *cell)
         then = begin
         time.sleep(_EVERY)
