@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import findings
 from trainshed.engines.local.reconciler import Reconciler
-from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.local.slot_handle import Over, SlotHandle, Unclear
 from trainshed.engines.port import EngineEvent, Slot
 from trainshed.replica import protocol
 
@@ -93,10 +92,10 @@ async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into() -
                     await asyncio.sleep(0.001)
                     looks, other = looks + 1, None
                 case "break":
-                    subject.settle(incarnation, findings.Unclear.CHANGING)
+                    subject.settle(incarnation, Unclear.CHANGING)
                     looks += is_live
                 case _:
-                    subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
+                    subject.settle(incarnation, Over({"lost": "x", "by_service": False}))
                     reported, is_live, other = reported + is_live, False, None
             assert subject.is_live is is_live
             assert (len(ends), len(unclear)) == (reported, looks), events

@@ -16,7 +16,7 @@ from tests.contract.engines.test_stock import stocked
 from tests.e2e.processes import commands, wait_until_gone
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import findings, reconciler, spawner
+from trainshed.engines.local import reconciler, slot_handle, spawner
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
@@ -111,15 +111,15 @@ async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, say: the service looks again, and the replica is not forgotten."""
-    look = findings.probe_slot
+    look = slot_handle.probe_slot
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
 
-    def refusing(slot: Path, incarnation: int) -> findings.Finding:
+    def refusing(slot: Path, incarnation: int) -> slot_handle.Finding:
         for refusal in refusals:
             raise refusal
         return look(slot, incarnation)
 
-    monkeypatch.setattr(findings, "probe_slot", refusing)
+    monkeypatch.setattr(reconciler, "probe_slot", refusing)
     monkeypatch.setattr(reconciler, "_PAUSE", 0.01)
     uid = await house.run("sleep", "60")
     await house.started(uid)

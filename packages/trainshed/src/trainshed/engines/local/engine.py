@@ -18,14 +18,13 @@ from trainshed.engines.launch.documents import Revealed, hosts_text, launch_docu
 from trainshed.engines.launch.where import BuildPlace, Where, intercepted
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import Autopsies, Keeping
-from trainshed.engines.local.findings import probe_latest
 from trainshed.engines.local.gangs import Gang, Gangs
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout, written_down
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Reconciler
-from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.local.slot_handle import SlotHandle, probe_latest
 from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
 from trainshed.engines.local.terminals import open_in
 from trainshed.engines.port import (

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from trainshed.engines.local import findings
-from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.local.slot_handle import Finding, SlotHandle, Unclear, probe_slot
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
 from trainshed.replica.supervisor import journal
@@ -101,10 +100,10 @@ class Reconciler:
                 await asyncio.sleep(_PAUSE)
                 continue
             match finding:
-                case findings.Unclear.CHANGING:
+                case Unclear.CHANGING:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 0.1)
-                case findings.Unclear.NEVER_STARTED if (
+                case Unclear.NEVER_STARTED if (
                     slot_handle.expects(incarnation)
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
@@ -121,7 +120,7 @@ class Reconciler:
                     slot_handle.settle(incarnation, finding)
                     return
 
-    def _look(self, slot_handle: SlotHandle, incarnation: int) -> findings.Finding:
+    def _look(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
         """Return how an incarnation stands; one that is evicted is killed first, and can never start any
         more. Blocks."""
         slot = slot_handle.directory
@@ -132,5 +131,5 @@ class Reconciler:
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
                 # A process that waits for a device cannot die yet, for example.
-                return findings.Unclear.CHANGING
-        return findings.probe_slot(slot, incarnation)
+                return Unclear.CHANGING
+        return probe_slot(slot, incarnation)

@@ -2,14 +2,21 @@
 
 A slot is in one of three states: its end is known, or its shim is connected, or it has to be looked into
 (`reconciler`), which every loss of a connection begins. An end is final until the next incarnation begins.
+
+What a slot that was copied with its data directory says of processes is of the original's, which may live on:
+its incarnation counts as lost (`journal`).
 """
 
 import asyncio
 import contextlib
+import enum
+import errno
 import json
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import (
@@ -21,7 +28,6 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
-from trainshed.engines.local import findings
 from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
@@ -40,6 +46,78 @@ _PATIENCE = 10.0
 """Seconds that a shim may take to write lines of others into its log."""
 _MOST_WRITTEN = 32 << 10
 """Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
+
+
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""Why a shim cannot be called that says nothing about the shim."""
+
+_COPIED = (
+    "the data directory was copied, or put back from a backup: the replica's processes, if they "
+    "are still there, are another service's"
+)
+
+
+class Over(Struct, frozen=True):
+    """The incarnation ended. `record`: its attempt record (exited or lost). `notes`: everything that its shim
+    noted."""
+
+    record: protocol.Message
+    notes: tuple[protocol.Message, ...] = ()
+
+
+class Unclear(enum.Enum):
+    """The incarnation has not ended, and no shim can be connected to."""
+
+    #: A shim begins, ends or dies, or what a killed one left is not cleared away yet: the caller should probe
+    #: again soon.
+    CHANGING = enum.auto()
+    #: Nothing of the incarnation ever ran, and no shim is about to start it.
+    NEVER_STARTED = enum.auto()
+
+
+Finding = Over | socket.socket | Unclear
+"""A socket: a shim serves the incarnation, and took this connection."""
+
+
+def probe_latest(slot: Path) -> tuple[int, Finding] | None:
+    """Find out how the latest incarnation stands that was started in a slot; None = none was."""
+    if not (latest := journal.Entries(str(slot)).latest):
+        return None
+    try:
+        return latest, probe_slot(slot, latest)
+    except OSError:
+        return latest, Unclear.CHANGING  # It is looked into again.
+
+
+def probe_slot(slot: Path, incarnation: int) -> Finding:
+    """Find out how an incarnation stands, and connect to the shim of one that is held. If its shim was
+    killed, the remaining processes are killed and the loss recorded, so that the answer stays the same for
+    ever. Raises OSError if this cannot be found out now."""
+    place = str(slot)
+    entries = journal.Entries(place)
+    if (record := entries.record(incarnation)) is not None:
+        return Over(record, tuple(entries.notes(incarnation)))
+    lock = journal.try_lock(place)
+    if lock < 0:
+        try:
+            return clients.connect(place)
+        except OSError as error:
+            if error.errno in _OURS:
+                raise
+            return Unclear.CHANGING
+    try:
+        # Its holder may have written the record between our two readings.
+        entries = journal.Entries(place)
+        if (record := entries.record(incarnation)) is None:
+            if entries.latest < incarnation:
+                return Unclear.NEVER_STARTED
+            if not journal.clear(entries):
+                return Unclear.CHANGING
+            record = journal.lost_record(_COPIED if entries.is_copied else protocol.SHIM_LOST)
+            journal.Claim(incarnation, lock).finish(record)
+        return Over(record, tuple(entries.notes(incarnation)))
+    finally:
+        journal.release(lock)
 
 
 class SlotHandle:
@@ -189,7 +267,7 @@ class SlotHandle:
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(journal.lost_record(cause, by_service=by_service))
 
-    def settle(self, incarnation: int, finding: findings.Finding) -> None:
+    def settle(self, incarnation: int, finding: Finding) -> None:
         """Take over what the slot's files say of an incarnation; do nothing if it is no longer the live
         one."""
         if not self.expects(incarnation):
@@ -197,13 +275,13 @@ class SlotHandle:
                 finding.close()
             return
         match finding:
-            case findings.Over(record, notes):
+            case Over(record, notes):
                 self._end(record, notes)
             case socket.socket():
                 self.attach(finding)
-            case findings.Unclear.NEVER_STARTED:
+            case Unclear.NEVER_STARTED:
                 self.lose(protocol.NEVER_STARTED)
-            case findings.Unclear.CHANGING:
+            case Unclear.CHANGING:
                 self._unclear(self)
 
     def report_again(self) -> None:
