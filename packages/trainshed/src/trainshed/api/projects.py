@@ -18,7 +18,7 @@ from trainshed.access.book import AccessBook, Project
 from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods
+from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, read_update_mask
 from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
@@ -47,6 +47,7 @@ _UNDELETE: Final = f"{_V3}.UndeleteProject"
 _SET: Final = f"{_V3}.SetIamPolicy"
 CREATING: Final = "cp."
 """How the ids of operations begin that make projects."""
+_CHANGED: Final = ("display_name", "labels")
 _MOST_MEMBERS: Final = 1_500
 """Most members of a project's policy, as on the public service."""
 
@@ -78,10 +79,7 @@ async def create_project(call: Call, request: Any) -> Message:
 async def update_project(call: Call, request: Any) -> Message:
     """Change a project's display name and labels, and return an operation that is done."""
     name = ProjectName.parse(request.project.name, field="project.name").project_id
-    paths = set(request.update_mask.paths) or {"display_name", "labels"}
-    if unknown := sorted(paths - {"display_name", "labels"}):
-        text = f"Only display_name and labels can be changed, not {', '.join(unknown)}."
-        raise InvalidRequest((Violation("update_mask", text),))
+    paths = read_update_mask(request.update_mask.paths, _CHANGED) or _CHANGED
     texts = {"display_name": request.project.display_name, "labels": dict(request.project.labels)}
     await _update(call.services, name, {path: texts[path] for path in paths})
     return _done("up.", _view(call.services.access.book, name))
