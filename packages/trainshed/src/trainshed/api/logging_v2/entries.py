@@ -150,13 +150,13 @@ async def list_(call: Call, request: Any) -> Message:
             )
             for job in jobs
         ]
-    page = await _search(merged(sources, descending=descending), wanted, size)
-    if not page.entries:
+    page, last = await _search(merged(sources, descending=descending), wanted, size)
+    if not page:
         refuse_numbers(projects)
     return pool.message(
         "google.logging.v2.ListLogEntriesResponse",
-        entries=[message(entry) for entry in page.entries],
-        next_page_token=encode_token("{}:{}".format(*page.next), *question) if page.next else "",
+        entries=[message(entry) for entry in page],
+        next_page_token=encode_token("{}:{}".format(*last), *question) if last else "",
     )
 
 
@@ -197,14 +197,10 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-class _Page(Struct, frozen=True):
-    entries: tuple[Entry, ...]
-    next: Position | None
-
-
-async def _search(entries: AsyncIterator[Entry], wanted: LogFilter, size: int) -> _Page:
-    """Return at most `size` entries that pass. `next`: the position of the last one examined, None at the
-    end."""
+async def _search(
+    entries: AsyncIterator[Entry], wanted: LogFilter, size: int
+) -> tuple[list[Entry], Position | None]:
+    """Return at most `size` entries that pass, and the position of the last one examined; None at the end."""
     page: list[Entry] = []
     last: Position | None = None
     scanned = length = 0
@@ -213,17 +209,17 @@ async def _search(entries: AsyncIterator[Entry], wanted: LogFilter, size: int) -
         verdicts = await scan.judge(batch)
         for entry, passing in zip(batch, verdicts, strict=False):
             if scanned == _SCAN_LIMIT:
-                return _Page(tuple(page), last)
+                return page, last
             scanned += 1
             if passing:
                 length += len(entry.text) + len(str(entry.payload or ""))
                 if len(page) == size or (page and length > _LONGEST_PAGE):
-                    return _Page(tuple(page), last)
+                    return page, last
                 page.append(entry)
             last = entry.position
         if len(verdicts) < len(batch):
-            return _Page(tuple(page), last)
-    return _Page(tuple(page), None)
+            return page, last
+    return page, None
 
 
 async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
