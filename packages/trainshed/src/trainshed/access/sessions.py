@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from trainshed.access.principals import Principal, Shown
 from trainshed.access.tokens import TokenAuthority, digest_of
@@ -28,7 +28,6 @@ LINK_LIFETIME: Final = 15 * 60 * 10**9
 """Nanoseconds that a sign-in link is valid."""
 _MOST: Final = 1_000
 """Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
-_FORMAT: Final = 1
 
 
 class _Row(Struct, frozen=True):
@@ -37,13 +36,8 @@ class _Row(Struct, frozen=True):
     #: SHA-256 of its password, in hexadecimal digits.
     sha256: str
     #: What was shown for it.
-    shown: Shown = field(name="token")
+    shown: Shown
     expires: Nanos
-
-
-class _File(Struct, frozen=True):
-    format: int
-    sessions: list[_Row]
 
 
 class _Offer(Struct, frozen=True):
@@ -167,13 +161,13 @@ class Sessions:
 
     async def _write(self) -> None:
         async with self._writing:
-            content = msgspec.json.encode(_File(_FORMAT, list(self._rows.values())))
+            content = msgspec.json.encode(list(self._rows.values()))
             await asyncio.to_thread(durable.write, str(self._path), content.decode())
 
 
 def _read(path: Path) -> dict[str, _Row]:
     try:
-        rows = msgspec.json.decode(path.read_bytes(), type=_File).sessions
+        rows = msgspec.json.decode(path.read_bytes(), type=list[_Row])
     except (OSError, ValueError):
         return {}
     return {row.sha256: row for row in rows}
