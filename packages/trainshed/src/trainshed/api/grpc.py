@@ -99,9 +99,10 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             SOURCE.set(_source(context))
             try:
                 await self._authenticate(header)
-                request = await anext(aiter(requests), b"")
             except Exception:  # `_answer` meets it again and tells the caller.
                 request = b""
+            else:
+                request = await anext(aiter(requests), b"")
             # A call that its client gives up is still completed: a job that was stored without waking the
             # controller would wait until the service's next start.
             task = joined(self._answer(path, header, request))
