@@ -202,15 +202,12 @@ class Installer:
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         self._has_indexes = names_indexes(environ)
         self._version = ""
-        self._stops: set[Stop] = set()
         #: Asked for at the end of the service.
         self.closing = Stop()
 
     def close(self) -> None:
         """Stop running installations, for the end of the service; their builds fail and leave nothing."""
         self.closing.ask()
-        for stop in tuple(self._stops):
-            stop.ask()
 
     @property
     def has_indexes(self) -> bool:
@@ -371,14 +368,13 @@ class Installer:
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         with begun(command, self._environ, cwd, apart) as execution:
             process = execution.process
-            self._stops.add(stop)
-            stop.began(process, execution.end)
+            stops = (stop, self.closing)
+            for ending in stops:
+                ending.began(process, execution.end)
             seconds = execution.seconds or self._limit_seconds
             limit = threading.Timer(seconds, kill, [process])
             limit.daemon = True
             limit.start()
-            if self.closing.is_asked:
-                stop.ask()
             narration = Narration(tell, doing, quiet=quiet)
             try:
                 for line in output.lines(execution.output, BEAT, execution.line):
@@ -391,8 +387,8 @@ class Installer:
             finally:
                 process.wait()
                 limit.cancel()
-                stop.ended(process)
-                self._stops.discard(stop)
+                for ending in stops:
+                    ending.ended(process)
             verdict = execution.verdict()
         if self.closing.is_asked:
             raise BuildFailed(

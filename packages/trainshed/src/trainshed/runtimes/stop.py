@@ -57,7 +57,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads a group, together with its group."""
     # Only while nobody has waited for it, since its id could belong to another process afterwards.
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
+        # What a rootless image tool starts may belong to other users.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 

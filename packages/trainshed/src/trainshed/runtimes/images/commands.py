@@ -94,9 +94,7 @@ class Commands:
         self._quick = quick
         #: Seconds that a command may take that moves data.
         self._long = long
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._closing = Stop()
 
     def with_options(self, *options: str) -> "Commands":
         """Return the same commands with these options in front of each."""
@@ -104,10 +102,7 @@ class Commands:
 
     def close(self) -> None:
         """Kill running commands, and start no more."""
-        with self._lock:
-            self._closed = True
-            for process in self._running:
-                _kill(process)
+        self._closing.ask()
 
     def ask(self, *arguments: str) -> str:
         """Run a command and return its standard output. Raises ToolFailed."""
@@ -181,33 +176,29 @@ class Commands:
 
         def end() -> None:
             late.set()
-            _kill(process)
+            kill(process)
 
         limit = threading.Timer(seconds, end)
         limit.daemon = True
         limit.start()
         with process:
-            with self._lock:
-                self._running.add(process)
-                if self._closed:
-                    _kill(process)
+            self._closing.began(process, lambda: kill(process))
             try:
                 yield process, late
             finally:
                 limit.cancel()
                 # Nobody reads its further output, for which it would wait forever.
-                _kill(process)
+                kill(process)
                 process.wait()
                 os.close(ours)
-                with self._lock:
-                    self._running.discard(process)
+                self._closing.ended(process)
 
     def _check(
         self, process: subprocess.Popen[bytes], late: threading.Event, errors: str, seconds: float
     ) -> None:
         if not process.returncode:
             return
-        if self._closed:
+        if self._closing.is_asked:
             raise ToolFailed("the service is being stopped")
         if late.is_set():
             raise ToolFailed(f"it did not answer within {seconds:.0f} seconds")
@@ -236,12 +227,6 @@ def essence(errors: str) -> str:
     for prefix in ("Error: ", "Error response from daemon: ", "error: "):
         words = words.removeprefix(prefix)
     return words.rstrip(".?!")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    # What a rootless tool starts may belong to other users.
-    with contextlib.suppress(PermissionError):
-        kill(process)
 
 
 _UNKNOWN = ("no such image", "image not known", "no such object")
