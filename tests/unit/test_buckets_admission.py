@@ -20,7 +20,6 @@ from trainshed.buckets.admission import (
     shown,
 )
 from trainshed.buckets.callers import (
-    ANONYMOUS,
     UNKNOWN,
     Caller,
     Kind,
@@ -48,7 +47,7 @@ EVERYTHING = sorted({permission for held in GRANTS.values() for permission in he
 def test_people_may_do_everything() -> None:
     key = Caller(Kind.KEY, "owner@x", {"": Reach.ADMIN})
     for holding, permission in itertools.product((OWN, SHARED, OTHER), EVERYTHING):
-        assert all(allowed(caller, permission, holding) for caller in (PERSON, key, ANONYMOUS))
+        assert all(allowed(caller, permission, holding) for caller in (PERSON, key))
         assert not allowed(UNKNOWN, permission, holding)
 
 

@@ -56,8 +56,6 @@ class Holding(Struct, frozen=True):
 def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
     """Whether the caller has a permission on a bucket."""
     match caller.kind:
-        case Kind.ANONYMOUS:
-            return True
         case Kind.PERSON | Kind.KEY:
             reach = caller.reaches(holding.project)
             if holding.shared:

@@ -71,8 +71,6 @@ class Kind(StrEnum):
     KEY = "anonymous-key"
     #: A program of a job, known by its replica's endpoint or by its token.
     REPLICA = "replica"
-    #: Not asked for: nobody is at this port that has to be told apart (tests of stores).
-    ANONYMOUS = "anybody"
     #: Not known at all.
     UNKNOWN = "nobody"
 
@@ -95,7 +93,7 @@ class Caller(Struct, frozen=True):
     @property
     def may_do_everything(self) -> bool:
         """Whether nothing has to be looked at before its requests are served."""
-        return self.kind is Kind.ANONYMOUS or self.reach.get("") is Reach.ADMIN
+        return self.reach.get("") is Reach.ADMIN
 
     def reaches(self, project: str) -> Reach:
         """How far a person's rights go in a project."""
@@ -104,7 +102,6 @@ class Caller(Struct, frozen=True):
 
 
 UNKNOWN = Caller(Kind.UNKNOWN)
-ANONYMOUS = Caller(Kind.ANONYMOUS, "anonymous")
 
 
 class UnreadableCaller(ValueError):

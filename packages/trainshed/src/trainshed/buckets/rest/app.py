@@ -18,7 +18,6 @@ from trainshed.buckets import callers
 from trainshed.buckets.admission import admit, wanted
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, listener_of
 from trainshed.buckets.callers import (
-    ANONYMOUS,
     UNKNOWN,
     Caller,
     Kind,
@@ -61,7 +60,6 @@ from trainshed.httpd.messages import (
     serve,
 )
 
-_OWN = Hosts()
 _THREADS = 32
 """Threads for blocking file work: more than processors, since most of the time is spent in fsync."""
 _MAX_FORM = 16 << 10
@@ -74,15 +72,10 @@ class BucketsApp:
     """One store behind the storage API, as an ASGI application."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        authenticator: Authenticator | None = None,
-        *,
-        hosts: Hosts = _OWN,
-        metadata: Metadata | None = None,
+        self, store: ObjectStore, authenticator: Authenticator, *, hosts: Hosts, metadata: Metadata
     ) -> None:
-        """`authenticator`: finds callers at the TCP port; without one everybody is admitted. `hosts`: the
-        host names by which it may be called. `metadata`: the metadata endpoint of programs."""
+        """`authenticator`: finds callers at the TCP port. `hosts`: the host names by which it may be called.
+        `metadata`: the metadata endpoint of programs."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._authenticator = authenticator
@@ -138,17 +131,11 @@ class BucketsApp:
                 identity = headers.get(IDENTITY_HEADER)
                 return decode_caller(identity.encode("latin-1")) if identity else UNKNOWN
             case Listener.PORT:
-                return await self._at_port(headers.get("authorization"), call.key)
-
-    async def _at_port(self, authorization: str | None, key: str) -> Caller:
-        """Returns who calls at the TCP port. Raises Unauthenticated, Unavailable."""
-        if self._authenticator is None:
-            return ANONYMOUS
-        return await self._authenticator.caller(authorization, key)
+                return await self._authenticator.caller(headers.get("authorization"), call.key)
 
     def _told(self, call: Call) -> Response | None:
         """Returns the answer to a program that asks for metadata; None if it asks for something else."""
-        if self._metadata is None or call.listener is not Listener.REPLICA:
+        if call.listener is not Listener.REPLICA:
             return None
         request = call.request
         return self._metadata.answer(
@@ -159,12 +146,12 @@ class BucketsApp:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
             # At an address with a valid key no token is needed, so the client gets a placeholder.
-            await self._at_port(None, call.key)
+            await self._authenticator.caller(None, call.key)
             return answer(msgspec.json.encode(granted("unused")), kind="application/json")
 
         async def is_known(token: str) -> bool:
             try:
-                return await self._at_port(f"Bearer {token}", "") != UNKNOWN
+                return await self._authenticator.caller(f"Bearer {token}", "") != UNKNOWN
             except Unavailable:
                 raise
             except BucketsError:
@@ -198,7 +185,7 @@ class BucketsApp:
         Unavailable."""
         if call.caller.may_do_everything:
             return
-        if call.caller.kind is Kind.REPLICA and self._authenticator is not None:
+        if call.caller.kind is Kind.REPLICA:
             self._authenticator.claims(call.caller)
         holding = self._store.catalog.holding
         for bucket, permission in wanted(call.request.method, call.target):
