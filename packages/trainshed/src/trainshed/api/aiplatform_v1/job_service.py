@@ -109,8 +109,10 @@ async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     return view
 
 
-_CUSTOM_JOBS: Final = works.Kind(_SERVICE, Collection.CUSTOM_JOBS, Job, _custom_job, views.STATES)
-_TUNING_JOBS: Final = works.Kind(
+_CUSTOM_JOBS: Final = works.JobKind(
+    _SERVICE, Collection.CUSTOM_JOBS, Job, _custom_job, views.STATES
+)
+_TUNING_JOBS: Final = works.JobKind(
     _SERVICE, Collection.TUNING_JOBS, TuningJob, _tuning_job, views.STATES
 )
 HANDLERS: Final[Handlers] = {

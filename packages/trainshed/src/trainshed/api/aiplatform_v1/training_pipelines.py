@@ -147,7 +147,7 @@ def _by_definition(leaf: Comparison) -> JobTest:
     return lambda work: isinstance(work, Pipeline) and test(views.definition(work))
 
 
-_KIND: Final = works.Kind(
+_KIND: Final = works.JobKind(
     "PipelineService",
     Collection.PIPELINES,
     Pipeline,

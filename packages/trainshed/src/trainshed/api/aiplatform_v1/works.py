@@ -33,7 +33,7 @@ W = TypeVar("W", bound=Work)
 _PAGE: Final = 100
 
 
-class Kind(Struct, Generic[W], frozen=True):
+class JobKind(Struct, Generic[W], frozen=True):
     """A collection of works, as its service shows it."""
 
     #: The service's name, such as `JobService`.
@@ -47,7 +47,7 @@ class Kind(Struct, Generic[W], frozen=True):
     further: Further = NO_FURTHER
 
 
-def handlers(kind: Kind[W], create: Handler) -> Handlers:
+def handlers(kind: JobKind[W], create: Handler) -> Handlers:
     collection, noun = kind.collection, RESOURCES[kind.collection]
 
     async def get(call: Call, request: Any) -> Message:
