@@ -66,8 +66,6 @@ DRAIN = 2
 """Seconds that open requests get when the service stops."""
 _SHOWN = 10
 """Records set aside that are listed by name."""
-_LOOK = 0.1
-"""Seconds between two looks at jobs that are to end with the service."""
 STOP_JOBS = 60
 """Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
@@ -318,9 +316,16 @@ class Service:
                         with contextlib.suppress(Exception):
                             await self._bootstrap.store.intake.request_cancel(job.name, cancel)
                         self._app.controller.wake(job.uid)
-                    await asyncio.sleep(_LOOK)
+                    await self._until_over(live[0].job.uid)
         except TimeoutError:
             say("Some jobs did not stop in time; they are stopped at the next start.")
+
+    async def _until_over(self, uid: JobUid) -> None:
+        while True:
+            seen = self._app.services.notices.count(uid)
+            if await self._bootstrap.store.ledger.load(uid) is None:
+                return
+            await self._app.services.notices.wait_beyond(uid, seen, 5)
 
 
 class _Server(SecureServer):
