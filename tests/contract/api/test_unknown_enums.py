@@ -57,7 +57,7 @@ async def test_accelerators_by_number_and_name(house: House, given: object) -> N
     )
     shown = await faults(house, ML_JOBS, body)
     if given is None:
-        assert list(shown) == ["master_config.accelerator_config.type"], "null is not set"
+        assert list(shown) == ["master_config.accelerator_config.count"], "null is not set"
         return
     assert list(shown) == ["job.training_input.master_config.accelerator_config.type"]
     assert "NVIDIA_TESLA_K80, NVIDIA_TESLA_P100" in next(iter(shown.values()))
