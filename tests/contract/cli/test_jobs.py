@@ -136,7 +136,8 @@ def test_a_stream_that_breaks_off_is_an_error(service: FakeService) -> None:
 def test_watch_tells_the_story_and_the_end(service: FakeService) -> None:
     error = {"code": 3, "message": "It failed."}
     over = job(state="FAILED", error=error)
-    service.on("GET", f"{JOBS}/7", job(), job(), over)
+    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/watch", Stream([job(), over]))
     first, second = entry("created", "It was created."), entry("failed", "It failed.", 5)
     service.on(
         "GET",

@@ -16,14 +16,16 @@ OTHER = line("workerpool1-0", "another", 1)
 GONE = "does not answer any more"
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs of paper have no timeline that tells of their end."""
-    monkeypatch.setattr(follow, "_DESCRIBED", 0.0)
+def followed(service: FakeService, *first: Any) -> None:
+    """A job whose followers see it running, and over once they ask again."""
+    service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
+    service.on(
+        "GET", f"{JOBS}/7/watch", *(first or [Stream([job()])]), Stream([job(state="SUCCEEDED")])
+    )
 
 
 def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/7", job(), job(), job(state="SUCCEEDED"))
+    followed(service)
     service.on(
         "GET",
         f"{JOBS}/7/logs",
@@ -37,15 +39,15 @@ def test_lines_go_on_where_the_service_left_them(service: FakeService) -> None:
     assert output == ["line 0", "line 1", "another", "line 2", "line 3"]
     assert result.stderr.count(GONE) == 1
     queries = [request.query for request in service.sent if request.path.endswith("/logs")]
-    assert queries == [{}, {"after": "workerpool0-0/1/1,workerpool1-0/1/1"}]
+    assert queries[:2] == [{}, {"after": "workerpool0-0/1/1,workerpool1-0/1/1"}]
 
 
 @pytest.mark.parametrize("words", [("--since", "10m"), ("--tail", "5")])
 def test_who_began_late_gets_nothing_older(service: FakeService, words: tuple[str, str]) -> None:
-    service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
+    followed(service)
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True), Stream(LINES[1:]))
     assert service.cli("jobs", "logs", "-f", "7", *words).exit_code == 0
-    (_, again) = (sent.query for sent in service.sent if sent.path.endswith("/logs"))
+    (_, again, *_) = (sent.query for sent in service.sent if sent.path.endswith("/logs"))
     assert again["since"] == LINES[0]["at"] and "tail" not in again
 
 
@@ -54,6 +56,7 @@ def test_a_follower_gives_up_in_the_end(
 ) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.3)
     service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/watch", Stream([job()]))
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
     result = service.cli("jobs", "logs", "-f", "7")
     assert result.exit_code == 1
@@ -67,8 +70,10 @@ def test_a_service_that_comes_back_at_another_address_is_found(
 ) -> None:
     moved = FakeService(service.cli)
     service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7/watch", Stream([job()]))
     service.on("GET", f"{JOBS}/7/logs", Stream(LINES[:1], broken=True))
     moved.on("GET", f"{JOBS}/7", job(state="SUCCEEDED"))
+    moved.on("GET", f"{JOBS}/7/watch", Stream([job(state="SUCCEEDED")]))
     moved.on("GET", f"{JOBS}/7/logs", Stream(LINES[1:]))
     answer = service.answer
 
@@ -85,9 +90,7 @@ def test_a_service_that_comes_back_at_another_address_is_found(
 
 
 def test_a_watch_goes_on_and_tells_nothing_twice(service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/7", *[job()] * 3, job(state="SUCCEEDED"))
-    entries: dict[str, Any] = {"name": "x", "entries": []}
-    service.on("GET", f"{JOBS}/7/timeline", Stream([{}], broken=True), entries)
+    followed(service, Stream([job()], broken=True))
     result = service.cli("jobs", "watch", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
     assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [

@@ -54,6 +54,7 @@ def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> d
 
 def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
     service.on("GET", f"{JOBS}/7", *views)
+    service.on("GET", f"{JOBS}/7/watch", Stream(list(views)))
     entries = [
         entry("created", "It was created."),
         entry("trial_succeeded", "Trial 2 reached accuracy 0.75 at step 12, the best so far.", 4),
@@ -121,7 +122,7 @@ def test_logs_are_of_the_trial_alone(service: FakeService, words: tuple[str, ...
     """Whoever follows them is done with the trial, while its tuning job goes on."""
     service.on("GET", f"{JOBS}/7", search(trial(3)))
     lines = [line("workerpool0-0", "one")]
-    service.on("GET", f"{JOBS}/{trial(3)['job']}", job("73", "SUCCEEDED"))
+    service.on("GET", f"{JOBS}/{trial(3)['job']}/watch", Stream([job("73", "SUCCEEDED")]))
     service.on("GET", f"{JOBS}/{trial(3)['job']}/logs", Stream(lines))
     result = service.cli("jobs", "logs", "7", "--trial", "3", *words)
     assert (result.exit_code, result.stdout) == (0, "workerpool0-0  one\n"), result.stderr

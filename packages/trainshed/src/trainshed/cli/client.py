@@ -282,8 +282,11 @@ class Answer:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects, one per line, as they come. Raises Unreachable if the answer breaks off."""
-        lines = chain.from_iterable(block.splitlines() for block in self.blocks())
-        for line in filter(bytes.strip, lines):
+        return chain.from_iterable(map(self.values, self.blocks()))
+
+    def values(self, block: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the JSON objects of a block. Raises Unreachable if it is none."""
+        for line in filter(bytes.strip, block.splitlines()):
             try:
                 value = json.loads(line)
             except ValueError as failure:

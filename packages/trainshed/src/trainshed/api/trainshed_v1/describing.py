@@ -204,7 +204,8 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription`, without the public resource, now and
-    after each change, until the job is over."""
+    after each change, until the job is over; and a blank line whenever something else has happened that its
+    timeline or its log may show."""
     before = call.services.notices.latest
     work, etag = await find_work(call.services.reader, call.target)
     return _descriptions(call, work, etag, before)
@@ -221,14 +222,11 @@ async def _descriptions(
     while True:
         text = line(await described(services, call.principal, sight))
         pace.looked()
-        if text != sent:
-            pace.spoke()
-            yield text
+        pace.spoke()
+        yield text if text != sent else SIGN_OF_LIFE
         sent = text
         if sight.work.state.is_final:
             return
-        if pace.is_silent():
-            yield SIGN_OF_LIFE
         # A job that was not listened for may have had notices already: look again.
         if sight.uids <= counts.keys():
             await pace.news({job_uid: counts[job_uid] for job_uid in sight.uids})

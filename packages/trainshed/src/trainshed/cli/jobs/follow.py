@@ -1,5 +1,5 @@
-"""Follows a job: asks again and again for its description, its timeline and its lines until it is over, also
-across restarts of the service, and yields nothing twice."""
+"""Follows a job: reads its timeline and its log on whenever the service says that something has happened,
+until it is over, also across restarts of the service, and yields nothing twice."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -23,10 +23,8 @@ _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
 """Kinds of timeline entries that the log has as well; they are left out if the log is read."""
 PATIENCE = 60.0
 """Seconds that a follower waits for the service to be back."""
-_SOON, _LATE = 0.1, 1.0
-"""Seconds between two looks at a job: after one that showed something new, and when nothing happens."""
-_DESCRIBED = 5.0
-"""Seconds after which a job is described anew although its timeline has no new entry."""
+_PAUSE = 0.1
+"""Seconds before a service that was away is asked again."""
 _MOST_PLACES = 500
 """Replicas whose last seen line the service is told of. Lines of others come again, and are dropped."""
 
@@ -150,31 +148,27 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
     itself, as progress does. `again`: see `Patience`; `lines`: those of the log, if they are wanted. Raises
     Refused, Unreachable.
     """
-    patience, pause, described = Patience(client, again), _SOON, -_DESCRIBED
+    patience = Patience(client, again)
     own, below = Entries(client, uid), None
     job, shown = JobView(), JobView()
     while not shown.state.is_final:
-        with patience.outlasted():
-            # First, so that nothing is missing behind that of a job that is over.
-            if time.monotonic() > described + _DESCRIBED:
-                job, described = JobView.parse(client.get(job_path(uid))), time.monotonic()
-            entries = own.fresh()
-            if entries:
-                pause, described = _SOON, -_DESCRIBED
-            for entry in entries:
-                if lines is None or entry.kind not in _SAID_IN_THE_LOG:
-                    yield entry
-            if job.child and job.child.tuning:
-                # A pipeline's own timeline has no entries about its trials.
-                below = below or Entries(client, job.child.uid)
-                yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
-            for fresh in lines.fresh() if lines is not None else ():
-                pause = _SOON
-                yield fresh
-            before = shown
-            shown = replace(job, progress=UNSET, tensorboard_uri=UNSET, resource=UNSET)
-            if shown != before:
-                yield shown
+        with patience.outlasted(), client.stream(job_path(uid, "/watch")) as news:
+            for block in news.blocks():
+                # What has come meanwhile is looked at together; blank lines say that there is more to read.
+                # Described first, so that nothing is missing behind that of a job that is over.
+                for description in news.values(block):
+                    job = JobView.parse(description)
+                for entry in own.fresh():
+                    if lines is None or entry.kind not in _SAID_IN_THE_LOG:
+                        yield entry
+                if job.child and job.child.tuning:
+                    # A pipeline's own timeline has no entries about its trials.
+                    below = below or Entries(client, job.child.uid)
+                    yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
+                yield from lines.fresh() if lines is not None else ()
+                before = shown
+                shown = replace(job, progress=UNSET, tensorboard_uri=UNSET, resource=UNSET)
+                if shown != before:
+                    yield shown
         if not shown.state.is_final:
-            time.sleep(pause)
-            pause = min(_LATE, 1.5 * pause)
+            time.sleep(_PAUSE)
