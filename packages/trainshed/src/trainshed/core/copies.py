@@ -15,16 +15,13 @@ from trainshed.core.names import Api
 from trainshed.core.packages import COPY_LABEL
 from trainshed.core.units import Nanos
 
-_TAKEN: Final[Mapping[Api, tuple[str, ...]]] = {
-    Api.VERTEX: (
-        *("displayName", "jobSpec", "labels", "encryptionSpec", "studySpec", "maxTrialCount"),
-        *("parallelTrialCount", "maxFailedTrialCount", "trialJobSpec", "inputDataConfig"),
-        *("trainingTaskDefinition", "trainingTaskInputs"),
-        *("modelToUpload", "modelId", "parentModel"),
-    ),
-    Api.ML: ("trainingInput", "labels"),
-}
-"""The fields of a job that its create takes; the service writes all others."""
+INPUTS: Final = (
+    *("displayName", "jobSpec", "labels", "encryptionSpec", "studySpec", "maxTrialCount"),
+    *("parallelTrialCount", "maxFailedTrialCount", "trialJobSpec", "inputDataConfig"),
+    *("trainingTaskDefinition", "trainingTaskInputs"),
+    *("modelToUpload", "modelId", "parentModel", "jobId", "trainingInput"),
+)
+"""The fields of jobs of either API that a create takes; the service writes all others."""
 _SEARCHES: Final = ("studySpec", "trialJobSpec", "study_spec", "trial_job_spec")
 _PIPELINES: Final = (
     *("trainingTaskDefinition", "trainingTaskInputs"),
@@ -40,12 +37,12 @@ _COPY: Final = re.compile(r"_copy\d+$")
 def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str, Any]:
     """Return the request that creates such a job again, with the packages that it was made with. `now`:
     nanoseconds, which make an id that no other job has; `uid`: the job's own."""
-    fresh = {key: copy.deepcopy(job[key]) for key in _TAKEN[api] if job.get(key)}
+    fresh = {key: copy.deepcopy(job[key]) for key in INPUTS if job.get(key)}
     if _PACKAGES.search(json.dumps(fresh)):
         fresh["labels"] = {**fresh.get("labels", {}), COPY_LABEL: uid}
     if api is Api.ML:
         stem = _COPY.sub("", str(job.get("jobId", "job")))
-        return {"jobId": f"{stem}_copy{now // 10**6}", **fresh}
+        return {**fresh, "jobId": f"{stem}_copy{now // 10**6}"}
     if model := fresh.get("modelToUpload"):
         fresh["modelToUpload"] = {k: v for k, v in model.items() if k not in _OF_MADE_MODEL}
     return fresh

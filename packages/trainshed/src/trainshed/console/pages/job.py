@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct
 from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.rendering import curve_data, epoch, id_of, objective_data
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
-from trainshed.core.copies import api_of, collection_of, copy_of
+from trainshed.core.copies import INPUTS, api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Requested, requested
@@ -40,13 +40,6 @@ _CREATING: Final = {
 }
 """What creates a copy of a job, by the job's API."""
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
-_GIVEN: Final = (
-    *("displayName", "labels", "jobSpec", "trialJobSpec", "studySpec", "maxTrialCount"),
-    *("parallelTrialCount", "maxFailedTrialCount", "jobId", "trainingInput"),
-)
-"""Fields of a job's resource that clients give; all others are set by the service."""
-
-
 _TITLES: Final = {"logs": "Log", "spec": "Specification"}
 """What the titles of pages call their tabs."""
 _POINTS: Final = 400
@@ -326,7 +319,7 @@ async def spec(visit: Visit) -> View:
         ran = await visit.get(Launch, of_job(job.uid, "/launch"), replica=visit.query("replica"))
     resource: dict[str, Any] = dict(job.resource) if job.resource else {}
     text = json.dumps(resource, indent=2, ensure_ascii=False)
-    submitted = {name: resource[name] for name in _GIVEN if name in resource}
+    submitted = {name: resource[name] for name in INPUTS if name in resource}
     others: list[tuple[str, str]] = []
     if job.kind != "pipeline":
         parts = job.name.split("/")

@@ -5,7 +5,7 @@ Everything wrong is reported to the faults of the request's sections, and then w
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -34,7 +34,10 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
             # The parent is wrong: it is not known whether this one is active, so nothing is reported.
             unclear.add(index)
             settled.add(node.id)
-        elif _is_active(node, values):
+        elif node.parent < 0 or (
+            (parent := values[node.parent]) is not None
+            and any(is_same(parent, value) for value in node.when)
+        ):
             settled.add(node.id)
             value = _read_value(node, by_id.get(node.id), trial)
             if value is None:
@@ -81,13 +84,6 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
     if not 0 <= elapsed < 2**63:
         measurement.fault("elapsedDuration", "The time is not from 0 to 292 years after the start.")
     return Measurement(tuple(by_metric.items()), step, elapsed)
-
-
-def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
-    if node.parent < 0:
-        return True
-    parent = values[node.parent]
-    return parent is not None and any(is_same(parent, value) for value in node.when)
 
 
 def _read_value(node: Parameter, entry: Section | None, trial: Section) -> Value | None:
