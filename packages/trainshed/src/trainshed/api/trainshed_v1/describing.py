@@ -36,7 +36,7 @@ class Seen(Struct, frozen=True):
 
     work: Work
     etag: str
-    #: Why it waits for capacity; None if it does not.
+    #: Why it waits for capacity, or the first trial of a search does; None if it does not.
     waiting: Waiting | None = None
     #: The jobs of running trials, or a pipeline's job, as they were seen with it.
     below: tuple["Seen", ...] = ()
@@ -71,7 +71,10 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
             looks.append(await look(services, uid))
         except NotFound:
             continue
-    return Seen(work, etag, below=tuple(looks))
+    waiting = None
+    if isinstance(work, Pipeline) or not work.started:
+        waiting = next((child.waiting for child in looks if child.waiting), None)
+    return Seen(work, etag, waiting, tuple(looks))
 
 
 async def described(
@@ -121,7 +124,7 @@ async def _common(services: Services, sight: Seen) -> records.JobDescription:
     work = sight.work
     position = queue_position(services.capacity, work)
     waits = await waits_of(services, sight)
-    return views.description(work, _waiting(sight), position, waits)
+    return views.description(work, sight.waiting, position, waits)
 
 
 async def waits_of(services: Services, sight: Seen) -> list[str]:
@@ -148,21 +151,6 @@ async def waits_of(services: Services, sight: Seen) -> list[str]:
             return await waits_of(services, sight.below[0])
         case _:
             assert_never(work)
-
-
-def _waiting(sight: Seen) -> Waiting | None:
-    """Return why there is no capacity; for a tuning job that of its first trial, until one has run."""
-    match sight.work:
-        case Job():
-            return sight.waiting
-        case TuningJob():
-            if sight.work.started:
-                return None
-            return next((child.waiting for child in sight.below if child.waiting), None)
-        case Pipeline():
-            return _waiting(sight.below[0]) if sight.below else None
-        case _:
-            assert_never(sight.work)
 
 
 async def _trials(services: Services, job: TuningJob) -> list[records.Trial]:

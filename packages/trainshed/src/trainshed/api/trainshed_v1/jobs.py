@@ -34,7 +34,6 @@ from trainshed.core.names import default_bucket
 from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.eventloop.lag import Lag
 from trainshed.store.port import (
     PERSON,
     Column,
@@ -73,6 +72,7 @@ async def status(call: JsonCall) -> records.Status:
     )
     project = _project(call) if call.parameter("project") else usual
     is_operator = PERMISSIONS["trainshed.v1.Tokens.List"] in principal.rights.everywhere
+    lag = call.services.lag()
     return records.Status(
         version=own.version,
         start_time=text_micros(call.services.started),
@@ -83,7 +83,11 @@ async def status(call: JsonCall) -> records.Status:
         bucket=default_bucket(own.project, project),
         accelerators=call.services.capacity.accelerators(),
         engine=dict(call.services.promises()),
-        event_loop=_lag(call.services.lag()),
+        event_loop=records.LoopLag(
+            recent_lag=round(lag.recent, 4),
+            longest_lag=round(lag.longest, 4),
+            computed=round(lag.computed, 4),
+        ),
         disk=await _disk(own.data) if is_operator and own.data else UNSET,
         retention_jobs=own.retention_jobs if is_operator else "",
         notifications=await _outbox(call.services) if is_operator else UNSET,
@@ -103,14 +107,6 @@ async def _outbox(services: Services) -> records.Outbox | UnsetType:
         return UNSET
     waiting, failing = await services.outbox.count()
     return records.Outbox(targets=services.settings.notify, waiting=waiting, failing=failing)
-
-
-def _lag(lag: Lag) -> records.LoopLag:
-    return records.LoopLag(
-        recent_lag=round(lag.recent, 4),
-        longest_lag=round(lag.longest, 4),
-        computed=round(lag.computed, 4),
-    )
 
 
 async def list_(call: JsonCall) -> records.JobList:
