@@ -66,6 +66,5 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
 
 
 def _values(node: Node) -> Iterator[Value]:
-    if node.size == 0:
-        return (node.value(step / (STEPS - 1)) for step in range(STEPS))
-    return (node.listed_value(position) for position in range(node.size))
+    evenly = (node.value(step / (STEPS - 1)) for step in range(STEPS))
+    return iter(node.choices) if node.size else evenly

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from trainshed.core.study.records import Parameters
-from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value, is_same
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.routines import Array, Mask, Positions
 
 _EVENLY = 16
@@ -48,17 +48,24 @@ class Node:
         return self.parameter.low, self.parameter.high
 
     @cached_property
-    def size(self) -> int:
-        """How many legal values there are; 0 = a continuum."""
+    def choices(self) -> Sequence[Value]:
+        """The legal values in their order; none if they are a continuum."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
-                return 1 if self.parameter.low == self.parameter.high else 0
+                return (self.parameter.low,) if self.parameter.low == self.parameter.high else ()
             case ParameterType.INTEGER:
-                return int(self.parameter.high) - int(self.parameter.low) + 1
+                return range(int(self.parameter.low), int(self.parameter.high) + 1)
             case ParameterType.DISCRETE:
-                return len(self.parameter.values)
+                return self.parameter.values
             case ParameterType.CATEGORICAL:
-                return len(self.parameter.categories)
+                return self.parameter.categories
+
+    @property
+    def size(self) -> int:
+        """How many legal values there are; 0 = a continuum."""
+        if self.parameter.type is ParameterType.INTEGER:  # There may be too many for `len`.
+            return int(self.parameter.high) - int(self.parameter.low) + 1
+        return len(self.choices)
 
     @cached_property
     def listed(self) -> Array:
@@ -129,35 +136,6 @@ class Node:
         low, high = self.bounds
         near = np.array([min(max(float(value), low), high)])
         return float(self.snapped(self.scaled(near))[0])
-
-    def position(self, value: Value) -> int | None:
-        """Return the index of a value among the legal ones; None if it is none of them, or for a DOUBLE."""
-        match self.parameter.type:
-            case ParameterType.CATEGORICAL:
-                names = self.parameter.categories
-                return names.index(value) if isinstance(value, str) and value in names else None
-            case ParameterType.DISCRETE:
-                places = (
-                    at for at, listed in enumerate(self.parameter.values) if is_same(listed, value)
-                )
-                return next(places, None)
-            case ParameterType.INTEGER:
-                at = None if isinstance(value, str) else int(value) - int(self.parameter.low)
-                return at if at is not None and 0 <= at < self.size else None
-            case ParameterType.DOUBLE:
-                return None
-
-    def listed_value(self, position: int) -> Value:
-        """Return the legal value at a position. Only for a node whose values can be counted."""
-        match self.parameter.type:
-            case ParameterType.CATEGORICAL:
-                return self.parameter.categories[position]
-            case ParameterType.DISCRETE:
-                return self.parameter.values[position]
-            case ParameterType.INTEGER:
-                return int(self.parameter.low) + position
-            case ParameterType.DOUBLE:
-                return self.parameter.low
 
     def value(self, code: float) -> Value:
         """Return the legal value of a code, of the type that the public API gives it."""

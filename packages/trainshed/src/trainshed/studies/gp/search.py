@@ -154,7 +154,7 @@ def _beside(node: Node, code: float) -> list[float]:
         return []
     if node.is_categorical:
         return [float(other) for other in range(min(node.size, _STEPPED)) if other != int(code)]
-    here = node.position(node.value(code)) or 0
-    reach = [2**power * sign for power in range(node.size.bit_length()) for sign in (-1, 1)]
+    here = node.choices.index(node.value(code))
+    reach = [(1 << power) * sign for power in range(node.size.bit_length()) for sign in (-1, 1)]
     places = sorted({min(max(here + step, 0), node.size - 1) for step in reach} - {here})
-    return [node.code(node.listed_value(place)) for place in places]
+    return [node.code(node.choices[place]) for place in places]
