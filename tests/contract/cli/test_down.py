@@ -101,16 +101,30 @@ def test_a_temporary_directory_stays_while_a_service_is_in_it(
     assert len([*tmp_path.glob("trainshed-run-*")]) == 1
 
 
-def test_what_is_still_held_is_told_with_what_gives_it_back(
+def hold(data: Path, *commands: list[str]) -> Path:
+    """A service that has ended could not give back what these commands do."""
+    file = data / "engines" / "slurm" / "held.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    left = [
+        Leftover(f"hold-{n}", "Slurm is away", tuple(single)) for n, single in enumerate(commands)
+    ]
+    file.write_text(text(left))
+    return file
+
+
+def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
     trainshed: Invoke, tmp_path: Path
 ) -> None:
-    file = tmp_path / "engines" / "slurm" / "held.json"
-    file.parent.mkdir(parents=True)
-    commands = [("true",), ("sh", "-c", "exit 1")]
-    left = [Leftover(f"hold-{n}", "Slurm is away", words) for n, words in enumerate(commands)]
-    file.write_text(text(left))
+    file = hold(tmp_path, ["true"], ["sh", "-c", "exit 1"])
     plain = trainshed("down")
     assert plain.exit_code == 1
     assert "2 allocations may still be held" in plain.stderr
     assert "hold-0: Slurm is away\n    true\n" in plain.stderr
-    assert "sh -c 'exit 1'" in plain.stderr
+    assert "sh -c 'exit 1'" in plain.stderr and "trainshed down --release" in plain.stderr
+    tried = trainshed("down", "--release")
+    assert tried.exit_code == 1 and tried.stdout == "hold-0 was given back.\n"
+    assert "1 allocation may still be held" in tried.stderr
+    assert "hold-1" in file.read_text() and "hold-0" not in file.read_text()
+    hold(tmp_path, ["true"])
+    done = trainshed("down", "--release")
+    assert done.exit_code == 0 and not file.exists()

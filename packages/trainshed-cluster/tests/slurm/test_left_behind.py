@@ -55,7 +55,7 @@ def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
     slurm_lab.stop_controller()
     try:
         done = down(service)
-        again = trainshed("down", data=service.data, status=None)
+        again = trainshed("down", "--release", data=service.data, status=None)
     finally:
         slurm_lab.start_controller()
     for ending in (done, again):

@@ -1,6 +1,6 @@
 """`trainshed down`: cancels all jobs, waits until they are over, stops the service and waits for its end; and
-tells what a service that has ended may still hold in its cluster. `trainshed status` shows whether a service
-runs, and the most important facts about it."""
+tells, or gives back, what a service that has ended may still hold in its cluster. `trainshed status` shows
+whether a service runs, and the most important facts about it."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ import select
 import shlex
 import shutil
 import signal
+import subprocess
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.moments import TimeLimit, duration, local_moment, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core import held
+from trainshed.replica.system import durable
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
@@ -42,6 +44,8 @@ _NAMED = 20
 """Maximum jobs, or allocations, that are named one by one."""
 _PAUSE = 0.2
 """Seconds between two looks at what is not over yet."""
+_RELEASE = 60.0
+"""Seconds that a cluster's command may take to give an allocation back."""
 
 
 @click.command()
@@ -53,9 +57,20 @@ _PAUSE = 0.2
     metavar="TIME",
     help="Time limit for cancelling jobs and stopping the service.",
 )
+@click.option(
+    "--release",
+    is_flag=True,
+    help="Try again to give back what a service that has ended may still hold in its cluster.",
+)
 @takes_address
 def down(
-    *, url: str | None, token: str | None, data: Path | None, ca: str | None, timeout: float
+    *,
+    release: bool,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    ca: str | None,
+    timeout: float,
 ) -> None:
     """Cancel all jobs and stop the service of this machine.
 
@@ -68,6 +83,8 @@ def down(
         if url:
             raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
+        if release:
+            _release(data_directory(data))
         _require_nothing_held(data_directory(data))
         return
     if url:
@@ -93,15 +110,14 @@ def down(
             f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
         )
     click.echo("The service has ended.")
+    if release:
+        _release(data_directory(data))
     _require_nothing_held(data_directory(data))
 
 
 def _require_nothing_held(data: Path) -> None:
     """Raise click.ClickException with the allocations that a service which has ended may still hold."""
-    try:
-        left = [leftover for file in held.files(data) for leftover in held.read(file)]
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"{error}. What it says is held; squeue tells it too.") from None
+    left = [leftover for file in held.files(data) for leftover in _read(file)]
     if not left:
         return
     lines = [
@@ -114,8 +130,41 @@ def _require_nothing_held(data: Path) -> None:
     raise click.ClickException(
         f"{many} may still be held in the cluster, with what gives each back by hand:\n"
         + "\n".join(lines)
-        + "\nThe next trainshed up does so too, and so do agents that still run there."
+        + "\nTry again with: trainshed down --release. The next trainshed up does so too, and so do agents "
+        "that still run there."
     )
+
+
+def _release(data: Path) -> None:
+    """Give back what is written down as held, as far as the cluster takes it."""
+    for file in held.files(data):
+        left = [leftover for leftover in _read(file) if not _is_given_back(leftover)]
+        if left:
+            durable.write(str(file), held.text(left))
+        else:
+            file.unlink(missing_ok=True)
+
+
+def _is_given_back(leftover: held.Leftover) -> bool:
+    try:
+        subprocess.run(
+            leftover.command,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_RELEASE,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    click.echo(f"{leftover.name} was given back.")
+    return True
+
+
+def _read(file: Path) -> tuple[held.Leftover, ...]:
+    try:
+        return held.read(file)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{error}. What it says is held; squeue tells it too.") from None
 
 
 def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
