@@ -1,8 +1,10 @@
 """The group-commit writer: one thread, one connection, one durable COMMIT for all commands that wait.
 
-A command is a function of the connection. Its caller is answered after the COMMIT, never before. Each is
-executed under a SAVEPOINT, so that a failing guard only undoes its own command. A command that comes alone is
-committed alone and immediately; groups form by themselves while the disk is busy with the last COMMIT.
+A command is a function of the connection; it may be called again after its changes were rolled back. Its
+caller is answered after the COMMIT, never before. If one of a group fails, all are rolled back and executed
+again, each under a SAVEPOINT, which costs as much as a small command: so a failing guard only undoes its own.
+A command that comes alone is committed alone and immediately; groups form by themselves while the disk is
+busy with the last COMMIT.
 """
 
 import asyncio
@@ -126,19 +128,31 @@ class Writer:
     def _execute(self, batch: list[_Command]) -> None:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
+        try:
+            for command in batch:
+                command.outcome = (command.work(self._connection), None)
+        except Exception:
+            # A full or failing disk makes SQLite roll back the whole transaction: then no command's work is
+            # left.
+            if not self._connection.in_transaction:
+                raise
+            execute("ROLLBACK")
+            execute("BEGIN IMMEDIATE")
+            self._execute_apart(batch)
+        execute("COMMIT")
+
+    def _execute_apart(self, batch: list[_Command]) -> None:
+        execute = self._connection.execute
         for command in batch:
             execute("SAVEPOINT command")
             try:
                 command.outcome = (command.work(self._connection), None)
             except Exception as error:
-                # A full or failing disk makes SQLite roll back the whole transaction: then no command's work
-                # is left.
                 if not self._connection.in_transaction:
                     raise
                 execute("ROLLBACK TO command")
                 command.outcome = (None, public(command.what, error))
             execute("RELEASE command")
-        execute("COMMIT")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
         # If even this fails, the next BEGIN fails as well, and its callers are told: the thread must go on.
