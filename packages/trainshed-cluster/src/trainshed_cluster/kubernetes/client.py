@@ -329,8 +329,15 @@ class Followed(Generic[Item]):
                 async with contextlib.aclosing(watching) as events:
                     async for event in events:
                         pause = _FIRST_PAUSE
-                        self._reached()
-                        self._learn(event.type, event.object)
+                        if self._is_cut:
+                            log.info("kubernetes: %s: watched again", self.path)
+                            self._is_cut = False
+                        changed = msgspec.json.decode(event.object, type=self._kind)
+                        self._version = changed.metadata.resource_version
+                        if event.type == "DELETED":
+                            self._drop(changed.key, changed)
+                        elif event.type != "BOOKMARK":
+                            self._put(changed)
                 # The server ends a watch every few minutes; the next one continues.
             except Expired:
                 log.info("kubernetes: %s: too much has changed meanwhile; listed again", self.path)
@@ -341,19 +348,6 @@ class Followed(Generic[Item]):
                 self._is_cut = True
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _reached(self) -> None:
-        if self._is_cut:
-            log.info("kubernetes: %s: watched again", self.path)
-            self._is_cut = False
-
-    def _learn(self, kind: str, raw: msgspec.Raw) -> None:
-        changed = msgspec.json.decode(raw, type=self._kind)
-        self._version = changed.metadata.resource_version
-        if kind == "DELETED":
-            self._drop(changed.key, changed)
-        elif kind != "BOOKMARK":
-            self._put(changed)
 
     def _put(self, changed: Item) -> None:
         before = self.objects.get(changed.key)

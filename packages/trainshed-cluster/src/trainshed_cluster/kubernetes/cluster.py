@@ -395,8 +395,12 @@ class KubernetesCluster:
             again=again,
             avoid=avoid,
         )
-        if self._admission is not None:
-            await self._await_vacancy(name, need)
+        if self._admission is not None and (delay := kueue.crowded(name, need, self._mine)):
+            # Kueue has to count one Pod less than the attempt is to have.
+            self._unmade[name] = delay
+            self._touch()
+            await self._until(lambda: None if kueue.crowded(name, need, self._mine) else True)
+            self._unmade.pop(name, None)
         while True:
             try:
                 pod = await self._api.create(f"/api/v1/namespaces/{where}/pods", manifest, Pod)
@@ -404,7 +408,14 @@ class KubernetesCluster:
                 if failure.status == 409 and failure.reason == "AlreadyExists":
                     pod = await self._found(where, manifest["metadata"]["name"], name)
                 elif failure.status in (403, 429) and "quota" in str(failure):
-                    await self._await_quota(name, where, failure)
+                    self._unmade[name] = Delay(
+                        WaitReason.CLUSTER,
+                        f"namespace {where} admits no more: {failure}",
+                        word="ExceededQuota",
+                    )
+                    self._touch()
+                    # The API does not signal that a quota has room again.
+                    await asyncio.sleep(_QUOTA_SECONDS)
                     continue
                 elif failure.is_final:
                     raise ClusterRefused(
@@ -430,22 +441,6 @@ class KubernetesCluster:
                 "give the service a namespace of its own"
             )
         return pod
-
-    async def _await_vacancy(self, name: HoldName, need: NodeNeed) -> None:
-        """Wait until Kueue counts one Pod less than the attempt is to have."""
-        if delay := kueue.crowded(name, need, self._mine):
-            self._unmade[name] = delay
-            self._touch()
-            await self._until(lambda: None if kueue.crowded(name, need, self._mine) else True)
-            self._unmade.pop(name, None)
-
-    async def _await_quota(self, name: HoldName, where: str, failure: ApiFailure) -> None:
-        self._unmade[name] = Delay(
-            WaitReason.CLUSTER, f"namespace {where} admits no more: {failure}", word="ExceededQuota"
-        )
-        self._touch()
-        # The API does not signal that a quota has room again.
-        await asyncio.sleep(_QUOTA_SECONDS)
 
     async def _delete(self, pod: Pod) -> None:
         """Raises ApiFailure, ClusterUnavailable."""

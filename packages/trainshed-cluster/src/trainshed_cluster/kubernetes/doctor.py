@@ -108,7 +108,9 @@ class Examination:
         from trainshed_cluster.kubernetes.client import ApiFailure
 
         try:
-            yield await self._version()
+            version = (await self._client.get("/version", Version)).git_version.removeprefix("v")
+            row = "version" if version == TESTED else "other_version"
+            yield _finding(row, version=version, server=self._client.server, tested=TESTED)
             missing = [finding async for finding in self._missing_rights()]
             for finding in missing:
                 yield finding
@@ -120,11 +122,6 @@ class Examination:
                 yield finding
         except (ApiFailure, ClusterUnavailable) as failure:
             yield _finding("unavailable", server=self._client.server, failure=failure)
-
-    async def _version(self) -> Finding:
-        version = (await self._client.get("/version", Version)).git_version.removeprefix("v")
-        row = "version" if version == TESTED else "other_version"
-        return _finding(row, version=version, server=self._client.server, tested=TESTED)
 
     async def _missing_rights(self) -> AsyncIterator[Finding]:
         for right in _EVERYWHERE:

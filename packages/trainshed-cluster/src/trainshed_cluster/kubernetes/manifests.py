@@ -92,16 +92,22 @@ def pod(
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
+    context: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if settings.run_as:
+        own = settings.run_as
+        context |= {"runAsNonRoot": True, "runAsUser": own, "runAsGroup": own, "fsGroup": own}
+    else:
+        context |= {"runAsUser": 0}
     spec: dict[str, Any] = {
         # Only the service restarts a replica, because only it knows whether that is allowed.
         "restartPolicy": "Never",
         # Longer than the programs', so that the agent can report their ends.
         "terminationGracePeriodSeconds": math.ceil(settings.grace) + 10,
-        "hostname": _hostname(need),
+        "hostname": _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")[:63].rstrip("-"),
         "enableServiceLinks": False,
         # Programs are not trusted: they get no credentials of the cluster.
         "automountServiceAccountToken": False,
-        "securityContext": _pod_security(settings),
+        "securityContext": context,
         "tolerations": _tolerations(route),
         "containers": [_container(settings, accelerator, need, command, (cache, *beside))],
         "volumes": _volumes(settings, need, beside),
@@ -165,10 +171,6 @@ def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dic
     return {key: value for key, value in labels.items() if value}
 
 
-def _hostname(need: NodeNeed) -> str:
-    return _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")[:63].rstrip("-")
-
-
 def _only_on(node: str) -> dict[str, Any]:
     """Return a node affinity as a DaemonSet's Pods have it: the scheduler still checks resources and taints,
     which it would not if the Pod set `nodeName`."""
@@ -205,16 +207,6 @@ def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
         {"key": f"{NODES_OWN}{state}", "operator": "Exists", "effect": "NoExecute"}
         for state in ("not-ready", "unreachable")
     ]
-
-
-def _pod_security(settings: KubernetesSettings) -> dict[str, Any]:
-    context: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
-    if settings.run_as:
-        own = settings.run_as
-        context |= {"runAsNonRoot": True, "runAsUser": own, "runAsGroup": own, "fsGroup": own}
-    else:
-        context |= {"runAsUser": 0}
-    return context
 
 
 def _container(

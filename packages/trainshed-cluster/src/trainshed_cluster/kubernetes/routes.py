@@ -1,7 +1,7 @@
 """Decides where Pods of a machine type go on a cluster (labels, tolerations, runtime and priority class,
 device plugins) and which nodes that leads to. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -93,7 +93,8 @@ def _resolved(machine: MachineRoute, settings: KubernetesSettings) -> Kubernetes
     """Return a route, with the plain settings where its table sets none."""
     selector = settings.node_selector if machine.node_selector is None else machine.node_selector
     tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations
-    kind = f"nodes with {_in_words(selector.items())}" if selector else None
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    kind = f"nodes with {labels}" if labels else None
     return KubernetesRoute(
         Route(tuple(machine.types), tuple(machine.accelerators), kind),
         dict(selector),
@@ -101,7 +102,3 @@ def _resolved(machine: MachineRoute, settings: KubernetesSettings) -> Kubernetes
         settings.runtime_class if machine.runtime_class is None else machine.runtime_class,
         settings.priority_class if machine.priority_class is None else machine.priority_class,
     )
-
-
-def _in_words(labels: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(labels))

@@ -48,7 +48,6 @@ from trainshed.replica.protocol import NEVER_STARTED
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
-from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.greeting import CONTENT, NotAdmitted
 from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat
@@ -300,9 +299,14 @@ class Agent:
                 here = [replace(request, node=THIS_NODE) for request in requests]
                 return messages.Slots(order.number, await engine.allocate(uid, attempt, here))
             case messages.Provide(content=content):
-                await self._fetch(content)
+                if self._cache is None:
+                    raise EngineUnavailable("this agent was not told where to keep what it is sent")
+                await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
             case messages.Launch():
-                await self._launch(order)
+                plans = [with_own_image(plan) for plan in order.plans]
+                await asyncio.to_thread(_require_software, plans, self._document.node)
+                await asyncio.to_thread(self._begin_logs, plans, order.lines)
+                await self._engine.launch_shown(list(zip(plans, order.masked, strict=True)))
             case messages.Stop(grace=grace):
                 await engine.stop(uid, attempt, grace)
             case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):
@@ -320,17 +324,6 @@ class Agent:
             case _:
                 return await self._change(order)
         return messages.Answer(order.number)
-
-    async def _launch(self, order: messages.Launch) -> None:
-        plans = [with_own_image(plan) for plan in order.plans]
-        await asyncio.to_thread(_require_software, plans, self._document.node)
-        await asyncio.to_thread(self._begin_logs, plans, order.lines)
-        await self._engine.launch_shown(list(zip(plans, order.masked, strict=True)))
-
-    async def _fetch(self, content: Manifest) -> None:
-        if self._cache is None:
-            raise EngineUnavailable("this agent was not told where to keep what it is sent")
-        await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
 
     async def _change(self, order: messages.Call) -> messages.AnyAnswer:
         """Carry out an order that changes the agent's attempt."""
@@ -385,7 +378,11 @@ class Agent:
     def _see(self, event: EngineEvent) -> None:
         match event:
             case ReplicaReport(uid, told):
-                if self._is_mine(uid, told.attempt) and not self._is_own_doing(told):
+                # What only never started because this agent ends is not reported: the service itself counts
+                # it as lost, when the agent is gone.
+                if self._is_mine(uid, told.attempt) and not (
+                    self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
+                ):
                     news = _news(told)
                     self._known.add(told.replica, told.incarnation, news)
                     self._untold.add(told.replica, news)
@@ -400,11 +397,6 @@ class Agent:
                 pass  # The cluster reports the state of its nodes.
             case _:
                 assert_never(event)
-
-    def _is_own_doing(self, event: ReplicaEvent) -> bool:
-        """Whether a replica was only reported as never started because this agent ends. That is not reported:
-        the service itself counts it as lost, when the agent is gone."""
-        return self._is_over and isinstance(event, ReplicaLost) and event.cause == NEVER_STARTED
 
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
         self._known.note(replica, news)

@@ -14,7 +14,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainshed.engines.local.engine import LocalEngine
@@ -185,17 +185,6 @@ def _own_place(document: AgentDocument) -> tuple[Path, list[Path]]:
     return own, left
 
 
-def _access(document: AgentDocument, directory: Path, doors: Mapping[str, Path]) -> ServiceAccess:
-    """Return how programs reach the service. `doors`: where the agent listens for its sockets."""
-    return ServiceAccess(
-        storage_socket=doors.get("buckets"),
-        rest_socket=doors.get("rest"),
-        grpc_socket=doors.get("grpc"),
-        certificate=directory / _CERTIFICATE if document.interception else None,
-        trust=directory / _TRUST if document.trust else None,
-    )
-
-
 async def _refuse(document: AgentDocument, why: str) -> None:
     """Tell the service why nothing can be run here."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
@@ -216,7 +205,13 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
     for path in doors.values():
         path.parent.mkdir(mode=0o700, exist_ok=True)
     listening = [await dialer.listen(door, path) for door, path in doors.items()]
-    access = _access(document, directory, doors)
+    access = ServiceAccess(
+        storage_socket=doors.get("buckets"),
+        rest_socket=doors.get("rest"),
+        grpc_socket=doors.get("grpc"),
+        certificate=directory / _CERTIFICATE if document.interception else None,
+        trust=directory / _TRUST if document.trust else None,
+    )
     address = await asyncio.to_thread(
         _own_address, document.address, (document.credential.host, document.credential.port)
     )

@@ -261,7 +261,11 @@ class Agents:
             agent.heard = time.monotonic()
             if (now := self._gang(agent)) is not gang:
                 if now is None:
-                    _hear_at_rest(agent, news)
+                    if isinstance(news, messages.Answer):
+                        agent.answered(news)
+                    elif isinstance(news, messages.Beat):
+                        # It waits as long as it hears from this service.
+                        agent.acknowledge(news.number)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
@@ -415,7 +419,9 @@ class Agents:
         """Return how the hold of an agent ended that has been silent for `silent` seconds; None = not certain
         yet."""
         try:
-            end = await self._ended(name)
+            if name not in self._ends:  # Asked once a round, however many agents the hold had.
+                self._ends[name] = await self.cluster.ended(name)
+            end = self._ends[name]
         except MayLive as unsure:
             if any(gang.is_live(seat) for seat in gang.seats_of(agent)):
                 return None
@@ -428,13 +434,6 @@ class Agents:
         if end is None:
             return _agent_ended(agent)
         return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
-
-    async def _ended(self, name: HoldName) -> HoldEnd | None:
-        """Return how a hold ended; None = unknown. The cluster is asked once a round, however many agents the
-        hold had."""
-        if name not in self._ends:
-            self._ends[name] = await self.cluster.ended(name)
-        return self._ends[name]
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
         """Whether a dead agent could not reach the service from a node that the cluster says is up, so that
@@ -487,14 +486,6 @@ def _last_port(directory: Path) -> int:
         return int((directory / _PORT).read_text())
     except (FileNotFoundError, ValueError):
         return 0
-
-
-def _hear_at_rest(agent: AgentHandle, news: News) -> None:
-    if isinstance(news, messages.Answer):
-        agent.answered(news)
-    elif isinstance(news, messages.Beat):
-        # It waits as long as it hears from this service.
-        agent.acknowledge(news.number)
 
 
 def _note(gang: Gang, end: Ended) -> None:

@@ -226,7 +226,13 @@ class RemoteEngine(NoTerminals):
         if gang is None:
             return
         gang.is_released = True
-        await self._require_over(gang)
+        agents = [agent for agent in gang.agents.values() if not agent.is_gone]
+        await asyncio.gather(*(agent.current() for agent in agents))
+        if live := [str(seat.replica) for seat in gang.record.seats if gang.is_live(seat)]:
+            raise EngineUnavailable(
+                f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
+                "wait for their end"
+            )
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
@@ -312,16 +318,6 @@ class RemoteEngine(NoTerminals):
             durable.write(str(self._options.directory / HELD), held.text(left))
         except OSError as error:
             log.warning("that cannot be written down: %s", error)
-
-    async def _require_over(self, gang: Gang) -> None:
-        """Raise EngineUnavailable if a program of the gang lives, or may."""
-        agents = [agent for agent in gang.agents.values() if not agent.is_gone]
-        await asyncio.gather(*(agent.current() for agent in agents))
-        if live := [str(seat.replica) for seat in gang.record.seats if gang.is_live(seat)]:
-            raise EngineUnavailable(
-                f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
-                "wait for their end"
-            )
 
     async def _launch(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]

@@ -310,20 +310,18 @@ class Hub(Generic[Sent, Received]):
         try:
             writer.write(greeting.answer(greeting.YES))
             if door == greeting.BUCKETS:
-                inner[1].write(await self._introduction_of(name, reader) + b"\n")
+                async with asyncio.timeout(self._opening.limits.head_seconds):
+                    line = await greeting.read_line(reader)
+                # A tunnel's first line must prove to be that of a program of the agent.
+                if self._introduction is None or not self._introduction(name, line):
+                    log.warning(
+                        "agent %s: a program introduced itself as none of its own: %r", name, line
+                    )
+                    raise ConnectionRefusedError("no program of this agent introduces itself so")
+                inner[1].write(line + b"\n")
             await greeting.carry(streams, inner)
         finally:
             inner[1].transport.abort()
-
-    async def _introduction_of(self, name: str, reader: asyncio.StreamReader) -> bytes:
-        """Return the first line of a tunnel, which has proved to be that of a program of the agent. Raises
-        OSError."""
-        async with asyncio.timeout(self._opening.limits.head_seconds):
-            line = await greeting.read_line(reader)
-        if self._introduction is None or not self._introduction(name, line):
-            log.warning("agent %s: a program introduced itself as none of its own: %r", name, line)
-            raise ConnectionRefusedError("no program of this agent introduces itself so")
-        return line
 
 
 def _refuse(writer: asyncio.StreamWriter, kind: str, why: str = "") -> None:

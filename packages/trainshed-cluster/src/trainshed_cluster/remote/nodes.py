@@ -20,7 +20,7 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import Cluster, ClusterReport, NodeReport
-from trainshed_cluster.remote.gang import Gang, hold_name
+from trainshed_cluster.remote.gang import hold_name
 from trainshed_cluster.remote.options import RemoteOptions
 
 log = logging.getLogger(__name__)
@@ -134,14 +134,12 @@ class ClusterNodes:
             )
         self._states = {name: node_report.state for name, node_report in states.items()}
         for gang in self._attempts.gangs.values():
-            self._tell_delay(gang, report)
-
-    def _tell_delay(self, gang: Gang, report: ClusterReport) -> None:
-        """Report why the cluster makes a gang wait, if it does."""
-        names = (hold_name(self._options.identity, gang.record, part) for part in gang.record.parts)
-        delay = next((report.delays[name] for name in names if name in report.delays), None)
-        if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):
-            self._attempts.report_delay(gang, delay)
+            names = (
+                hold_name(self._options.identity, gang.record, part) for part in gang.record.parts
+            )
+            delay = next((report.delays[name] for name in names if name in report.delays), None)
+            if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):
+                self._attempts.report_delay(gang, delay)
 
     def _judged(self, report: NodeReport) -> NodeReport:
         """Return the cluster's report of a node, changed to QUARANTINED if it is UP but quarantined here."""

@@ -164,26 +164,17 @@ class SlotMaker:
         StartFailed."""
         if not gang.is_complete():
             gang.require_not_refused()
-            preparing = self._begin_preparing(gang)
+            preparing = self._preparing.get(gang.key)
+            if preparing is None:
+                preparing = self._preparing[gang.key] = joined(self._prepare(gang))
+                preparing.add_done_callback(lambda done: self._no_longer(gang, done))
             await asyncio.wait([preparing], timeout=_PATIENCE)
-            self._require_prepared(gang, preparing)
-
-    def _require_prepared(self, gang: Gang, preparing: asyncio.Task[None]) -> None:
-        """Raise the exception of a preparation that has failed."""
-        if not preparing.done():
-            raise self._waiting(gang)
-        if preparing.cancelled():
-            raise EngineUnavailable("the attempt was stopped, or given back")
-        gang.require_not_refused()
-        preparing.result()
-
-    def _begin_preparing(self, gang: Gang) -> asyncio.Task[None]:
-        """Return the task that prepares a gang, begun if there is none."""
-        task = self._preparing.get(gang.key)
-        if task is None:
-            task = self._preparing[gang.key] = joined(self._prepare(gang))
-            task.add_done_callback(lambda done: self._no_longer(gang, done))
-        return task
+            if not preparing.done():
+                raise self._waiting(gang)
+            if preparing.cancelled():
+                raise EngineUnavailable("the attempt was stopped, or given back")
+            gang.require_not_refused()
+            preparing.result()
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         """Have every node fetch the content that its plans need. If that takes longer than a call may, it

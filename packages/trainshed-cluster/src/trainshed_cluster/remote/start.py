@@ -35,7 +35,10 @@ def _fork_zygote() -> tuple[int, socket.socket]:
             os.environ.clear()
             os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
             ours.close()
-            _raise_oom_score()
+            # The children inherit it: if the allocation's memory runs out, the kernel should kill a program
+            # rather than the agent, whose death would lose all programs without a reason.
+            with contextlib.suppress(OSError):  # The system has no such scores.
+                Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
             from trainshed.replica import zygote
 
             zygote.run(theirs.fileno())
@@ -43,14 +46,6 @@ def _fork_zygote() -> tuple[int, socket.socket]:
             os._exit(1)
     theirs.close()
     return pid, ours
-
-
-def _raise_oom_score() -> None:
-    """Raise the OOM score of the zygote, whose children inherit it: if the allocation's memory runs out, the
-    kernel should kill a program rather than the agent, whose death would lose all programs without a
-    reason."""
-    with contextlib.suppress(OSError):  # The system has no such scores.
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
 
 
 if __name__ == "__main__":

@@ -221,21 +221,16 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
     return beginning
 
 
-async def _heard(process: Process, word: bytes) -> bool:
-    """Wait until the step prints the word; return whether it did."""
-    assert process.stdout
-    while line := await process.stdout.readline():
-        if line == word:
-            return True
-    return False
-
-
 async def _feed(process: Process, stdin: bytes) -> bool:
     """Send an agent its input; return whether it confirmed it. Slurm accepts input before the step exists,
     and carries it a kilobyte at a time, so that sending begins at once."""
     writing = joined(_write(process, stdin))
     try:
-        return await _heard(process, TAKEN)
+        assert process.stdout
+        while line := await process.stdout.readline():
+            if line == TAKEN:
+                return True
+        return False
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

@@ -219,7 +219,12 @@ class Library:
 
     def _unit(self, place: _Place) -> tuple[Unit, tuple[str, ...]]:
         """Return a unit and what it refers to, cached for as long as it is unchanged."""
-        key = _key(place.path)
+        # Inode numbers are reused, which times are not.
+        status = place.path.stat()
+        numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
+        with contextlib.suppress(FileNotFoundError):
+            numbers.append((place.path / BUILT).stat().st_ino)
+        key = tuple(numbers)
         known = self._units.get(place.path)
         if known is not None and known[0] == key:
             return known[1], known[2]
@@ -251,16 +256,6 @@ def _finished(wanted: Path, root: Path) -> Path:
         except FileNotFoundError:
             continue
     raise Refused(f"{wanted} is no finished directory of the service's cache {root}")
-
-
-def _key(place: Path) -> tuple[int, ...]:
-    """Return a key that changes whenever the directory is replaced. Inode numbers are reused, which times are
-    not."""
-    status = place.stat()
-    numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
-    with contextlib.suppress(FileNotFoundError):
-        numbers.append((place / BUILT).stat().st_ino)
-    return tuple(numbers)
 
 
 def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
