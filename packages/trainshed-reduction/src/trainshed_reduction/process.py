@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from typing import Dict, List, Mapping, Protocol
+from typing import Dict, List, Protocol
 
 from trainshed_reduction.variables import REPORT_FILE
 
@@ -41,19 +41,16 @@ class Reports:
         with self._lock:
             self._write()
 
-    def _all_notes(self) -> "List[Mapping[str, str]]":
-        """Return this process's notes and those in the file, which other processes of the program wrote."""
+    def _write(self) -> bool:
+        if not self._path:
+            return False
+        # Other processes of the program have written to the file, too.
         try:
             with open(self._path, encoding="utf-8") as file:
                 notes = {note["id"]: note for note in json.load(file)["notes"]}
         except (OSError, ValueError, KeyError, TypeError):
             notes = {}
-        return list({**notes, **self._notes}.values())
-
-    def _write(self) -> bool:
-        if not self._path:
-            return False
-        text = json.dumps({"notes": self._all_notes()})
+        text = json.dumps({"notes": list({**notes, **self._notes}.values())})
         own = "{}.{}".format(self._path, os.getpid())
         try:
             with open(own, "w", encoding="utf-8") as file:

@@ -150,7 +150,11 @@ class Ledger:
         state = self._lanes[lane]
         entry = state.entries[position - state.base]
         entry.here = True
-        _advance(state)
+        while (
+            state.received < state.base + len(state.entries)
+            and state.entries[state.received - state.base].here
+        ):
+            state.received += 1
         entry.work.left -= 1
         return entry.work if not entry.work.left else None
 
@@ -167,7 +171,9 @@ class Ledger:
         """Forget the lane's chunks below this position, whose results all ranks have."""
         state = self._lanes[lane]
         while state.base < min(position, state.received):
-            self._forget(state.entries.popleft())
+            entry = state.entries.popleft()
+            entry.everywhere = True
+            entry.kept = None
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
@@ -184,15 +190,3 @@ class Ledger:
         self._dealt += 1
         self._lanes[lane].entries.append(entry)
         return lane, entry.frame()
-
-    def _forget(self, entry: Entry) -> None:
-        entry.everywhere = True
-        entry.kept = None
-
-
-def _advance(lane: _Lane) -> None:
-    while (
-        lane.received < lane.base + len(lane.entries)
-        and lane.entries[lane.received - lane.base].here
-    ):
-        lane.received += 1

@@ -96,7 +96,13 @@ class RunningGroup:
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
         self._patience = Patience(settings.wait_seconds, settings.absent_seconds, membership.log)
-        flow = self._flow()
+        # With this rank's own round-trip time, which no other rank needs.
+        sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
+        delay = max(
+            (round_trip(connection) for connection in sockets if connection is not None),
+            default=0.0,
+        )
+        flow = flow_for(self._settings, len(self._lanes), delay=delay)
         self._ledger = Ledger(len(lanes), hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
         self._look_at = 0.0
@@ -115,11 +121,18 @@ class RunningGroup:
 
     def turn(self) -> None:
         """Work until something has happened. Raises ReductionFailed: the group cannot go on."""
-        self._issue_handed()
+        for view, dtype, reduction, operation in self._operations.take():
+            for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
+                self._transfer.push(lane, frame)
         now = self._move(self._look_at)
         if now >= self._look_at:
             self._look_at = now + _LOOK
-            self._look_after(now)
+            for lane in self._patience.look(self._ledger, self._lanes, now):
+                if self._membership.reports is not None:
+                    tell_silence(self._membership.reports, lane)
+                self._lose(lane, f"nothing was heard from it for {now - lane.seen:.0f} s")
+            if not all(lane.running for lane in self._lanes):
+                self._patience.look_for_absent(self._ledger, self._lanes, now)
 
     def leave(self) -> None:
         """Leave, in good order if nothing is under way, after sending what others may still need."""
@@ -158,20 +171,6 @@ class RunningGroup:
 
     # ---- operations
 
-    def _issue_handed(self) -> None:
-        for view, dtype, reduction, operation in self._operations.take():
-            for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
-                self._transfer.push(lane, frame)
-
-    def _flow(self) -> Flow:
-        """Return the flow, with this rank's own round-trip time, which no other rank needs."""
-        sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
-        delay = max(
-            (round_trip(connection) for connection in sockets if connection is not None),
-            default=0.0,
-        )
-        return flow_for(self._settings, len(self._lanes), delay=delay)
-
     def _handle(self, events: Sequence[Event]) -> None:
         now = time.monotonic()
         for event in events:
@@ -182,7 +181,13 @@ class RunningGroup:
                 if work is not None:
                     self._finish(work)
             elif isinstance(event, Message):
-                self._hear(lane, event, now)
+                kind, text = event.header.kind, event.payload.decode(errors="replace")
+                if kind is Kind.ERROR:
+                    raise ReductionFailed(f"{lane}: {text}")
+                if kind is not Kind.STATUS:
+                    self._lose(lane, f"a {kind.name} frame came, which is not due")
+                else:
+                    lane.heard(now, text)
             else:
                 self._lose(lane, event.cause)
 
@@ -192,15 +197,6 @@ class RunningGroup:
                 self._ledger.acknowledge(lane.index, self._transfer.acknowledged[lane.index])
         self._ledger.release(work)
         work.operation.finish()
-
-    def _hear(self, lane: Lane, message: Message, now: float) -> None:
-        kind, text = message.header.kind, message.payload.decode(errors="replace")
-        if kind is Kind.ERROR:
-            raise ReductionFailed(f"{lane}: {text}")
-        if kind is not Kind.STATUS:
-            self._lose(lane, f"a {kind.name} frame came, which is not due")
-        else:
-            lane.heard(now, text)
 
     # ---- lanes
 
@@ -248,13 +244,3 @@ class RunningGroup:
         for lane in self._lanes:
             self._transfer.detach(lane.index)
             lane.close()
-
-    # ---- losses
-
-    def _look_after(self, now: float) -> None:
-        for lane in self._patience.look(self._ledger, self._lanes, now):
-            if self._membership.reports is not None:
-                tell_silence(self._membership.reports, lane)
-            self._lose(lane, f"nothing was heard from it for {now - lane.seen:.0f} s")
-        if not all(lane.running for lane in self._lanes):
-            self._patience.look_for_absent(self._ledger, self._lanes, now)

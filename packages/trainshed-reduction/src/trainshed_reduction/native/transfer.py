@@ -123,16 +123,13 @@ class NativeTransfer:
                 self._lanes[lane].frames = None
                 seen.append(Lost(lane, cause))
         for lane in lanes_seen:
-            self._release(lane)
+            state = self._lanes[lane]
+            if state.frames is not None:
+                released = self._functions.transfer_released(self._transfer, lane)
+                for _ in range(released - state.first):
+                    state.frames.popleft()
+                state.first = released
         return seen
-
-    def _release(self, lane: int) -> None:
-        state = self._lanes[lane]
-        if state.frames is not None:
-            released = self._functions.transfer_released(self._transfer, lane)
-            for _ in range(released - state.first):
-                state.frames.popleft()
-            state.first = released
 
     def unsent(self) -> int:
         """Return how many frames of attached lanes the system has not taken to their last byte."""

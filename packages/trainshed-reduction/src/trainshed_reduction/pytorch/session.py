@@ -227,15 +227,12 @@ class Session:
             return False
         is_due.set()
         if self._is_aloud:
-            process.tell("mode", self._describe())
+            assert self._communicator is not None
+            text = self._communicator.describe()
+            if self._nodes is not None:
+                text += ", after a sum within each of {} nodes".format(len(self._nodes))
+            process.tell("mode", text)
         return True
-
-    def _describe(self) -> str:
-        assert self._communicator is not None
-        text = self._communicator.describe()
-        if self._nodes is not None:
-            text += ", after a sum within each of {} nodes".format(len(self._nodes))
-        return text
 
     # ---- the steps
 
@@ -287,7 +284,9 @@ class Session:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
-        return b"+" + json.dumps([nodes, _new_generation(self._settings.attempt)]).encode()
+        # Greater than all of earlier attempts, and of earlier groups of this one.
+        generation = (self._settings.attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
+        return b"+" + json.dumps([nodes, generation]).encode()
 
     def _connect(self, is_due: threading.Event) -> None:
         """Start the communicator. Raises ReductionFailed, and whatever PyTorch or the system raises."""
@@ -333,11 +332,6 @@ class Session:
                 )
             return ""
         return answer.decode(errors="replace")
-
-
-def _new_generation(attempt: int) -> int:
-    """Return a generation greater than all of earlier attempts, and of earlier groups of this one."""
-    return (attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:

@@ -147,7 +147,10 @@ def main() -> int:
         listener = listen(settings.address)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*settings.address, error))
-    _allow_handles()
+    # Allow as many open files as possible: each connection is one, and there may be thousands.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return Process(settings, listener, native, reports).run()
 
 
@@ -224,13 +227,6 @@ class Process:
             pass
         self._overview.keep_time(time.monotonic())
         return None
-
-
-def _allow_handles() -> None:
-    """Allow as many open files as possible: each connection is one, and there may be thousands."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

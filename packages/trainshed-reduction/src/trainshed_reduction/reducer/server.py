@@ -20,7 +20,7 @@ from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.native.library import Library, Lost, Message, Odd, Strange
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
-from trainshed_reduction.reducer.groups import Effect, Group, Member, Refusal, Sessions
+from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 Outlet = Callable[[str, object], None]
@@ -195,7 +195,8 @@ class Server:
             self._listen_at = self._now + _PAUSE
             return
         try:
-            connection = self._prepared(connection)
+            sockets.set_options(connection, _VANISHED)
+            connection.setblocking(False)
         except OSError:  # It has gone already.
             connection.close()
             return
@@ -205,12 +206,6 @@ class Server:
             self._strangers[peer] = None
             self._native.tell(peer.slot, proof.frame(Kind.CHALLENGE, peer.said))
         self._listen(len(self._strangers) < STRANGERS)
-
-    def _prepared(self, connection: socket.socket) -> socket.socket:
-        """Return the connection ready for use. Raises OSError."""
-        sockets.set_options(connection, _VANISHED)
-        connection.setblocking(False)
-        return connection
 
     def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
         """Handle a stranger's first message. Raises Malformed."""
@@ -281,7 +276,15 @@ class Server:
             if isinstance(effect, groups.Log):
                 self._outlet("log", effect.text)
             elif isinstance(effect, groups.Started):
-                self._run_group(effect.group, effect.is_first)
+                if effect.is_first:
+                    self._outlet("serving", effect.group.world)
+                    self._outlet("log", f"group of {effect.group.world} workers is complete")
+                rows = NativeGroup(
+                    self._native, effect.group.world, effect.group.progress, effect.group.departed
+                )
+                for member in effect.group.members.values():
+                    rows.join(member.rank, self._members[member].slot, member.hello.received)
+                effect.group.run(rows)
             elif (peer := self._members.get(effect.member)) is not None:
                 if isinstance(effect, groups.Tell):
                     if not (effect.is_reminder and self._native.unsent(peer.slot)):
@@ -290,15 +293,6 @@ class Server:
                     pending.extend(self._dismiss(peer, effect.farewell))
                 else:
                     pending.extend(self._drop(peer))
-
-    def _run_group(self, group: Group, is_first: bool) -> None:
-        if is_first:
-            self._outlet("serving", group.world)
-            self._outlet("log", f"group of {group.world} workers is complete")
-        rows = NativeGroup(self._native, group.world, group.progress, group.departed)
-        for member in group.members.values():
-            rows.join(member.rank, self._members[member].slot, member.hello.received)
-        group.run(rows)
 
     def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
         """Send a farewell, and close the connection when it has been read, or after a while."""
