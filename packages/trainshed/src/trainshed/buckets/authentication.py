@@ -241,7 +241,8 @@ class TokenFile:
     def read(self) -> TokenAuthority:
         """Returns the current tokens. Raises Unavailable if the file cannot be read."""
         try:
-            version = self._now_there()
+            status = self._path.stat()
+            version = status.st_ino, status.st_mtime_ns
             if self._authority is None or version != self._version:
                 file = msgspec.json.decode(self._path.read_bytes(), type=AccessFile)
                 self._authority = TokenAuthority(file.book(), file.owner, self._now, self._jobs)
@@ -270,10 +271,6 @@ class TokenFile:
             for grant in holder.grants
         )
         return Principal(holder.email, rights_of(grants))
-
-    def _now_there(self) -> tuple[int, int]:
-        status = self._path.stat()
-        return status.st_ino, status.st_mtime_ns
 
 
 _PATIENCE: Final = 10.0

@@ -66,7 +66,9 @@ def list_page(
             prefixes.append(common)
             if skip_to is not None:
                 # The object named like the prefix itself comes first; all others below it are skipped.
-                skip_to(_after(common))
+                # UTF-8 never has 0xff.
+                encoded = common.encode()
+                skip_to(encoded[:-1] + bytes([encoded[-1] + 1]))
     return Page(objects, prefixes, "")
 
 
@@ -124,12 +126,6 @@ def common_prefix(name: str, query: Query) -> str | None:
         return None
     at = name.find(query.delimiter, len(query.prefix))
     return None if at < 0 else name[: at + len(query.delimiter)]
-
-
-def _after(prefix: str) -> bytes:
-    """Returns the least byte string above everything that begins with `prefix` (UTF-8 never has 0xff)."""
-    encoded = prefix.encode()
-    return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
 def encode_token(floor: bytes, generation: int = 0) -> str:

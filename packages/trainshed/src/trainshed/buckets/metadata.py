@@ -80,11 +80,12 @@ class Metadata:
             "scopes": list(_SCOPES),
             "token": _Made(lambda _: self._access_token(caller)),
         }
+        digest = hashlib.sha256(f"{caller.job_uid}/{caller.replica}".encode()).digest()
         return {
             "instance": {
                 "attributes": {},
                 "hostname": f"{name}.c.{caller.project}.internal",
-                "id": _machine_number(caller),
+                "id": (int.from_bytes(digest[:8], "big") >> 1),
                 "name": name,
                 **_place(caller),
                 "service-accounts": {caller.email: account, "default": account},
@@ -124,11 +125,6 @@ def _place(caller: Caller) -> dict[str, str]:
         "region": f"{project}/regions/{caller.region}",
         "zone": f"{project}/zones/{caller.region}-{_ZONE}",
     }
-
-
-def _machine_number(caller: Caller) -> int:
-    digest = hashlib.sha256(f"{caller.job_uid}/{caller.replica}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def _shown(node: Any, values: Query) -> Response:

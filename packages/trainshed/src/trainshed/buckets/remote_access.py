@@ -57,10 +57,15 @@ def connect(table: BucketTable) -> ObjectStore:
                 client_options=client,
                 retry_config=_RETRIES,
             )
+        config: Any = {"base_url": table.endpoint} if table.endpoint else {}
+        if table.service_account_env:
+            account = os.environ.get(table.service_account_env, "")
+            is_key = account.lstrip().startswith("{")
+            config["service_account_key" if is_key else "service_account"] = account
         return GCSStore(
             table.bucket or table.name,
             prefix=prefix,
-            config=_gcs(table),
+            config=config,
             client_options=client,
             retry_config=_RETRIES,
         )
@@ -100,15 +105,6 @@ def _s3(table: BucketTable) -> Any:
         "session_token": table.session_token_env,
     }
     return config | {key: os.environ.get(name, "") for key, name in variables.items() if name}
-
-
-def _gcs(table: BucketTable) -> Any:
-    config: dict[str, Any] = {"base_url": table.endpoint} if table.endpoint else {}
-    if table.service_account_env:
-        account = os.environ.get(table.service_account_env, "")
-        is_key = account.lstrip().startswith("{")
-        config["service_account_key" if is_key else "service_account"] = account
-    return config
 
 
 @contextmanager

@@ -77,7 +77,13 @@ class Zygote:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while True:
-            self._fill_pool(poll)
+            # Idle shims' main processes are made as well, so that they need only a plan.
+            while len(self._idle) < self._size and not poll.poll(_QUIET_MS):
+                try:
+                    self._idle.append(self._forked(self._level))
+                except OSError:
+                    break  # No memory for processes that only wait; after the next request there may be.
+            poll.poll()
             requests = self._receiver.receive()
             if not requests:
                 return
@@ -90,16 +96,6 @@ class Zygote:
                 else:
                     self._fork(line, handle)
                 os.close(handle)
-
-    def _fill_pool(self, poll: select.poll) -> None:
-        """Bring the pool to its size, until a request can be read. The main process of an idle shim is made
-        as well, so that they need only a plan."""
-        while len(self._idle) < self._size and not poll.poll(_QUIET_MS):
-            try:
-                self._idle.append(self._forked(self._level))
-            except OSError:
-                break  # No memory for processes that only wait; after the next request there may be.
-        poll.poll()
 
     def _hand_on(self, line: bytes, handle: int) -> None:
         """Pass an order on to an idle shim, or else to one that is forked for it."""

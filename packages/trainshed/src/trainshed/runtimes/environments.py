@@ -104,7 +104,10 @@ class Environments:
             if interpreter.minor < (3, 12):
                 # It costs every start most of a millisecond, for a distutils that these Pythons still have.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
-            _note_excluded(prefix, release)
+            for name in release.excluded:
+                metadata = prefix.excluded / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
+                metadata.parent.mkdir(parents=True)
+                metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
             write_template(prefix, final)
             let_read(prefix.template)
             (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
@@ -176,13 +179,6 @@ def resolve(
 @cache
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _note_excluded(prefix: Prefix, release: Release) -> None:
-    for name in release.excluded:
-        metadata = prefix.excluded / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
-        metadata.parent.mkdir(parents=True)
-        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
 
 
 def _distributions(prefix: Prefix) -> list[str]:

@@ -191,7 +191,15 @@ class Installer:
         unconfined run."""
         self._limit_seconds = limit_seconds
         self._binary = binary
-        self._environ = _clean(environ)
+        # Setup scripts of users run with these, so the service's own variables (secrets) are left out.
+        kept = {
+            name: value
+            for name, value in environ.items()
+            if name in _PASSED_ON
+            or name.startswith(_PASSED_ON_PREFIXES)
+            or name.lower() in _PROXIES
+        }
+        self._environ = {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
         self._environ.setdefault("UV_CACHE_DIR", str(cache))
         self._owns_cache = self.cache == cache
         self._environ.update(index_environment(environ))
@@ -279,18 +287,15 @@ class Installer:
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += [*self._flags, "--link-mode", mode, *what]
         if self._owns_cache:
-            self._close_cache()
+            # It is closed to other users, because anybody who reaches uv's lock files can write to them.
+            self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A cache that another user has made is theirs.
+            with suppress(PermissionError):
+                self.cache.chmod(0o700)
         doing = "finding out which packages are needed"
         with _settings(target.parent):
             self._execute(command, target.parent, progress, doing, stop=stop, apart=apart)
         (target / ".lock").unlink(missing_ok=True)
-
-    def _close_cache(self) -> None:
-        """Close the cache to other users, because anybody who reaches uv's lock files can write to them."""
-        self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A cache that another user has made is theirs.
-        with suppress(PermissionError):
-            self.cache.chmod(0o700)
 
     def newest(
         self, python: str, requirements: Sequence[str], place: Path, stop: Stop | None = None
@@ -441,14 +446,3 @@ def _packaged() -> str:
         return uv.find_uv_bin()
     except FileNotFoundError:
         return ""
-
-
-def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for uv. Setup scripts of users run with them, so the service's own variables
-    (secrets) are left out."""
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES) or name.lower() in _PROXIES
-    }
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}

@@ -106,15 +106,12 @@ class Interpreters:
         """Search the machine once; blocks while it runs interpreters."""
         with self._lock:
             if self._all is None:
-                self._all = self._look()
+                interpreters = {self._own.executable: self._own}
+                for path in dict.fromkeys(self._places()):
+                    if interpreter := _probe(path):
+                        interpreters.setdefault(interpreter.executable, interpreter)
+                self._all = tuple(interpreters.values())
             return self._all
-
-    def _look(self) -> tuple[Interpreter, ...]:
-        interpreters = {self._own.executable: self._own}
-        for path in dict.fromkeys(self._places()):
-            if interpreter := _probe(path):
-                interpreters.setdefault(interpreter.executable, interpreter)
-        return tuple(interpreters.values())
 
     def _places(self) -> Iterator[Path]:
         home = Path(self._environ.get("HOME") or "/nonexistent")

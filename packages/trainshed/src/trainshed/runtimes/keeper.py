@@ -79,7 +79,12 @@ class Keeper:
         self._loop.add(ours.fileno(), lambda: self._hear(ours))
         self._loop.add(self._line.fileno(), self._line_ended)
         held.program_started()
-        self._watch()
+        if self._confinement.until:
+            left = max(0.0, self._confinement.until - time.monotonic())
+            self._loop.after(left, self._time_is_up)
+        self._loop.after(_LOOK, self._look_at_files)
+        if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
+            self._loop.after(_LOOK, self._count)
         while self._status < 0:
             self._loop.turn(None)
         if self._terms.level == protocol.LEVEL_SESSION:
@@ -169,14 +174,6 @@ class Keeper:
         """End the installation, because the service wants that or has ended itself."""
         self._loop.drop(self._line.fileno())
         self._kill()
-
-    def _watch(self) -> None:
-        if self._confinement.until:
-            left = max(0.0, self._confinement.until - time.monotonic())
-            self._loop.after(left, self._time_is_up)
-        self._loop.after(_LOOK, self._look_at_files)
-        if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
-            self._loop.after(_LOOK, self._count)
 
     def _time_is_up(self) -> None:
         limit = f"{self._terms.seconds:g} seconds"

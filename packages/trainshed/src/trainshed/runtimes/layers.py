@@ -113,7 +113,9 @@ class Layers:
             finally:
                 for workspace in prefix.root.glob(f"{_WORKSPACE}*"):
                     remove_tree(workspace)
-            _lay_ghosts(prefix)
+            for ghost in prefix.site.glob("*.dist-info"):
+                if not ghost.is_symlink() and read_small(ghost / "INSTALLER") == _GHOST.encode():
+                    remove_tree(ghost)
             take_out_unusable(prefix.site, base.site)
             take_scripts(prefix)
             write_template(prefix, final)
@@ -216,12 +218,6 @@ def _raise_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
         name, version = _distribution(metadata)
         versions[name] = version
     return versions
-
-
-def _lay_ghosts(prefix: Prefix) -> None:
-    for ghost in prefix.site.glob("*.dist-info"):
-        if not ghost.is_symlink() and read_small(ghost / "INSTALLER") == _GHOST.encode():
-            remove_tree(ghost)
 
 
 def _distribution(metadata: Path) -> tuple[str, str]:

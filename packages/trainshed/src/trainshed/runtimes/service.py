@@ -24,7 +24,7 @@ from trainshed.runtimes.images.cluster import ContainerImages
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.layers import Layers
-from trainshed.runtimes.packages import Package, Packages
+from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import (
     BuildFailed,
     PackageSource,
@@ -184,7 +184,11 @@ class LocalRuntimes:
         # A full cache may have lost the base since.
         base = await self._base(sheet, release, interpreter, progress)
         self._environments.used(base)
-        layer = await self._layer(base, interpreter, fetched, progress)
+        layer = self._layers.find(base, fetched) or await self._tops.run(
+            self._layers.key(base, fetched),
+            lambda tell, stop: self._layers.build(base, interpreter, fetched, tell, stop),
+            progress,
+        )
         command = await self._built_gsutil(choice, layer, progress)
         return self._prepared(sheet, base, layer, interpreter, command)
 
@@ -237,19 +241,6 @@ class LocalRuntimes:
         return prefix or await self._bases.run(
             self._environments.key(sheet, release, interpreter),
             lambda tell, _: self._environments.build(sheet, release, interpreter, tell),
-            progress,
-        )
-
-    async def _layer(
-        self,
-        base: Prefix,
-        interpreter: Interpreter,
-        packages: tuple[Package, ...],
-        progress: Progress | None,
-    ) -> Prefix:
-        return self._layers.find(base, packages) or await self._tops.run(
-            self._layers.key(base, packages),
-            lambda tell, stop: self._layers.build(base, interpreter, packages, tell, stop),
             progress,
         )
 

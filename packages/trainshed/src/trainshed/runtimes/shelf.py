@@ -142,7 +142,11 @@ class Shelf:
     def is_held(self, kept: ShelfEntry) -> bool:
         """Whether a program runs from the entry, or it is being built. Raises OSError."""
         if not kept.whole:
-            return self._is_building(kept.key)
+            try:
+                with _open(self._root / _LOCKS / kept.key) as building:
+                    return not durable.try_lock(building)
+            except OSError:
+                return False
         with _open(kept.path / _BUILT) as built:
             return not durable.try_lock(built)
 
@@ -162,13 +166,6 @@ class Shelf:
                     return False
                 self._sweep(kept.key)
         return True
-
-    def _is_building(self, key: str) -> bool:
-        try:
-            with _open(self._root / _LOCKS / key) as building:
-                return not durable.try_lock(building)
-        except OSError:
-            return False
 
     def _draft(self, key: str) -> Path:
         return self._root / _DRAFTS / f"{key}.{secrets.token_hex(4)}"

@@ -166,16 +166,12 @@ def _preserve(live: Found, path: Path) -> None:
         # is another user's, and where there is no /proc.
         os.link(f"/proc/self/fd/{live.fd}", path.name, dst_dir_fd=directory, follow_symlinks=True)
     except OSError:
-        _copy(live.fd, path)
+        half, done = path.with_name(f"{path.name}.half"), 0
+        with half.open("wb") as target:
+            while block := os.pread(live.fd, BLOCK, done):
+                done += target.write(block)
+            target.flush()
+            os.fsync(target.fileno())
+        half.replace(path)
     finally:
         os.close(directory)
-
-
-def _copy(source: int, path: Path) -> None:
-    half, done = path.with_name(f"{path.name}.half"), 0
-    with half.open("wb") as target:
-        while block := os.pread(source, BLOCK, done):
-            done += target.write(block)
-        target.flush()
-        os.fsync(target.fileno())
-    half.replace(path)

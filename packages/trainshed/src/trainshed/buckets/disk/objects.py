@@ -364,7 +364,13 @@ class ObjectStore:
         """
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
         if self.catalog.rules.is_remote(bucket):
-            self._probe_elsewhere(bucket, name)
+            probe = ObjectRef(bucket, f"{name[:-1]}{MARK}probe-{os.urandom(6).hex()}")
+            store, staged = self.at(bucket), self.stage()
+            try:
+                store.commit(probe, staged, Draft())
+                store.delete(probe)
+            finally:
+                staged.discard()
             return
         try:
             with self.catalog.opened(bucket) as base:
@@ -374,15 +380,6 @@ class ObjectStore:
                 f"gs://{bucket}/{prefix} cannot be written: {error.strerror}. "
                 "Check the permissions and the free space of the bucket's directory."
             ) from error
-
-    def _probe_elsewhere(self, bucket: str, beside: str) -> None:
-        probe = ObjectRef(bucket, f"{beside[:-1]}{MARK}probe-{os.urandom(6).hex()}")
-        store, staged = self.at(bucket), self.stage()
-        try:
-            store.commit(probe, staged, Draft())
-            store.delete(probe)
-        finally:
-            staged.discard()
 
     def last_written(self, bucket: str, prefix: str) -> int:
         """Returns when an object with the prefix was last written (ns); 0 if there is none. It looks at each

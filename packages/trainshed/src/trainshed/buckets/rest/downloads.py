@@ -46,7 +46,11 @@ def _answer(call: Call, opened: Opened) -> Response:
             headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
     call.check_tag(headers["ETag"])
     status, start, end = 200, 0, record.size
-    if _must_unpack(call, record):
+    if (
+        record.fields.get("contentEncoding") == "gzip"
+        and "gzip" not in call.request.headers.get("accept-encoding", "")
+        and "no-transform" not in record.fields.get("cacheControl", "")
+    ):
         del headers["Content-Encoding"]
         headers["Warning"] = "214 UploadServer gunzipped"
         content = call.unpacked(_content(call, opened, 0, record.size))
@@ -120,15 +124,6 @@ def _headers(record: ObjectRecord) -> dict[str, str]:
         if fields.get(key):
             headers[name] = header_text(fields[key])
     return headers
-
-
-def _must_unpack(call: Call, record: ObjectRecord) -> bool:
-    """Whether the object is stored as gzip and the client does not accept gzip."""
-    return (
-        record.fields.get("contentEncoding") == "gzip"
-        and "gzip" not in call.request.headers.get("accept-encoding", "")
-        and "no-transform" not in record.fields.get("cacheControl", "")
-    )
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:

@@ -76,7 +76,8 @@ async def answer_xml(call: Call) -> Response:
             await call.run(call.sessions.cancel, call.target.bucket, query["uploadId"])
             return Response(status=204)
         case "DELETE":
-            return await _delete(call)
+            await call.run(call.store.at(call.target.bucket).delete, call.ref())
+            return Response(status=204)
         case _:
             raise _unsupported(call)
 
@@ -153,11 +154,6 @@ async def _copy(call: Call) -> Response:
     record = await call.run_in_steps(copy(call.store, source, call.destination(), redraft))
     inner = _elements(LastModified=timestamp(record.updated_ns), ETag=etag_of(record))
     return _xml("CopyObjectResult", _UPLOADED, inner, record)
-
-
-async def _delete(call: Call) -> Response:
-    await call.run(call.store.at(call.target.bucket).delete, call.ref())
-    return Response(status=204)
 
 
 async def _initiate(call: Call) -> Response:

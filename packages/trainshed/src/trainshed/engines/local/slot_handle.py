@@ -369,18 +369,13 @@ class SlotHandle:
             case "lost":
                 self.lose(message["cause"], by_service=message["by_service"])
             case "refused":
-                self._refused(message["cause"])
+                if message["cause"] == protocol.REFUSED_STOPPED:
+                    self.lose(protocol.NEVER_STARTED)
+                else:  # The files know more than this service did.
+                    self.retries_left = 0
+                    self._disconnected()
             case other:
                 raise ValueError(f"a shim said {other!r}, which its protocol does not know")
-
-    def _refused(self, cause: str) -> None:
-        """Handle a shim's refusal to start: the attempt was stopped, or the files know more than this service
-        did."""
-        if cause == protocol.REFUSED_STOPPED:
-            self.lose(protocol.NEVER_STARTED)
-        else:
-            self.retries_left = 0
-            self._disconnected()
 
     def _disconnected(self) -> None:
         self.close()

@@ -78,7 +78,11 @@ class LocalTerminal:
             except OSError:
                 data = b""  # An empty read reports the terminal's end.
             if not data:
-                await self._learn_status()
+                # The exit status comes a moment before or after the end of the streams.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_FAREWELL):
+                        while not (self._over or self._closed):
+                            await self._wait()
             return data
         return b""
 
@@ -137,13 +141,6 @@ class LocalTerminal:
         if not self._over:
             self._over = True
             self._loop.remove_reader(self._connection.fileno())
-
-    async def _learn_status(self) -> None:
-        """Wait for the exit status, which comes a moment before or after the end of the streams."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
-                while not (self._over or self._closed):
-                    await self._wait()
 
     async def _wait(self, *, readable: bool = False, writable: bool = False) -> None:
         """Wait until the handle is ready, or the shell has ended or was closed. May return early."""
@@ -260,7 +257,13 @@ async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Mes
     `handles`. Raises OSError if none will come."""
     lines = protocol.Lines()
     while True:
-        await _readable(connection)
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(connection.fileno(), ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(connection.fileno())
         data, beside = unix_sockets.receive_some(connection)
         handles += beside
         if not data:
@@ -269,13 +272,3 @@ async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Mes
             # Before the answer come the messages that a shim sends on every new connection.
             if message["e"] in ("shell", "refused", "exited", "lost"):
                 return message
-
-
-async def _readable(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(connection.fileno(), ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(connection.fileno())

@@ -133,7 +133,13 @@ class Metrics:
             except NoMetric:
                 if number == len(lines) and not last:
                     break  # The line is still being written.
-                self._notice_line(line)
+                shown = json.dumps(line[:SHOWN].decode("utf-8", "replace"))
+                self._notice(
+                    "{}",
+                    "A line of the trial's metrics file is no report and is left out, and so are others like "
+                    "it: %s. One is a"
+                    ' JSON object like {"global_step": "5", "acc": "0.9"}.' % shown,
+                )
             else:
                 self._take(report, left_by)
             _remember(self._seen, hash(line), True, most)
@@ -190,15 +196,6 @@ class Metrics:
         data = json.dumps(entry).encode("utf-8") + b"\n"
         if not self._file.append(data):
             self._retries.wait(self._file.flush)
-
-    def _notice_line(self, line: bytes) -> None:
-        shown = json.dumps(line[:SHOWN].decode("utf-8", "replace"))
-        self._notice(
-            "{}",
-            "A line of the trial's metrics file is no report and is left out, and so are others like it: "
-            "%s. One is a"
-            ' JSON object like {"global_step": "5", "acc": "0.9"}.' % shown,
-        )
 
     def _notice(self, subject: str, text: str) -> None:
         """Write a notice into the log, once for each subject and limited in number."""

@@ -129,7 +129,11 @@ class Usage:
         if self._file is None:
             return
         begin, now = time.process_time(), time.monotonic()
-        self._see()
+        members = processes.programs(self._shim)
+        memory = _group_memory(self._directories)
+        cpu = _group_cpu(self._directories)
+        self._sum(cpu if cpu >= 0 else processes.used(self._shim)[0])
+        self._note(len(members), memory if memory >= 0 else _memory_of(self._shim))
         if now - self._written >= (now - self._begun) / _PART:
             self._written = now
             self._write(self._seen)
@@ -144,13 +148,6 @@ class Usage:
                 self._file.append(json.dumps(entry).encode("utf-8") + b"\n")
         except OSError:
             self._give_up()
-
-    def _see(self) -> None:
-        members = processes.programs(self._shim)
-        memory = _group_memory(self._directories)
-        cpu = _group_cpu(self._directories)
-        self._sum(cpu if cpu >= 0 else processes.used(self._shim)[0])
-        self._note(len(members), memory if memory >= 0 else _memory_of(self._shim))
 
     def _sum(self, cpu: float) -> float:
         # Times of processes whose parents ignore their ends are lost, which must not make the sum fall.

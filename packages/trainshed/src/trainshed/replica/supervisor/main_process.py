@@ -176,7 +176,11 @@ class _Beginning:
         if isolation.image:
             self._fit_image()
         if self._level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
-            self._give_outputs()
+            # The program's user could not open /dev/stdout otherwise.
+            first = self._view.owners.first if self._view.owners is not None else 0
+            user, group, _ = self._view.user
+            for output in (self._program.output, self._program.errors):
+                os.fchown(output, first + user, first + group)
         self._connects = socket_calls.be_asked(self._control, plan.network)
 
     def _fit_image(self) -> None:
@@ -190,13 +194,6 @@ class _Beginning:
         # At level `user` there is only one user, who is root inside the namespace.
         if (user or group) and self._level != protocol.LEVEL_USER:
             self._program.user = user, group
-
-    def _give_outputs(self) -> None:
-        """Have the pipes belong to the program's user, who could not open /dev/stdout otherwise."""
-        first = self._view.owners.first if self._view.owners is not None else 0
-        user, group, _ = self._view.user
-        for output in (self._program.output, self._program.errors):
-            os.fchown(output, first + user, first + group)
 
     def _say_made(self) -> None:
         owner = self._view.owner

@@ -241,18 +241,16 @@ class Shim:
             if self._status >= 0:
                 continue
             if child == self._main:
-                self._note_end(status)
+                if not self._started:
+                    self._failure = (
+                        self._failure or "its main process was killed before its program ran"
+                    )
+                self._status, self._ended = status, segments.now()
+                self._sidecars.end_relay()
             else:
                 self._sidecars.reaped(child)
                 if self._shells is not None:
                     self._shells.reaped(child, status)
-
-    def _note_end(self, status: int) -> None:
-        """Note that the main process has ended."""
-        if not self._started:
-            self._failure = self._failure or "its main process was killed before its program ran"
-        self._status, self._ended = status, segments.now()
-        self._sidecars.end_relay()
 
     def _end_rest(self) -> None:
         """Kill all other processes of the replica. They are reaped by and by, since the memory of some may
@@ -323,7 +321,12 @@ class Shim:
     def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
         word = order.get("o")
         if word == "stop":
-            self._stop(order["grace"])
+            self._reap()  # It may have ended just before.
+            if self._status < 0:
+                self._stopped = True
+                if self._started:
+                    program.signal_group(self._main, signal.SIGTERM)
+            self._loop.after(order["grace"] / 1e9, self._kill)
         elif word == "ping":
             self._clients.answer(connection, {"e": "pong", "n": order["n"]})
         elif word == "fault":
@@ -332,14 +335,6 @@ class Shim:
             self._write(connection, order["lines"])
         elif word in ("shell", "port"):
             self._open_shell(connection, order)
-
-    def _stop(self, grace: int) -> None:
-        self._reap()  # It may have ended just before.
-        if self._status < 0:
-            self._stopped = True
-            if self._started:
-                program.signal_group(self._main, signal.SIGTERM)
-        self._loop.after(grace / 1e9, self._kill)
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
         if self.transcript.waits or self._is_reaped:
