@@ -9,7 +9,6 @@ created again.
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -45,8 +44,6 @@ from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
-
-_PLUGIN: Final = "scalars"
 
 
 class BoardStores(Struct, frozen=True):
@@ -164,7 +161,7 @@ class BoardCurves:
         for tag in tags:
             uid = self._stores.new_uid()
             series = self._resource(run.resource.name.child(str(uid)), tag, uid=uid)
-            wanted.append(replace(series, value_type=ValueType.SCALAR, plugin_name=_PLUGIN))
+            wanted.append(replace(series, value_type=ValueType.SCALAR, plugin_name="scalars"))
         try:
             created = await self._stores.tensorboards.create_all(wanted)
         except InvalidRequest:

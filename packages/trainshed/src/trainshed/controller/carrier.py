@@ -280,7 +280,10 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
         case PrepareRuntime():
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
-            await _start(ports, job, instruction)
+            # At the same time as the start: programs take longer than this to print their first line.
+            beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
+            await _launch(ports, job, instruction)
+            await beginning
         case StopReplica(attempt, replica, incarnation):
             if await _has_slots(engine, uid, attempt):
                 await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
@@ -297,16 +300,11 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
             assert_never(instruction)
 
 
-async def _start(ports: Ports, job: Job, instruction: StartReplicas) -> None:
-    # At the same time as the start: programs take longer than this to print their first line.
-    beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
-    await _launch(ports, job, instruction)
-    await beginning
-
-
 async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     prepared = await _environments(ports, job, instruction.attempt)
-    packages = await _reduction_directory(ports, job)
+    packages = ""
+    if has_reducers(job.spec):
+        packages = ports.runtimes.reduction() or await ports.runtimes.prepare_reduction()
     await _release_before(ports.engine, job.uid, instruction.attempt)
     requests = slot_requests(job, ports.launch_defaults)
     slots = await ports.engine.allocate(job.uid, instruction.attempt, requests)
@@ -429,13 +427,6 @@ async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, P
             for package in missing:
                 ready[package] = await ports.runtimes.prepare(*package, output.hear)
     return ready
-
-
-async def _reduction_directory(ports: Ports, job: Job) -> str:
-    """Return the directory of the package that programs of a job with reducers need; "" for other jobs."""
-    if not has_reducers(job.spec):
-        return ""
-    return ports.runtimes.reduction() or await ports.runtimes.prepare_reduction()
 
 
 def _is_probed(job: Job) -> bool:

@@ -392,7 +392,10 @@ class Controller:
             self._mailboxes.drop(uid)
             self._forget(uid)
             self._capacity.forget(uid)
-            self._undo(decided)
+            # Decisions about other jobs may have been made for the sake of the job that was not stored.
+            for other, _ in decided:
+                if (stored := self._stored(other)) is not None:
+                    self._capacity.put(stored)
             self._decisions.decide()
             if isinstance(failure, StaleCommit):
                 raise Unavailable(f"The job was not stored: {failure}") from failure
@@ -413,13 +416,6 @@ class Controller:
             count_step(self._meters, job, admitted.job, self._now())
             self._go_on(tracked)
         self._mailboxes.release(uid)
-
-    def _undo(self, decided: Sequence[tuple[JobUid, Event]]) -> None:
-        """Take back decisions about other jobs, which may have been made for the sake of a job that was then
-        not stored."""
-        for uid, _ in decided:
-            if (stored := self._stored(uid)) is not None:
-                self._capacity.put(stored)
 
     # --- one job's mailbox ---
 

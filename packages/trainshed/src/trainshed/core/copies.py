@@ -58,11 +58,6 @@ def is_pipeline(job: Mapping[str, Any]) -> bool:
     return any(key in job for key in _PIPELINES)
 
 
-def is_search(job: Mapping[str, Any]) -> bool:
-    """Whether a Vertex job's JSON is that of a tuning job."""
-    return not is_pipeline(job) and any(key in job for key in _SEARCHES)
-
-
 def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -> str:
     """Return the path to which a create of this JSON is sent."""
     place = f"/v1/projects/{quote(project, safe='')}"
@@ -71,7 +66,7 @@ def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -
     kind = "customJobs"
     if is_pipeline(job):
         kind = "trainingPipelines"
-    elif is_search(job):
+    elif any(key in job for key in _SEARCHES):
         kind = "hyperparameterTuningJobs"
     return f"{place}/locations/{quote(region, safe='')}/{kind}"
 

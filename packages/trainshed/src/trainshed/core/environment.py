@@ -198,7 +198,9 @@ def _cluster_variables(gang: Gang, replica: ReplicaId) -> dict[str, str]:
         variables["CLUSTER_SPEC"] = _cluster(gang, replica, names)
     if not is_reducer(spec, replica.pool) and not (is_vertex and len(spec.replicas()) == 1):
         outside = {EVALUATOR_POOL, PS_POOL} if has_reducers(spec) else {EVALUATOR_POOL}
-        tenant = _tenant_id(spec.api, gang.name.project_id)
+        # The id of the service's own project for that project, in the form seen on the public services.
+        digest = hashlib.sha256(b"tenant:%d" % project_number(gang.name.project_id)).hexdigest()
+        tenant = f"w{digest[:16]}-{'ml' if spec.api is Api.ML else 'tp'}"
         variables["TF_CONFIG"] = _cluster(gang, replica, roles, outside, cloud=tenant)
     if replica.pool <= WORKER_POOL:
         workers = sum(p.replica_count for p in spec.pools if p.position == WORKER_POOL)
@@ -228,13 +230,6 @@ def _cluster(
     task = {"type": names[replica.pool], "index": replica.index, **trial, **more}
     job = json.loads(spec.job_json)
     return _dump({"cluster": cluster, "environment": "cloud", "task": task, "job": job})
-
-
-def _tenant_id(api: Api, project_id: str) -> str:
-    """Return the id of the service's own project for `project_id`, in the form seen on the public
-    services."""
-    digest = hashlib.sha256(b"tenant:%d" % project_number(project_id)).hexdigest()[:16]
-    return f"w{digest}-{'ml' if api is Api.ML else 'tp'}"
 
 
 _NAMED_RESOURCES: Final = {

@@ -109,7 +109,8 @@ class _Planner:
             while spot and level_of(spot[0]) <= level:
                 self._relocate(spot.popleft())
             groups = self._snapshot.queue.levels[level]
-            self._eldest = self._has_waited_longest(groups)
+            heads = (heads[0] for group in groups.values() for heads in group.heads.values())
+            self._eldest = min(filter(self._has_quotas, heads), default=None)
             self._consider_reserved(level, groups)
             self._is_closed = self._is_shut_out(self._eldest)
             turns = candidates(self._snapshot, groups, self._is_pointless)
@@ -153,10 +154,6 @@ class _Planner:
         """Whether it is of no use to look at it (again): gangs that need the same were refused, and nothing
         may be reserved for it."""
         return entry.shape.request in self._refused and not self._may_reserve(entry)
-
-    def _has_waited_longest(self, groups: dict[str, Group]) -> Entry | None:
-        heads = (heads[0] for group in groups.values() for heads in group.heads.values())
-        return min(filter(self._has_quotas, heads), default=None)
 
     def _has_quotas(self, entry: Entry) -> bool:
         meters = ((self._snapshot.meters[key], amount) for key, amount in entry.meters)
@@ -224,7 +221,11 @@ class _Planner:
             if quotas_met and not spot and request in self._failed:
                 self._refused.add(request)
         if reserve:
-            self._reserve(entry)
+            need = Need(self._transaction, entry)
+            if need.short_of_quota:
+                # What it needs of what is over first.
+                need = Need(self._transaction, entry, quotas_only=True)
+            self._reservations += self._reserve_upcoming(entry, need)
         return False
 
     def _arrange(self, entry: Entry, need: Need) -> bool:
@@ -246,13 +247,6 @@ class _Planner:
         ]
         self._preemption.claim(need.reserve())
         return True
-
-    def _reserve(self, entry: Entry) -> None:
-        """Reserve what it needs of what is over first."""
-        need = Need(self._transaction, entry)
-        if need.short_of_quota:
-            need = Need(self._transaction, entry, quotas_only=True)
-        self._reservations += self._reserve_upcoming(entry, need)
 
     def _reserve_upcoming(self, entry: Entry, need: Need) -> bool:
         """Reserve what it needs, if it is there when enough others are over; whether it is."""

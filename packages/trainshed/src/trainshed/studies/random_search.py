@@ -57,14 +57,11 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
         if parent < 0 or (
             parent in chosen and any(is_same(chosen[parent], trigger) for trigger in when)
         ):
-            for value in _values(nodes[index]):
+            node = nodes[index]
+            evenly = (node.value(step / (STEPS - 1)) for step in range(STEPS))
+            for value in node.choices if node.size else evenly:
                 yield from points(index + 1, {**chosen, index: value})
         else:
             yield from points(index + 1, chosen)
 
     return points(0, {})
-
-
-def _values(node: Node) -> Iterator[Value]:
-    evenly = (node.value(step / (STEPS - 1)) for step in range(STEPS))
-    return iter(node.choices) if node.size else evenly

@@ -97,7 +97,11 @@ class ViewerPool:
         if entry is None:
             self._make_room()
             entry = _Entry(name, joined(self._started(name, start)), version)
-        self._use(entry)
+        self._entries.pop(entry.name, None)
+        self._entries[entry.name] = entry
+        entry.busy += 1
+        if entry.alarm is not None:
+            entry.alarm.cancel()
         try:
             yield await outliving(entry.starting)
         except asyncio.CancelledError:
@@ -141,13 +145,6 @@ class ViewerPool:
                 "again in a moment."
             )
         self._drop(unused)
-
-    def _use(self, entry: _Entry) -> None:
-        self._entries.pop(entry.name, None)
-        self._entries[entry.name] = entry
-        entry.busy += 1
-        if entry.alarm is not None:
-            entry.alarm.cancel()
 
     def _leave(self, entry: _Entry) -> None:
         entry.busy -= 1

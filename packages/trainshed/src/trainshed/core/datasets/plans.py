@@ -96,9 +96,5 @@ def completed(parts: Sequence[float]) -> tuple[float, float, float]:
 
 def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
     """Return `dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
-    return f"dataset-{dataset_id}-{annotation}-{_moment(at)}"
-
-
-def _moment(at: Nanos) -> str:
     seconds = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{seconds}.{at // 1000 % 10**6:06}Z"
+    return f"dataset-{dataset_id}-{annotation}-{seconds}.{at // 1000 % 10**6:06}Z"

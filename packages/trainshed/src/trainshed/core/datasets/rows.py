@@ -179,7 +179,9 @@ def items(file: ItemFile) -> Iterator[Item]:
         if raw is not None and not own:
             line = raw
         else:
-            line = _line({**public, _LABELS: labels} if own else public)
+            whole = {**public, _LABELS: labels} if own else public
+            # Bytes of a CSV file that are no UTF-8 are passed on unchanged.
+            line = json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogateescape")
         content = next(
             (str(public[name]) for name in _CONTENT[file.format.kind] if public.get(name)), ""
         )
@@ -295,11 +297,6 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
         "xMax": max(xs),
         "yMax": max(ys),
     }
-
-
-def _line(public: Mapping[str, Any]) -> bytes:
-    # Bytes of a CSV file that are no UTF-8 are passed on unchanged.
-    return json.dumps(public, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
 def _joined(item: dict[str, Any], more: dict[str, Any]) -> bool:

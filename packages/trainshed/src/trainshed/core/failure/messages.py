@@ -84,7 +84,9 @@ FACTS: Final = ("replica", "status", "region", "reason")
 
 def _text(message: Message, evidence: Evidence) -> str:
     if message is Message.USER_CODE or (message is Message.LOST and evidence.exit is not None):
-        return _user_code(evidence, evidence.status or 0, _body(evidence))
+        tail = _tail(evidence)
+        body = tail if len(tail) <= _LONGEST_BODY else f"…{tail[-_LONGEST_BODY:]}"
+        return _user_code(evidence, evidence.status or 0, body)
     if message is Message.PACKAGE and evidence.is_package:
         # The public services install packages in the replica, whose status that is.
         return _user_code(evidence, 1, evidence.text)
@@ -104,11 +106,6 @@ def _filled(own: str, evidence: Evidence) -> str:
 def _tail(evidence: Evidence) -> str:
     lines = evidence.exit.tail.strip().split("\n") if evidence.exit else ()
     return "\n".join(map(_shown, lines))
-
-
-def _body(evidence: Evidence) -> str:
-    tail = _tail(evidence)
-    return tail if len(tail) <= _LONGEST_BODY else f"…{tail[-_LONGEST_BODY:]}"
 
 
 def _shown(line: str) -> str:

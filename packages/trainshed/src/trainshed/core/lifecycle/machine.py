@@ -84,7 +84,11 @@ def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) ->
         return Step(job)
     transition = Transition(job, now, policy)
     _take(transition, event)
-    _fire_due_drills(transition)
+    # The drills that wait for no log line and whose replica runs.
+    for drill in transition.job.drills:
+        is_due = drill.is_armed and not drill.at_line
+        if is_due and drill_target(transition.job, drill) is not None:
+            _fire_drill(transition, drill)
     return transition.step()
 
 
@@ -409,14 +413,6 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
                 _set_drill(transition, replace(drill, done=True))
         case _:
             assert_never(event)
-
-
-def _fire_due_drills(transition: Transition) -> None:
-    """Fire the drills that wait for no log line and whose replica runs."""
-    for drill in transition.job.drills:
-        is_due = drill.is_armed and not drill.at_line
-        if is_due and drill_target(transition.job, drill) is not None:
-            _fire_drill(transition, drill)
 
 
 def drill_target(job: Job, drill: Drill) -> Replica | None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 from trainshed.core.catalog.machines import RETIRED
 from trainshed.core.cluster import reducers_of
-from trainshed.core.job import Disk, WorkerPool
+from trainshed.core.job import WorkerPool
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.machines import default_disk
 from trainshed.core.specs.reducers import reducer_warnings
@@ -37,7 +37,11 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
             "counts as a request for GPUs like any other."
         )
     texts += dict.fromkeys(
-        _other_disk(pool.disk) for pool in pools if pool.disk != default_disk(pool.machine.type)
+        f"The job asks for a boot disk of {pool.disk.size_gb} GB {pool.disk.type}: the files of its programs "
+        "lie on the disk of the host, whatever that is. The size counts towards quotas, and who needs more "
+        "is warned."
+        for pool in pools
+        if pool.disk != default_disk(pool.machine.type)
     )
     return tuple(texts)
 
@@ -78,14 +82,6 @@ def _idle(role: str, family: str) -> str:
     return (
         f"The job has {role}, but its runtime ({family}) has no TensorFlow: they run the program, told "
         "their place by CLUSTER_SPEC and TF_CONFIG, and share no work unless the program does so itself."
-    )
-
-
-def _other_disk(disk: Disk) -> str:
-    return (
-        f"The job asks for a boot disk of {disk.size_gb} GB {disk.type}: the files of its programs lie on "
-        "the disk of the host, whatever that is. The size counts towards quotas, and who needs more is "
-        "warned."
     )
 
 

@@ -8,10 +8,8 @@ The service's own lines about the preparation of an attempt (`service_log`) are 
 import asyncio
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -32,8 +30,6 @@ from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.progress import FEW, Sample, is_small, sample
 from trainshed.store.logs.segments import Entry, ReplicaLog, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
-
-T = TypeVar("T")
 
 _Keyed = tuple[OrderKey, Entry, "_Source"]
 
@@ -118,11 +114,14 @@ class LogReader:
         """
         window = _Window(start, end, after.key if after else None, descending)
         sources = [
-            source
-            for source in self._sources(uid)
+            _Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
+            for streams in self._streams
+            for source in streams.sources(uid)
             if replicas is None or source.replica in replicas
         ]
-        return await _near_or_aside(partial(_page, sources, window, limit, longest), sources, limit)
+        if limit <= _SHORT_PAGE and len(sources) <= _FEW_SOURCES:
+            return _page(sources, window, limit, longest)
+        return await asyncio.to_thread(_page, sources, window, limit, longest)
 
     def onward(
         self, uid: JobUid, position: LogPosition, replicas: Collection[ReplicaId] | None = None
@@ -166,13 +165,6 @@ class LogReader:
         for streams in self._streams:
             await asyncio.to_thread(streams.remove, uid)
 
-    def _sources(self, uid: JobUid) -> list["_Source"]:
-        return [
-            _Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
-            for streams in self._streams
-            for source in streams.sources(uid)
-        ]
-
 
 class _Source(Struct, frozen=True):
     """One replica's log in one attempt, with its part of the order of all lines."""
@@ -184,9 +176,6 @@ class _Source(Struct, frozen=True):
 
     def key(self, entry: Entry) -> OrderKey:
         return (entry.t, self.replica.pool, self.replica.index, self.attempt, entry.n)
-
-    def keyed(self, entries: Iterator[Entry]) -> Iterator[_Keyed]:
-        return ((self.key(entry), entry, self) for entry in entries)
 
 
 class _Window(Struct, frozen=True):
@@ -214,7 +203,7 @@ class _Window(Struct, frozen=True):
             entries = takewhile(
                 lambda entry: end is None or entry.t < end, source.log.forwards(passed)
             )
-        return source.keyed(entries)
+        return ((source.key(entry), entry, source) for entry in entries)
 
 
 def _page(sources: list[_Source], window: _Window, limit: int, longest: float) -> LogPage:
@@ -246,9 +235,3 @@ def _line(source: _Source, entry: Entry) -> LogLine:
         reading.payload,
         partial=bool(entry.p),
     )
-
-
-async def _near_or_aside(read: Callable[[], T], sources: list[_Source], limit: int) -> T:
-    if limit <= _SHORT_PAGE and len(sources) <= _FEW_SOURCES:
-        return read()
-    return await asyncio.to_thread(read)

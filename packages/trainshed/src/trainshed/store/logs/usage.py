@@ -193,7 +193,12 @@ def _lives(data: bytes) -> tuple[Life, ...]:
             starts.append((entry, [], False))
         elif starts:
             start, looks, _ = starts[-1]
-            looks.append(_look(entry))
+            gpus = tuple(gpu for gpu in entry.gpus if isinstance(gpu, GpuLook))
+            looks.append(
+                Look(
+                    entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk
+                )
+            )
             starts[-1] = (start, looks, entry.last)
     return tuple(
         Life(
@@ -207,11 +212,6 @@ def _lives(data: bytes) -> tuple[Life, ...]:
         )
         for start, looks, over in starts
     )
-
-
-def _look(entry: _Entry) -> Look:
-    gpus = tuple(gpu for gpu in entry.gpus if isinstance(gpu, GpuLook))
-    return Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk)
 
 
 def _point(earlier: Look, later: Look) -> Point | None:

@@ -98,7 +98,8 @@ class Reader:
 
         def read(connection: sqlite3.Connection) -> Matches:
             page = narrowed(connection, walk(query), where)
-            return Matches(_records(connection, page.uids), page.went_to)
+            rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(page.uids)})
+            return Matches(tuple(map(viewed_job, rows)), page.went_to)
 
         return await self._snapshots.aside(read)
 
@@ -201,9 +202,3 @@ class Reader:
         if bad is not None:
             raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
         raise missing(what)
-
-
-def _records(connection: sqlite3.Connection, uids: Sequence[int]) -> tuple[tuple[Work, str], ...]:
-    """Return the works with their etags, in this order."""
-    rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(uids)})
-    return tuple(map(viewed_job, rows))

@@ -51,19 +51,16 @@ class IntentKind(enum.StrEnum):
 def name_parameters(name: JobName) -> Parameters:
     """Return the columns of a job's name. `kind` "": unknown, because names of `ml` do not contain it.
     `numbered`: the uid of a work whose id is its uid; 0: a client chose the id."""
+    job_id = name.job_id
+    number = int(job_id) if job_id.isdecimal() and len(job_id) <= _DIGITS_OF_A_UID else 0
     return {
         "api": name.api.value,
         "project_id": name.project_id,
         "location": name.location,
-        "job_id": name.job_id,
-        "numbered": _uid_within(name.job_id),
+        "job_id": job_id,
+        "numbered": number if number <= ABOVE_ALL_UIDS else 0,
         "kind": KINDS[name.collection].value if name.api is Api.VERTEX else "",
     }
-
-
-def _uid_within(job_id: str) -> int:
-    number = int(job_id) if job_id.isdecimal() and len(job_id) <= _DIGITS_OF_A_UID else 0
-    return number if number <= ABOVE_ALL_UIDS else 0
 
 
 def work_parameters(job: Work) -> Parameters:
