@@ -155,7 +155,10 @@ def verified(
 
 def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Bearer:
     """Return whom the claims of an issuer are about, address and groups alone. Raises Unauthenticated."""
-    return Bearer(_email(claims, issuer), groups=_groups(claims.get(issuer.groups_claim)))
+    groups = {
+        name for name in _texts(claims.get(issuer.groups_claim)) if not member_fault(GROUP + name)
+    }
+    return Bearer(_email(claims, issuer), groups=tuple(sorted(groups))[:_MOST_GROUPS])
 
 
 def bearer_of(token: str, keys: "KeySet", issuer: Issuer, now: int) -> Bearer:
@@ -263,11 +266,6 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
             f"{issuer.name} signs in people of {', '.join(issuer.domains)} here, and {email} is none of them."
         )
     return email
-
-
-def _groups(value: object) -> tuple[str, ...]:
-    fitting = {name for name in _texts(value) if not member_fault(GROUP + name)}
-    return tuple(sorted(fitting))[:_MOST_GROUPS]
 
 
 def _texts(value: object) -> list[str]:

@@ -37,19 +37,15 @@ def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> 
         for name, value in environ.items()
         if name in secret_names or _is_called_so(name) or _TELLING_VALUES.search(value)
     }
-    repeated = tuple(_spellings(environ[name] for name in hidden))
+    # The forms that these values can take in a text: as they are, and in JSON.
+    long = {environ[name] for name in hidden if len(environ[name]) >= _LEAST_REPEATED}
+    written = {json.dumps(value, ensure_ascii=False)[1:-1] for value in long}
+    # Longest first: one value may be a part of another.
+    repeated = sorted(long | written, key=len, reverse=True)
     return {
         name: REDACTED if name in hidden else without(value, repeated)
         for name, value in environ.items()
     }
-
-
-def _spellings(values: Iterable[str]) -> Iterable[str]:
-    """The forms that these values can take in a text: as they are, and in JSON."""
-    long = {value for value in values if len(value) >= _LEAST_REPEATED}
-    written = {json.dumps(value, ensure_ascii=False)[1:-1] for value in long}
-    # Longest first: one value may be a part of another.
-    return sorted(long | written, key=len, reverse=True)
 
 
 def without(value: str, texts: Iterable[str]) -> str:

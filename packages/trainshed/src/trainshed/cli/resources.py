@@ -141,7 +141,9 @@ class Place:
             field, wanted = kind.children
             query = {"filter": wanted.format(name=record["name"])}
             record[field] = list(place._pages(place.filled(kind.listed), kind.key, query))
-        return _ordered(kind, record)
+        # The fields first that are columns.
+        first = [(field.path or "").partition(".")[0] for field in kind.fields]
+        return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
     def one(self, kind: Kind, name: str) -> Json:
         """Return the record with this id, with the lists in it whole. Raises Refused, Unreachable."""
@@ -195,12 +197,6 @@ class Place:
 def short(name: str) -> str:
     """Return the id at the end of a resource's name."""
     return name.rpartition("/")[2]
-
-
-def _ordered(kind: Kind, record: Json) -> Json:
-    """Return a record with the fields first that are columns."""
-    first = [(field.path or "").partition(".")[0] for field in kind.fields]
-    return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
 
 def _moment(text: str) -> str:

@@ -142,7 +142,10 @@ class ConsoleApplication:
             return await at_the_door(call)
         principal = self._visitor(call)
         if principal is None:
-            return self._to_login(call)
+            if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
+                target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
+                return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
+            raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
         if call.method == "POST" and call.path == "/logout":
             return await self._log_out(call, principal)
         if call.path == "/login/command-line":
@@ -380,12 +383,6 @@ class ConsoleApplication:
 
     def _json(self, value: Mapping[str, str]) -> Response:
         return self._guarded(sized(encode_text(value), b"application/json", more=[_FRESH]))
-
-    def _to_login(self, call: Request) -> Response:
-        if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
-            target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
-            return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
-        raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
 
     def _visitor(self, call: Request) -> Principal | None:
         scheme, _, credentials = call.headers.get("authorization", "").partition(" ")

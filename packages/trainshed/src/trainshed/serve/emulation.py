@@ -164,9 +164,14 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
     """Return a specification whose programs, other than reducers, do what the rule says. `runtime`: any with
     Python. Raises ResourceExhausted if the rule refuses the job."""
     if rule.over_quota:
+        kinds = {pool.machine.accelerators.type for pool in spec.pools if pool.machine.accelerators}
+        names = sorted(kind.removeprefix("NVIDIA_").lower() for kind in kinds)
+        quotas = [f"custom_model_training_nvidia_{name}_gpus" for name in names]
+        quotas = quotas or ["custom_model_training_cpus"]
+        metrics = ", ".join(f"aiplatform.googleapis.com/{quota}" for quota in quotas)
         raise ResourceExhausted(
-            "The following quota metrics exceed quota limits: "
-            f"{', '.join(_quota_metrics(spec))} (so says the emulator's rule for {rule.job!r})."
+            f"The following quota metrics exceed quota limits: {metrics} (so says the emulator's rule for "
+            f"{rule.job!r})."
         )
     command = ("python3", "-c", _PROGRAM, msgspec.json.encode(rule).decode())
 
@@ -178,14 +183,6 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
         for pool in spec.pools
     )
     return replace(spec, pools=tuple(pools))
-
-
-def _quota_metrics(spec: JobSpec) -> list[str]:
-    """Return the names of the public quotas that a job takes from."""
-    kinds = {pool.machine.accelerators.type for pool in spec.pools if pool.machine.accelerators}
-    names = sorted(kind.removeprefix("NVIDIA_").lower() for kind in kinds)
-    gpus = [f"custom_model_training_nvidia_{name}_gpus" for name in names]
-    return [f"aiplatform.googleapis.com/{name}" for name in gpus or ["custom_model_training_cpus"]]
 
 
 def http_form(method: str, request: Message) -> dict[str, Any]:

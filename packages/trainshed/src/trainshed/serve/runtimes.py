@@ -130,7 +130,10 @@ def gc(
             count += 1
         outcome = "stays" if not removed else "would go" if dry_run else "removed"
         why = "" if removed else piece.why or "it has come into use"
-        click.echo(_said(piece, outcome, why))
+        because = f"  ({why})" if why else ""
+        click.echo(
+            f"{outcome}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
+        )
     word = "would be removed" if dry_run else "removed"
     click.echo(f"{count} {word}, {_size(gone)}; cache {root}.")
 
@@ -143,13 +146,6 @@ def _remove(piece: "Removal") -> bool:
             f"{piece.kind} {piece.name} cannot be removed: {failure}. "
             "Run this as the user that the cache belongs to."
         ) from None
-
-
-def _said(piece: "Removal", outcome: str, why: str) -> str:
-    because = f"  ({why})" if why else ""
-    return (
-        f"{outcome}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
-    )
 
 
 def _inventory(settings: Settings) -> "Inventory":

@@ -54,7 +54,8 @@ def bind(
     if route.body:
         raw = decode_text(body)
         walk.message(plan, raw if route.body == "*" else {route.body: raw}, message, "")
-    parameters = _tree(plan, _own(query), route.body, violations)
+    own = [pair for pair in query if pair[0].removeprefix("$") not in _SYSTEM]
+    parameters = _tree(plan, own, route.body, violations)
     if parameters:
         walk.message(plan, parameters, message, "")
     for name, text in variables.items():
@@ -69,11 +70,6 @@ def wants_numbers(query: Iterable[tuple[str, str]]) -> bool:
     are ignored: an answer is always whole and compact."""
     alts = [text for key, text in query if key.removeprefix("$") == "alt"]
     return bool(alts) and "enum-encoding=int" in alts[-1]
-
-
-def _own(query: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the method's own parameters."""
-    return [pair for pair in query if pair[0].removeprefix("$") not in _SYSTEM]
 
 
 def _tree(
@@ -96,13 +92,19 @@ def _tree(
                 or (not last and field.shape is Shape.LIST)
                 or last is _is_plain_message(field)
             ):
-                violations.append(_unbound(key, name))
+                reason = (
+                    f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
+                    f"Field '{name}' could not be found in request message."
+                )
+                violations.append(Violation(key, reason))
                 break
             if not last:
                 node = cast(dict[str, Any], node.setdefault(field.name, {}))
                 at = field.value.plan
             else:
-                value = _typed(text) if _is_bool(field) else text
+                value: str | bool = text
+                if _is_bool(field):  # A query has no types; other texts are converted by the walk.
+                    value = {"true": True, "false": False}.get(text.lower(), text)
                 if field.shape is Shape.LIST:
                     node.setdefault(field.name, []).append(value)
                 else:
@@ -119,20 +121,6 @@ def _is_bool(field: plans.Field) -> bool:
     if value.message is not None and value.plan.is_wrapper:
         value = value.plan.by_key["value"].value
     return value.is_bool
-
-
-def _typed(text: str) -> str | bool:
-    """Return a boolean for `true` and `false`, since a query has no types; other texts are converted by the
-    walk."""
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _unbound(key: str, name: str) -> Violation:
-    return Violation(
-        key,
-        f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
-        f"Field '{name}' could not be found in request message.",
-    )
 
 
 def _set_variable(message: Message, name: str, text: str) -> None:

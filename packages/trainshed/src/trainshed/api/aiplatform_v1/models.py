@@ -66,13 +66,6 @@ _LISTING: Final = Listing[ModelVersion](
 )
 
 
-async def _check_artifacts(services: Services, uri: str) -> None:
-    """Raise InvalidRequest if there is nothing at a model's artifact URI."""
-    if uri and await asyncio.to_thread(services.buckets.last_written, uri) == 0:
-        missing = f"There is nothing at {uri!r}; copy the model's files there first."
-        raise InvalidRequest((Violation("model.artifact_uri", missing),))
-
-
 async def upload(call: Call, request: Any) -> Message:
     """Register a new model, or a new version of `parent_model`. It is done at once, because the artifacts
     stay where they are."""
@@ -88,7 +81,10 @@ async def upload(call: Call, request: Any) -> Message:
         further,
         project=parent.project_id,
     )
-    await _check_artifacts(services, public.get("artifactUri", ""))
+    uri = public.get("artifactUri", "")
+    if uri and await asyncio.to_thread(services.buckets.last_written, uri) == 0:
+        missing = f"There is nothing at {uri!r}; copy the model's files there first."
+        raise InvalidRequest((Violation("model.artifact_uri", missing),))
     job = await _maker(call, parent.project_id, request.model.artifact_uri)
 
     def version(name: ModelName, number: int) -> ModelVersion:

@@ -130,7 +130,13 @@ def _metadata(record: Operation) -> Any:
         case OperationKind.DELETE:
             return message("DeleteOperationMetadata")
         case OperationKind.CREATE | OperationKind.UPDATE:
-            return message(_operation_metadata(record))
+            # Named after the method, which is in the name of an answer of its own (`UploadModelResponse`), or
+            # is the verb and a resource.
+            verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]
+            method = answer.removesuffix("Response")
+            if method == answer:
+                method = f"{verb}{answer}"
+            return message(f"{method}OperationMetadata")
         case OperationKind.IMPORT:
             return message("ImportDataOperationMetadata")
         case OperationKind.SUGGEST:
@@ -142,14 +148,6 @@ def _metadata(record: Operation) -> Any:
             return message(name, study=study, trial=record.target)
         case _:
             assert_never(record.kind)
-
-
-def _operation_metadata(record: Operation) -> str:
-    """Return the name of the metadata's message. It is named after the method, which is in the name of an
-    answer of its own (`UploadModelResponse`), or is the verb and a resource."""
-    verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]
-    method = answer.removesuffix("Response") if answer.endswith("Response") else f"{verb}{answer}"
-    return f"{method}OperationMetadata"
 
 
 async def _suggested(services: Services, record: Operation) -> Message:

@@ -107,7 +107,12 @@ def check_create(
         try:
             return parse()
         except InvalidRequest as invalid:
-            raise InvalidRequest(_beside(invalid.violations, unreadable)) from None
+            # Without what only follows from inputs that could not be read.
+            fields = tuple(violation.field for violation in unreadable)
+            own = tuple(
+                v for v in invalid.violations if not any(within(v.field, path) for path in fields)
+            )
+            raise InvalidRequest(own) from None
 
     uses = (*_bucket_uses(public), *works.bucket_uses(*_program_of(inputs)))
     faults = (*unreadable, *further)
@@ -272,15 +277,6 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
         "input_data_config.gcs_destination.output_uri_prefix",
         destination.get("outputUriPrefix", ""),
     )
-
-
-def _beside(
-    violations: tuple[Violation, ...], unreadable: tuple[Violation, ...]
-) -> tuple[Violation, ...]:
-    """Return what the specification's check found, without what only follows from inputs that could not be
-    read."""
-    fields = tuple(violation.field for violation in unreadable)
-    return tuple(v for v in violations if not any(within(v.field, path) for path in fields))
 
 
 def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:

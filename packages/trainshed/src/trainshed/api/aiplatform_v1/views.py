@@ -19,7 +19,6 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
 from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.study.records import Measurement, Study, StudyState, Trial
-from trainshed.core.study.spec import Value
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
@@ -167,7 +166,11 @@ def set_trial(
     view.id = str(record.number)
     view.state = record.state.value
     for parameter, value in sorted(record.parameters):  # Clients read them by their place.
-        _set_value(view.parameters.add(parameter_id=parameter).value, value)
+        field = view.parameters.add(parameter_id=parameter).value
+        if isinstance(value, str):
+            field.string_value = value
+        else:
+            field.number_value = value
     if record.final is not None:
         _set_measurement(view.final_measurement, record.final)
     for measurement in measurements:
@@ -178,13 +181,6 @@ def set_trial(
     view.client_id = record.client
     view.infeasible_reason = record.infeasible_reason
     view.custom_job = custom_job
-
-
-def _set_value(view: Any, value: Value) -> None:
-    if isinstance(value, str):
-        view.string_value = value
-    else:
-        view.number_value = value
 
 
 def _set_measurement(view: Any, measurement: Measurement) -> None:

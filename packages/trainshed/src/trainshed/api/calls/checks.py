@@ -34,7 +34,12 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
         # project's name, say) must not hide the refusal at hand. The caller is told of it once this is
         # mended.
         return refused
-    known = tuple(_own_path(violation.field) for violation in told(refused.violations))
+    # As the specifications name them: `job_spec.x` for `custom_job.job_spec.x`; for `ml`, `x` for
+    # `job.training_input.x`.
+    known = tuple(
+        violation.field.partition(".")[2].removeprefix("training_input.")
+        for violation in told(refused.violations)
+    )
     further = tuple(
         Violation(v.field, v.description)
         for v in certain
@@ -70,13 +75,6 @@ def _faults(check: Callable[[], object]) -> tuple[core.Violation, ...]:
     except core.InvalidRequest as invalid:
         return invalid.violations
     return ()
-
-
-def _own_path(field: str) -> str:
-    """Return a path as the specifications name it: `job_spec.x` for `custom_job.job_spec.x`; for `ml`, `x`
-    for `job.training_input.x`."""
-    _, _, path = field.partition(".")
-    return path.removeprefix("training_input.")
 
 
 def within(field: str, path: str) -> bool:

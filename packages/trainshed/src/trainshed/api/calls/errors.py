@@ -103,12 +103,8 @@ def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
         handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}.")
     )
     there = f" Of {service.rpartition('.')[2]} there is {', '.join(beside)}." if beside else ""
-    instead = _instead(method)
-    return NotServed(f"{method.name} is not served here.{f' {instead}.' if instead else ''}{there}")
-
-
-def _instead(method: KnownMethod) -> str:
     path, _, verb = method.path.partition(":")
     api = method.name.split(".")
     words = (verb, *path.split("/"), ".".join(api[:3]), *api)
-    return next((_INSTEAD[word] for word in words if word in _INSTEAD), "")
+    instead = next((_INSTEAD[word] for word in words if word in _INSTEAD), "")
+    return NotServed(f"{method.name} is not served here.{f' {instead}.' if instead else ''}{there}")

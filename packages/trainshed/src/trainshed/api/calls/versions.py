@@ -44,16 +44,12 @@ class BetaOperations:
                 self._names.popitem(last=False)
         operations = answer.operations if kind == _PAGE else (answer,) if kind == _OPERATION else ()
         for operation in operations:
-            if self._is_beta(operation.name, version):
+            if version is Version.V1BETA1 or (
+                version is Version.UNSAID and operation.name in self._names
+            ):
                 for field in _PACKED:
                     if operation.HasField(field):
                         packed = getattr(operation, field)
-                        packed.type_url = _renamed(packed.type_url)
-
-    def _is_beta(self, name: str, version: Version) -> bool:
-        return version is Version.V1BETA1 or (version is Version.UNSAID and name in self._names)
-
-
-def _renamed(type_url: str) -> str:
-    prefix, _, name = type_url.rpartition("/")
-    return f"{prefix}/{BETA}{name[len(V1) :]}" if name.startswith(V1) else type_url
+                        prefix, _, name = packed.type_url.rpartition("/")
+                        if name.startswith(V1):
+                            packed.type_url = f"{prefix}/{BETA}{name[len(V1) :]}"

@@ -133,7 +133,10 @@ async def list_(call: Call, request: Any) -> Message:
     projects = _projects(request)
     size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
     question = (*projects, request.filter, request.order_by)
-    after = _position(request.page_token, question)
+    after: Position | None = None
+    if request.page_token:
+        at, _, insert_id = decode_token(request.page_token, *question).partition(":")
+        after = position_number(at), insert_id
     now = call.services.now()
     sources: list[AsyncIterator[Entry]]
     if wanted.is_of_audit:
@@ -242,7 +245,11 @@ async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> l
             candidates = [job for job, _ in newest]
         else:
             candidates = await _named_jobs(reader, project, wanted.job_ids)
-        jobs |= {job.uid: job for job in candidates if _overlaps(job, wanted)}
+        for job in candidates:
+            if job.created < wanted.end and (
+                job.ended == 0 or job.ended + _SETTLED >= wanted.start
+            ):
+                jobs[job.uid] = job
     return list(jobs.values())
 
 
@@ -260,10 +267,6 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
         if project in (owner, str(project_number(owner))):
             jobs.append(job)
     return jobs
-
-
-def _overlaps(job: Work, wanted: LogFilter) -> bool:
-    return job.created < wanted.end and (job.ended == 0 or job.ended + _SETTLED >= wanted.start)
 
 
 def _end(job: Work, wanted: LogFilter, now: Nanos) -> int:
@@ -302,13 +305,6 @@ def _projects(request: Any) -> tuple[str, ...]:
         text = "Name at least one project: projects/PROJECT."
         raise InvalidRequest((Violation("resource_names", text),))
     return tuple(projects)
-
-
-def _position(token: str, question: tuple[str, ...]) -> Position | None:
-    if not token:
-        return None
-    at, _, insert_id = decode_token(token, *question).partition(":")
-    return position_number(at), insert_id
 
 
 def _line(entry: Any, labels: dict[str, str]) -> str:

@@ -80,17 +80,14 @@ class ShellSurface:
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""
         if (request.method, request.raw_path) == ("POST", "/shell/ticket"):
-            return await self._give_ticket(request)
+            request.api = "trainshed_v1"
+            ticket, title = await self._ticket_by_link(await sent_object(request, _MOST))
+            token, _ = self._services.tickets.issue(ticket)
+            return json_answer(encode_text({"token": token, "title": title}))
         text = (
             f"There is nothing at {request.method} {request.path}; the page of a shell is /shell/."
         )
         return _PAGE.answer(request) or refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
-
-    async def _give_ticket(self, request: Request) -> Response:
-        request.api = "trainshed_v1"
-        ticket, title = await self._ticket_by_link(await sent_object(request, _MOST))
-        token, _ = self._services.tickets.issue(ticket)
-        return json_answer(encode_text({"token": token, "title": title}))
 
     async def _ticket_by_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,

@@ -15,7 +15,6 @@ from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.sealing import KeyUnusable, SecretId
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.parents import refuse_numbers
-from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
@@ -302,7 +301,9 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
     faults.refuse()
     sealer = services.sealer
     try:
-        await _refuse_without_key(services)
+        # A new key would not open those that are stored.
+        if not sealer.has_key and await services.secrets.has_any():
+            raise FailedPrecondition(sealer.missing())
         stored = await services.secrets.add(
             project,
             name,
@@ -334,13 +335,6 @@ async def delete_secret(call: JsonCall) -> Nothing:
     faults.refuse()
     await call.services.secrets.delete(project, call.target, version)
     return Nothing()
-
-
-async def _refuse_without_key(services: Services) -> None:
-    """Raise FailedPrecondition if secrets are stored whose key is missing, because a new key would not open
-    them. Also raises KeyUnusable."""
-    if not services.sealer.has_key and await services.secrets.has_any():
-        raise FailedPrecondition(services.sealer.missing())
 
 
 def _secret_view(name: str, versions: Iterable[SecretVersion]) -> records.Secret:

@@ -89,13 +89,6 @@ def _state(drill: Drill) -> str:
     return "done" if drill.done else "fired"
 
 
-def _no_replica(job: Job, name: str) -> str:
-    replicas = job.spec.replicas()
-    known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_NAMED])
-    more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
-    return f"{job.name} has no replica {name}; it has: {known}{more}."
-
-
 def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
     """Return the replica of a job that is meant, for "" the primary; faults are noted."""
     text = text.strip()
@@ -106,8 +99,11 @@ def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
         match = _BY_ROLE.fullmatch(text.lower())
         replica = ReplicaId(_ROLES[match[1]], int(match[2] or 0)) if match else None
         shown = str(replica or repr(text))
-    if replica is None or replica not in job.spec.replicas():
-        faults.add("replica", _no_replica(job, shown))
+    replicas = job.spec.replicas()
+    if replica is None or replica not in replicas:
+        known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_NAMED])
+        more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
+        faults.add("replica", f"{job.name} has no replica {shown}; it has: {known}{more}.")
     return replica or ReplicaId(0, 0)
 
 

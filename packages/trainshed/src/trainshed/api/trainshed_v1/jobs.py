@@ -131,7 +131,10 @@ async def list_(call: JsonCall) -> records.JobList:
     display_name = call.parameter("displayName")
     user = call.parameter("user")
     user = call.principal.email if user == _ME else user
-    bounds = _bounds(call)
+    try:
+        bounds = tuple([read_bound(text) for text in _few(call, "metric") if text])
+    except ValueError as wrong:
+        raise InvalidRequest((Violation("metric", str(wrong)),)) from None
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
@@ -193,13 +196,6 @@ def _few(call: JsonCall, name: str) -> Sequence[str]:
     if len(values) > _MOST_TIMES:
         raise InvalidRequest((Violation(name, f"It may be given {_MOST_TIMES} times at most."),))
     return values
-
-
-def _bounds(call: JsonCall) -> tuple[Bound, ...]:
-    try:
-        return tuple([read_bound(text) for text in _few(call, "metric") if text])
-    except ValueError as wrong:
-        raise InvalidRequest((Violation("metric", str(wrong)),)) from None
 
 
 async def _within(

@@ -1,8 +1,6 @@
 """Hands out what opens pages without a token (`calls.links`): tickets for shells in running replicas and in
 what failed ones left, and links to TensorBoard for what jobs wrote."""
 
-from collections.abc import Sequence
-
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
@@ -122,7 +120,11 @@ async def view(call: JsonCall) -> ViewLink:
     uids = [work.uid for work in works]
     directories = await directories_of(services.reader, uids)
     if not directories:
-        raise FailedPrecondition(_nowhere(works))
+        names = ", ".join(str(work.name) for work in works)
+        raise FailedPrecondition(
+            f"{names}: no directory for event files is known. Give the job a base output directory "
+            "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
+        )
     name = view_of(uids)
     assert shown is not None, "programs may not ask"
     uri = services.links.to_view(name, shown)
@@ -147,11 +149,3 @@ async def link_if_any(services: Services, principal: Principal, work: Work) -> s
     except (NotFound, FailedPrecondition):
         return ""
     return services.links.to_view(view_of((work.uid,)), principal.shown)
-
-
-def _nowhere(works: Sequence[Work]) -> str:
-    names = ", ".join(str(work.name) for work in works)
-    return (
-        f"{names}: no directory for event files is known. Give the job a base output directory "
-        "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
-    )

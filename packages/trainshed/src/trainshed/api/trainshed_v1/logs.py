@@ -208,16 +208,12 @@ def seen_places(texts: Sequence[str]) -> LogPosition:
             replica = SERVICE if name == SERVICE_TASK else ReplicaId.parse(name)
             places[replica] = (int(attempt), int(number))
         except ValueError:
-            raise InvalidRequest((_violation(text),)) from None
+            wrong = (
+                f"{text!r} is no place in a log: give the replica, attempt and number of the last line that "
+                "was seen, as in workerpool0-0/1/17."
+            )
+            raise InvalidRequest((Violation("after", wrong),)) from None
     return places
-
-
-def _violation(text: str) -> Violation:
-    return Violation(
-        "after",
-        f"{text!r} is no place in a log: give the replica, attempt and number of the last line that was "
-        "seen, as in workerpool0-0/1/17.",
-    )
 
 
 AT: Final = len('{"at":"2026-11-22T08:46:44.123456789Z')
@@ -309,13 +305,18 @@ async def page(call: JsonCall) -> records.LogPage:
         if read.next is None:
             break
     is_full = more or len(lines) == limit or room <= 0
-    if not forwards:
+    if forwards:
+        earlier = str(lines[0].cursor) if lines else str(at or "")
+        later = str(at or after or "")
+    else:
         lines.reverse()
+        earlier = str(at) if is_full and at is not None else ""
+        later = str(lines[-1].cursor) if lines else ""
     return records.LogPage(
         name=str(job.name),
         lines=tuple(views.paged_line(job.name.api, line) for line in lines),
-        earlier=_earlier(lines, at, is_full=is_full, forwards=forwards),
-        later=_later(lines, at, after, forwards=forwards),
+        earlier=earlier,
+        later=later,
         more=more,
         over=job.state.is_final,
         tasks=(
@@ -323,22 +324,6 @@ async def page(call: JsonCall) -> records.LogPage:
             SERVICE_TASK,
         ),
     )
-
-
-def _earlier(
-    lines: list[StoredLine], at: LogCursor | None, *, is_full: bool, forwards: bool
-) -> str:
-    if forwards:
-        return str(lines[0].cursor) if lines else str(at or "")
-    return str(at) if is_full and at is not None else ""
-
-
-def _later(
-    lines: list[StoredLine], at: LogCursor | None, after: LogCursor | None, *, forwards: bool
-) -> str:
-    if forwards:
-        return str(at or after or "")
-    return str(lines[-1].cursor) if lines else ""
 
 
 def _filter(call: JsonCall) -> Callable[[StoredLine], bool] | None:

@@ -261,7 +261,10 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
     principal, permission = call.principal, PERMISSIONS[method]
     authorize(principal, method)
     if method in _IN_PROJECTS:
-        call = _by_id(call)
+        # A project that is named by its number is meant by its id, if that is known here.
+        project = call.body.get("project") if _in_body(call) else call.parameter("project")
+        if str(project or "").isdecimal():
+            call = _with_project(call, id_of(str(project), principal, call.services))
     if permission in principal.rights.everywhere:
         return call
     if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
@@ -274,14 +277,6 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
             call = _with_project(call, own[0])
     authorize(principal, method, projects)
     return call
-
-
-def _by_id(call: JsonCall) -> JsonCall:
-    """Return a call that names its project by the number with the id of that project, if it is known here."""
-    name = str((call.body.get("project") if _in_body(call) else call.parameter("project")) or "")
-    if not name.isdecimal():
-        return call
-    return _with_project(call, id_of(name, call.principal, call.services))
 
 
 async def _with_full_name(call: JsonCall, method: str) -> JsonCall:

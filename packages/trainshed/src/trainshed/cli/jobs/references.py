@@ -133,13 +133,10 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
             f"{len(matches)} jobs have an id that begins with {reference!r}:{_listed(matches)}\n"
             "Give more of the id, or a name."
         )
-    raise click.ClickException(f"There is no job {reference!r}.{_near(reference, jobs)}")
-
-
-def _near(reference: str, jobs: Sequence[JobView]) -> str:
+    near = " It may be deleted, or of another project. The list of all: trainshed jobs list --all"
     if inside := [job for job in jobs if reference and reference in job.display_name]:
-        return f" Did you mean:{_listed(inside)}"
-    return " It may be deleted, or of another project. The list of all: trainshed jobs list --all"
+        near = f" Did you mean:{_listed(inside)}"
+    raise click.ClickException(f"There is no job {reference!r}.{near}")
 
 
 def _listed(jobs: Sequence[JobView]) -> str:

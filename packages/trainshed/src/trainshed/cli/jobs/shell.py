@@ -127,7 +127,9 @@ class _Session:
         try:
             for message in self._connection:
                 if isinstance(message, bytes):
-                    _write_all(self._output, message)
+                    view = memoryview(message)
+                    while view:
+                        view = view[os.write(self._output, view) :]
                     continue
                 order = json.loads(message)
                 self._error = order.get("error", "")
@@ -216,12 +218,6 @@ def _size() -> os.terminal_size:
         return os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
         return os.terminal_size((80, 24))
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
 
 
 @click.command(epilog="Example: trainshed jobs forward JOB 6006")

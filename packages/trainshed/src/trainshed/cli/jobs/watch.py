@@ -2,7 +2,7 @@
 its lines. Both go on across restarts of the service."""
 
 import contextlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import click
@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import plain
-from trainshed.wire.trainshed_v1.timeline import LogLine, TimelineEntry
+from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 
 def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> JobView:
@@ -185,8 +185,13 @@ def logs(
     again = f"trainshed jobs logs -f {view.job_id}"
     try:
         for lines in follow(client, writer, again, log) if follows else log.fresh():
-            if not isinstance(lines, JobView | TimelineEntry):
-                _print_lines(lines, form, texts)
+            if isinstance(lines, JobView | TimelineEntry):
+                continue
+            if form == "text":
+                click.echo("".join(texts.of(lines)), nl=False)
+                continue
+            for line in lines:
+                print_data(plain(line), stream=True)
     except KeyboardInterrupt:
         # No message: ending to follow is no error, and the job goes on.
         raise SystemExit(130) from None
@@ -204,11 +209,3 @@ def _job_of_trial(view: JobView, number: int) -> str:
             return trial.job
     begun = ", ".join(str(trial.number) for trial in trials) or "none"
     raise click.ClickException(f"{view.name} has begun no trial {number}; begun are: {begun}.")
-
-
-def _print_lines(lines: Sequence[LogLine], form: str, texts: LineTexts) -> None:
-    if form == "text":
-        click.echo("".join(texts.of(lines)), nl=False)
-        return
-    for line in lines:
-        print_data(plain(line), stream=True)

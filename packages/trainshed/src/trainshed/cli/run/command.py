@@ -459,13 +459,14 @@ def _of_program(
         for variable, secret in request.read_pairs(options["secrets"], "--secret").items()
     }
     gpus, kind = options["gpus"], options["accelerator"]
+    there: tuple[str, ...] = ()
+    if gpus and not kind:  # One of the types of the service's nodes is to be chosen.
+        there = read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
     job = custom_job(
         Run(
             name=name,
             image=request.image_uri(image, gpus=gpus > 0),
-            machine=request.machine_spec(
-                options["machine_type"], gpus, kind, _on_nodes(endpoint, options)
-            ),
+            machine=request.machine_spec(options["machine_type"], gpus, kind, there),
             packages=[sending.package_uri(endpoint.bucket, package) for package in packed.packages]
             if packed
             else None,
@@ -492,13 +493,6 @@ def _of_program(
             f"{', '.join(unused)}: say what is searched for, --tune lr=1e-4..1e-1:log."
         )
     return JobFile(Api.VERTEX, job), packed
-
-
-def _on_nodes(endpoint: Endpoint, options: dict[str, Any]) -> tuple[str, ...]:
-    """Return the types of accelerators of the service's nodes, if one of them is to be chosen."""
-    if not options["gpus"] or options["accelerator"]:
-        return ()
-    return read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
 
 
 def _sweep(options: dict[str, Any]) -> Sweep:

@@ -110,7 +110,13 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
     if path.is_dir():
         return _directory(path.resolve(), entry, needed)
     if path.name.endswith(_ARCHIVES):
-        return _archive(path, entry, needed)
+        if not entry:
+            raise PackagingError(
+                f"Which module of {path.name} is run? Say it: --module trainer.task."
+            )
+        packages = _with_needed(Package(path.name, read_file(path)), needed)
+        name = re.split(r"-\d", path.name)[0]
+        return Program(packages, entry, entry, name, (path.name,), tuple(needed))
     if entry:
         raise PackagingError(
             f"--module goes with a directory or a package, and {path} is the file that is run."
@@ -264,14 +270,6 @@ def _project(path: Path, entry: str, needed: list[str]) -> Program:
     _require_packable(dict(project_files(path)), path)
     made = Package(PROJECT_ARCHIVE, pack_project(path))
     return Program(_with_needed(made, needed), entry, entry, path.name, requirements=tuple(needed))
-
-
-def _archive(path: Path, entry: str, needed: list[str]) -> Program:
-    if not entry:
-        raise PackagingError(f"Which module of {path.name} is run? Say it: --module trainer.task.")
-    packages = _with_needed(Package(path.name, read_file(path)), needed)
-    name = re.split(r"-\d", path.name)[0]
-    return Program(packages, entry, entry, name, (path.name,), tuple(needed))
 
 
 def _with_needed(package: Package, needed: Sequence[str]) -> tuple[Package, ...]:

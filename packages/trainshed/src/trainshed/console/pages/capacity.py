@@ -34,7 +34,11 @@ async def queue(visit: Visit) -> View:
     running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_RUNNING))
     nodes = await visit.get_if_allowed(NodeList, "nodes") or NodeList()
     held = Counter(replica.job for node in nodes.nodes for replica in node.replicas or ())
-    quotas = await _quotas(visit)
+    # Of the page's project, else of the service's.
+    project = visit.project if visit.project != "-" else visit.facts.project
+    quotas = QuotaList()
+    if project and (region := visit.facts.region):
+        quotas = await visit.get(QuotaList, "quotas", project=project, region=region)
     return View(
         "Queue",
         "queue.html",
@@ -70,14 +74,6 @@ async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
     jobs = [job for job in described if job is not None]  # Others were deleted meanwhile.
     jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
     return jobs, bool(waiting.next_page_token)
-
-
-async def _quotas(visit: Visit) -> QuotaList:
-    """Return the quotas of the page's project, else of the service's; none without a project and region."""
-    project = visit.project if visit.project != "-" else visit.facts.project
-    if not project or not visit.facts.region:
-        return QuotaList()
-    return await visit.get(QuotaList, "quotas", project=project, region=visit.facts.region)
 
 
 async def nodes(visit: Visit) -> View:

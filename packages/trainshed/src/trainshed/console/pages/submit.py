@@ -174,7 +174,15 @@ async def _shown(
     if refused is not None:
         _note(draft, refused, has_fields="machines" in values)
         plan = None
-    others = _others(draft.body, project, region) if draft.body and plan else ()
+    others: list[tuple[str, str]] = []  # (name, text) of the job for other clients.
+    if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
+        api = api_of(draft.body)
+        names = {
+            "gcloud": SnippetForm.GCLOUD,
+            "Python": SnippetForm.PYTHON,
+            "JSON": SnippetForm.JSON,
+        }
+        others = [(n, snippet(form, api, project, region, draft.body)) for n, form in names.items()]
     shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
     return View("New job", template, shown, place="submit", status=status)
 
@@ -293,14 +301,6 @@ def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
         else:
             draft.fault(name, f"{line!r} has no =; write NAME=VALUE, one a line.")
     return names
-
-
-def _others(body: dict[str, Any], project: str, region: str) -> list[tuple[str, str]]:
-    """Return (name, text) of the job for other clients; [] if it cannot be written for them."""
-    if is_pipeline(body) or not _is_canonical(body):
-        return []
-    names = {"gcloud": SnippetForm.GCLOUD, "Python": SnippetForm.PYTHON, "JSON": SnippetForm.JSON}
-    return [(n, snippet(form, api_of(body), project, region, body)) for n, form in names.items()]
 
 
 def _is_canonical(value: Any) -> bool:

@@ -90,13 +90,10 @@ def decode(manifest: bytes) -> Contents:
             "Restore it with that version, or a later one."
         )
     for entry in contents.entries:
-        _require_inside(entry.path)
+        # It might lead out of the directory.
+        path = entry.path
+        if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
+            raise BackupUnusable(
+                f"It names {path!r}, which is no path below a data directory. Use another backup."
+            )
     return contents
-
-
-def _require_inside(path: str) -> None:
-    """Raise BackupUnusable for a path that might lead out of the directory."""
-    if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
-        raise BackupUnusable(
-            f"It names {path!r}, which is no path below a data directory. Use another backup."
-        )
