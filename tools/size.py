@@ -37,13 +37,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 645,
-    "modules that one machine needs": 549,
-    "lines": 120_500,
-    "lines that one machine needs": 102_450,
-    "lines of code": 84_550,
-    "lines of code on the way of a start": 9_280,
-    "lines of tests": 94_600,
+    "modules": 633,
+    "modules that one machine needs": 537,
+    "lines": 112_250,
+    "lines that one machine needs": 94_650,
+    "lines of code": 78_650,
+    "lines of code on the way of a start": 8_790,
+    "lines of tests": 93_550,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,
@@ -51,8 +51,8 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 13_720,
-    "words of documents": 80_900,
+    "words of decision records": 13_710,
+    "words of documents": 80_830,
 }
 
 
