@@ -66,22 +66,15 @@ class Pace:
 
     async def news(self, counts: Mapping[JobUid, int]) -> None:
         """Wait until there is news of one of these jobs beyond its count, or a sign of life is due."""
-        await any_beyond(self._notices, counts, self._left())
+        notices, left = self._notices, self._left()
+        if not any(notices.count(uid) > count for uid, count in counts.items()):
+            await first_of(
+                *(notices.wait_beyond(uid, count, left) for uid, count in counts.items())
+            )
 
     def _left(self) -> float:
         """Seconds until a sign of life is due."""
         return self._silent_since + _KEEP_ALIVE - self._loop.time()
-
-
-async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: float) -> None:
-    """Wait for news of any of these jobs beyond its count, for at most `patience` seconds."""
-    if len(counts) == 1:
-        for uid, count in counts.items():
-            await notices.wait_beyond(uid, count, patience)
-        return
-    if any(notices.count(uid) > count for uid, count in counts.items()):
-        return
-    await first_of(*(notices.wait_beyond(uid, count, patience) for uid, count in counts.items()))
 
 
 def line(value: Record) -> bytes:
