@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.streams import StreamSource
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs import segments
-from trainshed.store.logs.lines import LogLine, LogPage, LogPosition, Severity, Stream
-from trainshed.store.logs.onward import JobLog
+from trainshed.store.logs.lines import LogLine, LogPage, Severity, Stream
 from trainshed.store.logs.reader import LogReader
 
 UID = JobUid(5)
@@ -55,25 +53,13 @@ def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
     return [(str(line.replica), line.attempt, line.n) for line in lines]
 
 
-def told(source: StreamSource, data: bytes) -> tuple[str, ...]:
-    """Names of whole lines; what is garbled has none."""
-    entries = map(segments.decoded, data.splitlines())
-    return tuple(f"{source.replica}/{source.attempt}/{entry.n}" for entry in entries if entry)
-
-
-def read_on(log: JobLog, most: int = 1 << 20) -> list[str]:
-    """All that can be read now, replica by replica."""
+def read_on(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
+    """All that can be read now, which is seen then."""
     names: list[str] = []
-    for writer in log.writers():
-        is_followed = True
-        while is_followed:
-            lines, is_followed = writer.read(most, told)
-            names.extend(lines or ())
+    for _, entry, source in reader_of(root).onward(UID, seen):
+        names.append(f"{source.replica}/{source.attempt}/{entry.n}")
+        seen[source.replica] = (source.attempt, entry.n)
     return names
-
-
-def onward(root: Path, position: LogPosition | None = None) -> JobLog:
-    return reader_of(root).onward(UID, position or {})
 
 
 def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
@@ -100,7 +86,7 @@ def test_nothing_there_is_an_empty_log(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
         page = page_of(root)
         assert (page.lines, page.next) == ((), None)
-        assert read_on(onward(root)) == []
+        assert read_on(root, {}) == []
         assert asyncio.run(reader_of(root).tail(UID, 3, replicas={PRIMARY})) == ()
 
 
@@ -130,12 +116,12 @@ def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
     whole = stored(1, T0 + 1)
     path = write(tmp_path, PRIMARY, [stored(0, T0), whole[:-9]])
     assert page_keys(tmp_path) == page_keys(tmp_path, descending=True) == [("workerpool0-0", 1, 0)]
-    log = onward(tmp_path)
-    assert read_on(log) == ["workerpool0-0/1/0"]
-    assert read_on(log) == []
+    seen: dict[ReplicaId, tuple[int, int]] = {}
+    assert read_on(tmp_path, seen) == ["workerpool0-0/1/0"]
+    assert read_on(tmp_path, seen) == []
     with path.open("ab") as file:
         file.write(whole[-9:])
-    assert read_on(log) == ["workerpool0-0/1/1"]
+    assert read_on(tmp_path, seen) == ["workerpool0-0/1/1"]
 
 
 def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
@@ -144,35 +130,33 @@ def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
     expected = [("workerpool0-0", 1, 0), ("workerpool0-0", 1, 3)]
     assert page_keys(tmp_path) == expected
     assert page_keys(tmp_path, descending=True) == expected[::-1]
-    assert read_on(onward(tmp_path), most=20) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
+    assert read_on(tmp_path, {}) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
 
 
 def test_a_follower_goes_on_with_a_replica_that_goes_on_elsewhere(tmp_path: Path) -> None:
     """On another node a log has a segment of its own, though the last one is not full."""
     write(tmp_path, PRIMARY, [stored(0, T0)])
-    log = onward(tmp_path)
-    assert read_on(log) == ["workerpool0-0/1/0"]
+    seen: dict[ReplicaId, tuple[int, int]] = {}
+    assert read_on(tmp_path, seen) == ["workerpool0-0/1/0"]
     write(tmp_path, PRIMARY, [stored(1, T0 + 1)], first=1)
-    assert read_on(log) == ["workerpool0-0/1/1"]
+    assert read_on(tmp_path, seen) == ["workerpool0-0/1/1"]
 
 
 def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
+    """One attempt after the other, though the clock was set back between them."""
     for attempt in (1, 2, 3):
         write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)], attempt=attempt)
         write(tmp_path, PRIMARY, [stored(3, T0 + 3)], attempt=attempt, first=3)
-    write(tmp_path, WORKER, [stored(0, T0)])
-    log = onward(tmp_path, {PRIMARY: (2, 1)})
+    write(tmp_path, WORKER, [stored(0, T0 + 9)])
+    seen = {PRIMARY: (2, 1)}
     expected = [
         *(f"workerpool0-0/2/{n}" for n in (2, 3)),
         *(f"workerpool0-0/3/{n}" for n in range(4)),
     ]
-    assert read_on(log) == [*expected, "workerpool1-0/1/0"]
+    assert read_on(tmp_path, seen) == [*expected, "workerpool1-0/1/0"]
     write(tmp_path, PRIMARY, [stored(4, T0 + 4)], attempt=3, first=4)
-    assert read_on(log) == ["workerpool0-0/3/4"]
-    assert read_on(onward(tmp_path, {PRIMARY: (3, 3)})) == [
-        "workerpool0-0/3/4",
-        "workerpool1-0/1/0",
-    ]
+    assert read_on(tmp_path, seen) == ["workerpool0-0/3/4"]
+    assert read_on(tmp_path, {PRIMARY: (3, 3)}) == ["workerpool0-0/3/4", "workerpool1-0/1/0"]
 
 
 @st.composite
@@ -229,10 +213,9 @@ def test_pages_and_following_give_every_line_once_in_order(
                 return lines
 
     assert [line.key for line in asyncio.run(paged())] == expected
-    followed = read_on(onward(root), most=10 * limit)
     by_replica = sorted(expected, key=lambda key: (key[1:4], key[4]))
     names = [f"{ReplicaId(pool, index)}/{attempt}/{n}" for _, pool, index, attempt, n in by_replica]
-    assert followed == names
+    assert sorted(read_on(root, {}), key=lambda name: name.partition("/")[0]) == names
 
 
 def test_a_page_of_a_long_log_reads_little_of_it(
@@ -256,11 +239,10 @@ def test_a_page_of_a_long_log_reads_little_of_it(
         parsed.clear()
         expected = [("workerpool0-0", 1, number) for number in range(n, min(n + 10, count))]
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
-        (writer,) = onward(tmp_path, {PRIMARY: (1, n - 1)}).writers()
-        lines, _ = writer.read(1000, told)
-        assert lines is not None and lines[0] == f"workerpool0-0/1/{n}"
+        _, entry, _ = next(reader_of(tmp_path).onward(UID, {PRIMARY: (1, n - 1)}))
+        assert entry.n == n
         assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (
             [("workerpool0-0", 1, n - 1)] if n else []
         )
         assert len(parsed) < 500
-    assert read_on(onward(tmp_path, {PRIMARY: (1, count - 1)})) == []
+    assert read_on(tmp_path, {PRIMARY: (1, count - 1)}) == []

@@ -2,8 +2,11 @@
 facts/program#files)."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from trainshed.store.logs.lines import Reading, Severity, Stream, read_line
+from trainshed.store.logs import lines
+from trainshed.store.logs.lines import Reading, Severity, Stream, read_line, severity_of
 
 OUT, ERR, SERVICE = Stream.STDOUT, Stream.STDERR, Stream.SERVICE
 DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE
@@ -141,3 +144,29 @@ def test_depth_and_length_do_no_harm() -> None:
         "2026-11-20 12:00:00 " + "- " * 60_000,
     ):
         assert read_line(OUT, text).severity is INFO
+
+
+BEGINNINGS = (
+    "E1120 12:00:00.123456 12 file.cc:7] ", "[info] ", "[INFO] ", "ERROR:root:", "12:00:00 WARN x: ",
+    "2026-11-20 12:00:00,123 - a - DEBUG - ", "host:1:2 [0] NCCL WARN ", "ts=1 level=warn ", "1.25 ",
+    "\x1b[31mERROR\x1b[0m: ", "        INFO  ", "Error: ", "10%|# | 1/10 ", "x.py:1: UserWarning: ", "Epoch ",
+    '{"severity":"ALERT","message":"', "[rank0]: [W1120 12:00:00.1 f.cpp:1] ", "", '"', "\\", "\t", "é", "٣",
+)  # fmt: skip
+TEXTS = st.tuples(
+    st.sampled_from(BEGINNINGS),
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+    st.sampled_from(("", '"}', "}", " level=error", "\n", "z" * 500)),
+).map("".join)
+
+
+def never(_: str) -> bool:
+    return False
+
+
+@settings(max_examples=500)
+@given(st.sampled_from((Stream.STDOUT, Stream.STDERR)), TEXTS)
+def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text: str) -> None:
+    severity = severity_of(stream, text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "begins_plainly", never)
+        assert severity_of(stream, text) == severity

@@ -14,8 +14,7 @@ from tests.contract.api.refusals import violations
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
-from trainshed.api.trainshed_v1 import logs, streams
-from trainshed.api.trainshed_v1.logs import log_texts
+from trainshed.api.trainshed_v1 import streams
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
@@ -288,9 +287,10 @@ async def test_however_many_follow_a_log_one_thread_reads_it_for_them(
 
     def noted(*read: Any) -> Any:
         readers.add(threading.current_thread().name)
-        return log_texts(*read)
+        return onward(*read)
 
-    monkeypatch.setattr(logs, "log_texts", noted)
+    onward = LogReader.onward
+    monkeypatch.setattr(LogReader, "onward", noted)
     await asyncio.gather(*(house.call("GET", f"{JOB}/logs") for _ in range(20)))
     assert len(readers - {"MainThread"}) == 1
 
@@ -320,9 +320,10 @@ async def test_a_line_that_is_written_while_the_last_ones_are_read_is_sent(
     house.write_log(1000, "workerpool1-0", *((START + SECOND, text) for text in before))
     read = LogReader.tail
 
-    async def tail(*arguments: Any, **options: Any) -> tuple[LogLine, ...]:
-        lines = await read(*arguments, **options)
-        house.write_log(1000, "workerpool0-0", (START, "meanwhile"))
+    async def tail(reader: LogReader, uid: JobUid, n: int, **options: Any) -> tuple[LogLine, ...]:
+        lines = await read(reader, uid, n, **options)
+        if n == 400:
+            house.write_log(1000, "workerpool0-0", (START, "meanwhile"))
         return lines
 
     monkeypatch.setattr(LogReader, "tail", tail)

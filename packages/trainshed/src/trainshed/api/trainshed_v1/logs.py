@@ -11,15 +11,12 @@ filter examines a bounded number of lines, and then says that there is more to e
 
 import asyncio
 import re
-from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import chain
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_nanos
@@ -29,29 +26,28 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_task_name
-from trainshed.core.streams import StreamSource
+from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.units import Nanos
-from trainshed.store.logs.lines import LogCursor, LogPage, LogPosition, Severity, Stream, read_line
+from trainshed.store.logs.lines import LogCursor, LogPage, Severity, Stream, read_line
 from trainshed.store.logs.lines import LogLine as StoredLine
-from trainshed.store.logs.onward import JobLog, Texts
-from trainshed.store.logs.onward import Writer as LogWriter
-from trainshed.store.logs.segments import decoded_lines
+from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _AT_ONCE: Final = 64 << 10
-"""Bytes that are read at once. Whoever follows and does not read holds some five times as many, and may have
+"""Bytes that are sent at once. Whoever follows and does not read holds some of them twice, and may have
 thousands of streams."""
 _THREAD: Final = ThreadPoolExecutor(1, "following")
 """One for all streams: while several threads compute, the event loop waits for each of them after every write
 to a socket, so that those who follow a log would keep up all others."""
 _LEAST: Final = 4 << 10
-"""Fewest bytes that are read of each writer."""
+"""The same for each writer of many: all logs are opened for what is read at once."""
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
 """The replicas whose lines are wanted; None for all."""
+Position = dict[ReplicaId, tuple[int, int]]
+"""A `LogPosition` that moves on."""
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
@@ -64,50 +60,40 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     """
     job, _ = await find_job(call.services.reader, call.target)
     replicas = chosen_replicas(job, call.texts("replica"))
-    position = await _start(call, job, replicas)
-    log = call.services.logs.onward(job.uid, position, replicas)
-    return _lines(call.services, job, log, follow=call.flag("follow"))
+    reader, since, seen = call.services.logs, call.moment("since"), seen_places(call.texts("after"))
+    if tail := call.number("tail"):
+        before = await _before_last(reader, job, replicas, min(tail, _LONGEST_TAIL))
+        for replica, place in seen.items():
+            before[replica] = max(place, before.get(replica, place))
+        since, seen = 0, before
+    read = partial(_read, reader, job, seen, since, replicas)
+    return _lines(call.services, job, read, follow=call.flag("follow"))
 
 
-class _Writer(Struct):
-    """A replica in one attempt, with the lines that are read and not sent yet."""
-
-    log: LogWriter
-    read: Texts = ()
-    #: How many of these were sent.
-    sent: int = 0
-    #: There may be more to read.
-    more: bool = True
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether everything that was read has been sent."""
-        return self.sent == len(self.read)
-
-    def until(self, bound: str | None) -> Texts:
-        """Take the unsent lines up to the time `bound` (None: all)."""
-        first, end = self.sent, len(self.read)
-        if bound is not None:
-            end = bisect_right(self.read, bound, lo=first, key=_moment)
-        taken, self.sent = self.read[first:end], end
-        if self.is_drained:
-            self.read, self.sent = (), 0
-        return taken
+async def _before_last(reader: LogReader, job: Job, replicas: Replicas, count: int) -> Position:
+    """Return the position after which the last lines of a log come, and what is written meanwhile."""
+    position: Position = {}
+    # First where each replica is, so that what it writes while the last lines are read is sent, too.
+    for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
+        for last in await reader.tail(job.uid, 1, replicas={replica}):
+            position[replica] = (last.attempt, last.n)
+    for last in await reader.tail(job.uid, count, replicas=replicas):
+        place = (last.attempt, last.n - 1)
+        position[last.replica] = min(position.get(last.replica, place), place)
+    return position
 
 
 async def _lines(
-    services: Services, job: Job, log: JobLog, *, follow: bool
+    services: Services, job: Job, read: Callable[[], bytes], *, follow: bool
 ) -> AsyncGenerator[bytes]:
     notices, loop = services.notices, asyncio.get_running_loop()
-    pace, writers = Pace(notices), dict[LogWriter, _Writer]()
+    pace = Pace(notices)
     while True:
         await pace.begin()
         count = notices.count(job.uid)
         # Before its lines, so that a job's end is not reported before its last lines can be read.
         is_over = await _is_over(services, job.uid)
-        for writer in log.writers():
-            writers.setdefault(writer, _Writer(writer)).more = True
-        while lines := await loop.run_in_executor(_THREAD, _read, job, [*writers.values()]):
+        while lines := await loop.run_in_executor(_THREAD, read):
             pace.spoke()
             yield lines
         if is_over or not follow:
@@ -125,62 +111,39 @@ async def _is_over(services: Services, uid: JobUid) -> bool:
     return work.state.is_final
 
 
-def _read(job: Job, writers: Sequence[_Writer]) -> bytes:
-    """Return the next lines of all writers, by time, about _AT_ONCE bytes of them; b"" if there are none
-    now."""
-    share = max(_AT_ONCE // max(len(writers), 1), _LEAST)
-    for writer in writers:
-        if writer.more and writer.is_drained:
-            texts, writer.more = writer.log.read(share, partial(log_texts, job))
-            writer.read, writer.sent = texts or (), 0
-    # A writer with more to read may have lines that are earlier than later ones of others.
-    bound = min(
-        (_moment(writer.read[-1]) for writer in writers if writer.more and writer.read),
-        default=None,
-    )
-    taken = [lines for writer in writers if (lines := writer.until(bound))]
-    if len(taken) > 1:
-        # The sort is stable: of lines with the same time, those of the first writer come first.
-        return "".join(sorted(chain.from_iterable(taken), key=_moment)).encode()
-    return "".join(taken[0]).encode() if taken else b""
-
-
-def _moment(text: str) -> str:
-    return text[:AT]
-
-
-async def _start(call: JsonCall, job: Job, replicas: Replicas) -> LogPosition:
-    """Return the position after which the stream begins: that of the beginning, of a time, or before the last
-    N lines, but always after what was seen."""
-    tail, since = call.number("tail"), call.moment("since")
-    seen = seen_places(call.texts("after"))
-    position: dict[ReplicaId, tuple[int, int]] = {}
-    if tail:
-        count = min(tail, _LONGEST_TAIL)
-        # First where each replica is, so that what it writes while the last lines are read is sent, too.
-        position = await _before(call, job, replicas, None)
-        for last in await call.services.logs.tail(job.uid, count, replicas=replicas):
-            place = (last.attempt, last.n - 1)
-            position[last.replica] = min(position.get(last.replica, place), place)
-    elif since:
-        position = await _before(call, job, replicas, since)
-    for replica, place in seen.items():
-        position[replica] = max(place, position.get(replica, place))
-    return position
-
-
-async def _before(
-    call: JsonCall, job: Job, replicas: Replicas, at: Nanos | None
-) -> dict[ReplicaId, tuple[int, int]]:
-    """Return each replica's last line before the time `at`; None = its very last line."""
-    position: dict[ReplicaId, tuple[int, int]] = {}
-    for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
-        page = await call.services.logs.page(
-            job.uid, replicas={replica}, end=at, limit=1, descending=True
+def _read(logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas) -> bytes:
+    """Return the next lines, about _AT_ONCE bytes of them, and note that they were `seen`; b"" if there are
+    none now."""
+    texts: list[bytes] = []
+    left = max(_AT_ONCE, _LEAST * len(job.spec.replicas()))
+    for _, entry, source in logs.onward(job.uid, seen, since, replicas):
+        replica, task = _names(job.name.api, source.replica)
+        reading = read_line(_STREAMS[entry.s], entry.m)
+        line = records.LogLine(
+            at=text_nanos(entry.t),
+            replica=replica,
+            task=task,
+            attempt=source.attempt,
+            severity=reading.severity.value,
+            message=reading.text,
+            n=entry.n,
         )
-        for last in page.lines:
-            position[replica] = (last.attempt, last.n)
-    return position
+        text = _encode(line)
+        texts += (text, b"\n")
+        seen[source.replica] = (source.attempt, entry.n)
+        left -= len(text)
+        if left <= 0:
+            break
+    return b"".join(texts)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_STREAMS: Final = {stream.value: stream for stream in Stream}
+
+
+@lru_cache(1024)
+def _names(api: Api, replica: ReplicaId) -> tuple[str, str]:
+    return str(replica), log_task_name(api, replica)
 
 
 def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
@@ -198,9 +161,9 @@ def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
     return frozenset(known[name] for name in names)
 
 
-def seen_places(texts: Sequence[str]) -> LogPosition:
+def seen_places(texts: Sequence[str]) -> Position:
     """Parse texts `REPLICA/ATTEMPT/N` into a position. Raises InvalidRequest."""
-    places: dict[ReplicaId, tuple[int, int]] = {}
+    places: Position = {}
     for text in texts:
         match = _PLACE.fullmatch(text)
         try:
@@ -214,34 +177,6 @@ def seen_places(texts: Sequence[str]) -> LogPosition:
             )
             raise InvalidRequest((Violation("after", wrong),)) from None
     return places
-
-
-AT: Final = len('{"at":"2026-11-22T08:46:44.123456789Z')
-"""Number of characters at the beginning of a line that hold its time. Lines sort by time as these sort as
-texts."""
-
-_encode: Final = msgspec.json.Encoder().encode
-_STREAMS: Final = {stream.value: stream for stream in Stream}
-
-
-def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
-    """Return a `LogLine` per line, with line ends, for `data`, which holds whole lines of a replica of the
-    job. Lines that a crash of the machine has damaged are left out."""
-    replica, task = str(source.replica), log_task_name(job.name.api, source.replica)
-    texts: list[str] = []
-    for entry in decoded_lines(data):
-        reading = read_line(_STREAMS[entry.s], entry.m)
-        line = records.LogLine(
-            at=text_nanos(entry.t),
-            replica=replica,
-            task=task,
-            attempt=source.attempt,
-            severity=reading.severity.value,
-            message=reading.text,
-            n=entry.n,
-        )
-        texts.append(f"{_encode(line).decode()}\n")
-    return texts
 
 
 _DEFAULT: Final = 500

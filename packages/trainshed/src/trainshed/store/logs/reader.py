@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,6 @@ from trainshed.store.logs.lines import (
     Stream,
     read_line,
 )
-from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.progress import FEW, Sample, is_small, sample
 from trainshed.store.logs.segments import Entry, ReplicaLog, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
@@ -113,22 +112,34 @@ class LogReader:
         runs without missing a line of another replica, pass an `end` a second in the past.
         """
         window = _Window(start, end, after.key if after else None, descending)
-        sources = [
-            _Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
-            for streams in self._streams
-            for source in streams.sources(uid)
-            if replicas is None or source.replica in replicas
-        ]
+        sources = self._sources(uid, replicas)
         if limit <= _SHORT_PAGE and len(sources) <= _FEW_SOURCES:
             return _page(sources, window, limit, longest)
         return await asyncio.to_thread(_page, sources, window, limit, longest)
 
     def onward(
-        self, uid: JobUid, position: LogPosition, replicas: Collection[ReplicaId] | None = None
-    ) -> JobLog:
-        """Return the log after a position, for a follower: each replica's lines come without gaps, however
-        late another replica's lines arrive."""
-        return JobLog(self._streams, uid, position, replicas)
+        self,
+        uid: JobUid,
+        seen: LogPosition,
+        since: Nanos = 0,
+        replicas: Collection[ReplicaId] | None = None,
+    ) -> Iterator["_Keyed"]:
+        """Yield the lines that there are now behind those that a follower has `seen`, merged by time, from
+        `since` on. Those of each replica come without gaps, however late another replica's arrive, and one
+        attempt after the other, even if the clock was set back between them. Blocks."""
+        logs: dict[ReplicaId, list[Iterator[_Keyed]]] = {}
+        for source in sorted(self._sources(uid, replicas), key=lambda source: source.attempt):
+            logs.setdefault(source.replica, []).append(source.behind(seen, since))
+        return heapq.merge(*map(chain.from_iterable, logs.values()))
+
+    def _sources(self, uid: JobUid, replicas: Collection[ReplicaId] | None) -> list["_Source"]:
+        """Return the logs of these replicas, None = of all."""
+        return [
+            _Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
+            for streams in self._streams
+            for source in streams.sources(uid)
+            if replicas is None or source.replica in replicas
+        ]
 
     async def tail(
         self, uid: JobUid, n: int, *, replicas: Collection[ReplicaId] | None = None
@@ -176,6 +187,16 @@ class _Source(Struct, frozen=True):
 
     def key(self, entry: Entry) -> OrderKey:
         return (entry.t, self.replica.pool, self.replica.index, self.attempt, entry.n)
+
+    def behind(self, seen: LogPosition, since: Nanos) -> Iterator["_Keyed"]:
+        """Yield the entries from `since` on that were not seen, ascending."""
+        attempt, last = seen.get(self.replica, (0, -1))
+        if attempt > self.attempt:
+            return
+        last = last if attempt == self.attempt else -1
+        pool, index, attempt = self.replica.pool, self.replica.index, self.attempt
+        for entry in self.log.forwards(lambda entry: entry.n <= last or entry.t < since):
+            yield (entry.t, pool, index, attempt, entry.n), entry, self
 
 
 class _Window(Struct, frozen=True):

@@ -46,7 +46,7 @@ def decoded(raw: bytes) -> Entry | None:
         return None
 
 
-def decoded_lines(data: bytes) -> list[Entry]:
+def _decoded_lines(data: bytes) -> list[Entry]:
     """Return the entries of whole lines, as `decoded` does."""
     try:
         return _decoder.decode_lines(data)
@@ -99,23 +99,28 @@ class _Segment:
                 return start
         return self.size
 
+    def entries(self, offset: int) -> Iterator[Entry]:
+        """Yield the readable entries from `offset` on, where a line begins."""
+        for block in self._blocks(offset):
+            yield from _decoded_lines(block)
+
     def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes without the newline) of each complete line from `offset` on, where a line
         begins."""
-        rest = b""
-        start = offset
-        position = offset
-        block = _PROBE
-        while position < self.size:
-            data = self._read(min(block, self.size - position), position)
-            if not data:
-                return
-            position += len(data)
-            block = _BLOCK
-            *complete, rest = (rest + data).split(b"\n")
-            for raw in complete:
-                yield start, raw
-                start += len(raw) + 1
+        for block in self._blocks(offset):
+            for raw in block.split(b"\n")[:-1]:
+                yield offset, raw
+                offset += len(raw) + 1
+
+    def _blocks(self, offset: int) -> Iterator[bytes]:
+        """Yield the complete lines from `offset` on, where one begins, several at a time."""
+        rest, size = b"", _PROBE
+        while offset < self.size and (data := self._read(min(size, self.size - offset), offset)):
+            offset += len(data)
+            size = _BLOCK
+            complete, newline, rest = (rest + data).rpartition(b"\n")
+            if newline:
+                yield complete + newline
 
     def lines_backwards(self, end: int) -> Iterator[bytes]:
         """Yield the complete lines before `end`, where a line begins, from the last to the first."""
@@ -175,9 +180,7 @@ class ReplicaLog:
         stored = self._segments()
         for number in range(max(_segment_of(stored, before), 0), len(stored)):
             segment = _Segment(stored[number])
-            for _, raw in segment.lines(segment.place(before)):
-                if entry := decoded(raw):
-                    yield entry
+            yield from segment.entries(segment.place(before))
 
     def backwards(self, before: Before) -> Iterator[Entry]:
         """Yield every entry that is `before` the place, descending."""
@@ -190,19 +193,6 @@ class ReplicaLog:
 
     def _segments(self) -> Sequence[Segment]:
         return self._streams.open(self._source, StreamKind.LOG)
-
-
-def place_after(stored: Sequence[Segment], seen: int) -> tuple[int, int]:
-    """Return where the line begins that follows the one with the number `seen` (-1: the first line): the
-    segment's number, and the offset in it. `stored` is not empty."""
-    if seen < 0:
-        return 0, 0
-
-    def before(entry: Entry) -> bool:
-        return entry.n <= seen
-
-    number = _segment_of(stored, before)
-    return number, _Segment(stored[number]).place(before)
 
 
 def _segment_of(stored: Sequence[Segment], before: Before) -> int:
