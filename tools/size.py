@@ -37,13 +37,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 633,
-    "modules that one machine needs": 537,
-    "lines": 112_250,
-    "lines that one machine needs": 94_650,
-    "lines of code": 78_650,
+    "modules": 635,
+    "modules that one machine needs": 539,
+    "lines": 112_430,
+    "lines that one machine needs": 94_805,
+    "lines of code": 78_762,
     "lines of code on the way of a start": 8_790,
-    "lines of tests": 93_550,
+    "lines of tests": 93_690,
     "settings of the service": 48,
     "settings of Slurm": 18,
     "settings of Kubernetes": 23,

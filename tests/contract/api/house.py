@@ -21,6 +21,7 @@ from trainshed.access.issuers import Issuer
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
+from trainshed.api.additions import AdditionContext
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
@@ -193,6 +194,19 @@ class House:
         )
         self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
         self._epoch = 0
+
+    def addition_context(self, directory: Path, address: str = ADDRESS) -> AdditionContext:
+        """What an addition of this service is built with."""
+        return AdditionContext(
+            settings=ApiSettings("0.0.1", "p1", "us-central1", pages=address),
+            data=directory,
+            now=self.now,
+            closing=self.services.closing,
+            tokens=self.tokens,
+            authenticate=self.signing_in.authenticate,
+            signing_in=self.signing_in,
+            gateway=directory / "nobody-listens.sock",
+        )
 
     def now(self) -> int:
         return self.clock

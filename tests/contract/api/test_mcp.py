@@ -17,6 +17,7 @@ from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
+from trainshed.api.inside import InsideCaller
 from trainshed.api.mcp.protocol import MOST, McpSurface
 from trainshed.api.mcp.tools import BY_NAME, TOOLS
 from trainshed.api.rest import ApiApplication
@@ -44,7 +45,8 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    mounts = {"mcp": McpSurface(house.services, house.signing_in.authenticate)}
+    caller = InsideCaller(house.services)
+    mounts = {"mcp": McpSurface(house.services, house.signing_in.authenticate, caller)}
     house.app = ApiApplication(house.services, house.signing_in.authenticate, mounts, hosts=HOSTS)
     yield house
     house.close()

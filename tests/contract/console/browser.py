@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 from tests.contract.api.house import HOSTS, Answer, House, Lines
 from trainshed.access.issuers import Issuer
 from trainshed.access.sessions import Sessions
+from trainshed.access.tokens import digest_of
 from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.console.application import ConsoleApplication
@@ -30,9 +31,9 @@ class ConsoleHouse(House):
     def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
         super().__init__(directory, issuers=issuers)
         self.directory = directory
-        self.console = self.new_console()
+        self.new_console()
 
-    def new_console(self, address: str = ADDRESS) -> ConsoleApplication:
+    def new_console(self, address: str = ADDRESS) -> None:
         """As a service has one that begins."""
         self.sessions = Sessions(
             self.directory / "sessions.json", self.signing_in.authenticate, self.tokens, self.now
@@ -48,8 +49,11 @@ class ConsoleHouse(House):
         )
         mounts = dict.fromkeys(FIRST_SEGMENTS, console)
         self.app = ApiApplication(self.services, self.signing_in.authenticate, mounts, hosts=HOSTS)
-        self.console = console
-        return console
+
+    def link(self) -> str:
+        """As `trainshed up` prints one for the owner."""
+        code = self.sessions.link_code(digest_of(self.token))
+        return Facts("", "", "", "", ADDRESS).login_link(code)
 
     @asynccontextmanager
     async def events(self, path: str, headers: list[tuple[str, str]]) -> AsyncGenerator["Events"]:

@@ -15,7 +15,6 @@ from tests.unit.specs_requests import container, custom_job
 from trainshed.access import strangers
 from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
-from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import Links
 from trainshed.console.routes import ACTIONS
 from trainshed.httpd.connections import HOLD
@@ -118,7 +117,7 @@ async def test_a_connection_counts_as_its_visitor_s(house: ConsoleHouse) -> None
 
 async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:
     """Browsers would send it to all ports of the host, and show it to the programs behind them."""
-    for path in ("/", "/login", house.console.link(digest_of(house.token)).removeprefix(ADDRESS)):
+    for path in ("/", "/login", house.link().removeprefix(ADDRESS)):
         assert "set-cookie" not in (await browser.get(path)).headers
     assert "set-cookie" not in (await browser.sign_in(token=house.token)).headers
     value, browser.session = browser.session, ""
@@ -163,7 +162,7 @@ async def test_after_a_login_one_stays_here(house: ConsoleHouse, wanted: str, wo
 
 
 async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None:
-    link = house.console.link(digest_of(house.token))
+    link = house.link()
     first = Browser(house)
     assert (await first.get(link.removeprefix(ADDRESS))).status == 200
     assert (await first.get("/")).status == 303, "looking at the page signs nobody in"
@@ -175,14 +174,14 @@ async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None
     assert "used already" in again.error["message"]
     assert (await first.open(link)).json == {"next": "/overview"}, "who is signed in stays so"
     assert first.session == session
-    late = house.console.link(digest_of(house.token))
+    late = house.link()
     house.clock += LINK_LIFETIME
     assert (await Browser(house).open(late)).status == 401
 
 
 async def test_a_link_that_a_page_of_others_has_led_to_asks_first(house: ConsoleHouse) -> None:
     """Its code may be somebody else's, whose jobs one would then look at and start."""
-    link = house.console.link(digest_of(house.token)).removeprefix(ADDRESS)
+    link = house.link().removeprefix(ADDRESS)
     for site, at_once in (("none", True), ("cross-site", False), ("same-site", False), ("", False)):
         page = (await Browser(house).get(link, ("sec-fetch-site", site))).body.decode()
         assert ("data-now" in page) is at_once, site

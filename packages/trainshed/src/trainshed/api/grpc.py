@@ -29,7 +29,7 @@ from trainshed.api.calls.errors import Refusal, internal_refusal, not_served, re
 from trainshed.api.calls.http import most_of
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
-from trainshed.api.registry import HANDLERS, answered
+from trainshed.api.registry import BUILT_IN, Registry
 from trainshed.eventloop.background import joined, outliving
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
@@ -75,9 +75,10 @@ _REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer
 class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBaseClass]
     """The public APIs for a grpc.aio server, which asks for the handler of a call on its event loop."""
 
-    def __init__(self, services: Services, authenticate: Authenticate) -> None:
+    def __init__(self, services: Services, authenticate: Authenticate, registry: Registry) -> None:
         self._services = services
         self._authenticate = authenticate
+        self._registry = registry
         self._strangers = Strangers(partial(tell_of_stranger, services))
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
@@ -146,7 +147,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             principal = await self._authenticate(header)
             read, version = partial(_read, rpc, request), version_of(path)
             call = Call(principal, self._services, rpc.full_name)
-            answer = await answered(call, version, len(request), read)
+            answer = await self._registry.answered(call, version, len(request), read)
             return answer.SerializeToString()
         except Exception as error:  # A caller is answered whatever goes wrong.
             refused = refusal(error, api)
@@ -161,8 +162,8 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         known = routes.by_name(_name(aliased(path))) or routes.by_name(_name(path))
         if known is not None:
             await self._authenticate(header)
-            raise not_served(known, HANDLERS)
-        services = ", ".join(sorted({name.rpartition(".")[0] for name in HANDLERS}))
+            raise not_served(known, self._registry.handlers)
+        services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.handlers}))
         text = f"There is no method {path} in the APIs that are served here: {services}."
         return Refusal(StatusCode.UNIMPLEMENTED, text)
 
@@ -277,10 +278,15 @@ class GrpcServer:
     """A gRPC server; created and used on one event loop."""
 
     def __init__(
-        self, services: Services, authenticate: Authenticate, connections: int = 1024
+        self,
+        services: Services,
+        authenticate: Authenticate,
+        connections: int = 1024,
+        *,
+        registry: Registry = BUILT_IN,
     ) -> None:
         """`connections`: how many each address takes at once."""
-        self._transport = GrpcTransport(services, authenticate)
+        self._transport = GrpcTransport(services, authenticate, registry)
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
         self._server: Any = aio.server(interceptors=(self._transport,), options=options)
 

@@ -15,7 +15,7 @@ from trainshed.api.calls.call import Call
 from trainshed.api.calls.errors import internal_refusal, refusal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
-from trainshed.api.registry import answered
+from trainshed.api.registry import BUILT_IN, Registry
 from trainshed.api.trainshed_v1 import transport
 from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
@@ -31,8 +31,9 @@ Query = Mapping[str, Sequence[str]]
 class InsideCaller:
     """Calls API methods as a given principal. All methods raise Refused."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, registry: Registry = BUILT_IN) -> None:
         self._services = services
+        self._registry = registry
 
     @property
     def notices(self) -> Notices:
@@ -69,7 +70,7 @@ class InsideCaller:
             route, variables = matched
             read = partial(bind, route, variables, parse_qsl(query, keep_blank_values=True), body)
             call = Call(principal, self._services, route.rpc.full_name)
-            message = await answered(call, Version.V1, len(body), read)
+            message = await self._registry.answered(call, Version.V1, len(body), read)
             return await asyncio.to_thread(to_public, message)
 
 

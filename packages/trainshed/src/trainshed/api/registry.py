@@ -1,10 +1,12 @@
 """The registry of handlers, by the full names of their API methods, and how every transport calls them: read
-the request, find out whether the caller may, answer."""
+the request, find out whether the caller may, answer. Additions bring further ones (`api/additions.py`)."""
 
 from collections.abc import Callable
 from types import MappingProxyType
+from typing import Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.api import ml_v1, projects
 from trainshed.api.aiplatform_v1 import (
@@ -58,24 +60,37 @@ CHECKS: Checks = MappingProxyType(
 """Checks by full method name, for requests of which only a part can be read."""
 
 
-async def answered(call: Call, version: Version, size: int, read: Callable[[], Message]) -> Message:
-    """Return the answer to a request of `size` bytes, which `read` makes a message of. A large one is read
-    and checked aside, as far as that needs no store. Raises NotServed, PermissionDenied, WireError, and what
-    the handler raises."""
-    handler, check = HANDLERS.get(call.method), CHECKS.get(call.method)
-    if handler is None:
-        raise not_served(routes.by_name(call.method) or KnownMethod(call.method, ""), HANDLERS)
+class Registry(Struct, frozen=True):
+    """The methods that a service serves."""
 
-    def read_whole() -> Message:
-        try:
-            request = read()
-        except WireError as refused:
-            raise completed(refused, check, call) from None
-        if check is not None and size >= LARGE:
-            check(call, request)
-        return request
+    handlers: Handlers
+    checks: Checks
 
-    answer = await performed(handler, call, await read_aside(size, read_whole))
-    service = call.method.rpartition(".")[0]
-    call.services.beta.dress(answer, version, made=service not in routes.MIXED_IN)
-    return answer
+    async def answered(
+        self, call: Call, version: Version, size: int, read: Callable[[], Message]
+    ) -> Message:
+        """Return the answer to a request of `size` bytes, which `read` makes a message of. A large one is
+        read and checked aside, as far as that needs no store. Raises NotServed, PermissionDenied, WireError,
+        and what the handler raises."""
+        handler, check = self.handlers.get(call.method), self.checks.get(call.method)
+        if handler is None:
+            known = routes.by_name(call.method) or KnownMethod(call.method, "")
+            raise not_served(known, self.handlers)
+
+        def read_whole() -> Message:
+            try:
+                request = read()
+            except WireError as refused:
+                raise completed(refused, check, call) from None
+            if check is not None and size >= LARGE:
+                check(call, request)
+            return request
+
+        answer = await performed(handler, call, await read_aside(size, read_whole))
+        service = call.method.rpartition(".")[0]
+        call.services.beta.dress(answer, version, made=service not in routes.MIXED_IN)
+        return answer
+
+
+BUILT_IN: Final = Registry(HANDLERS, CHECKS)
+"""What every service serves."""

@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 from trainshed.access.strangers import SOURCE, SOURCE_HEADER, Strangers
 from trainshed.api import projects, service_accounts
 from trainshed.api.calls.call import Call, HandCall, HandHandler, audited, id_of, tell_of_stranger
-from trainshed.api.calls.errors import not_served
+from trainshed.api.calls.errors import NotServed, installing, not_served
 from trainshed.api.calls.http import (
     SMALL_BODY,
     error_answer,
@@ -38,7 +38,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
-from trainshed.api.registry import HANDLERS, answered
+from trainshed.api.registry import BUILT_IN, Registry
 from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
@@ -73,6 +73,10 @@ _DISCOVERY: Final = {("ml", "v1"): "ml_v1", ("logging", "v2"): "logging_v2"}
 _PAGE_OF_LOG: Final = "google.logging.v2.ListLogEntriesResponse"
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
+_NO_CONSOLE: Final = (
+    "This service has no web pages, because its console is not installed. Where the service is, run "
+    f"{installing('console')} and start it again."
+)
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
 _OVERRIDES: Final = "x-http-method-override"
 """A header of a POST that names the intended verb. The apiclient sends a GET whose address is longer than 2
@@ -90,10 +94,12 @@ class ApiApplication:
         mounts: Mapping[str, Application] | None = None,
         *,
         hosts: Hosts = _OWN,
+        registry: Registry = BUILT_IN,
     ) -> None:
         """`mounts`: applications by first path segment (`storage`). `hosts`: the names under which it may be
         called."""
         self._services = services
+        self._registry = registry
         self._authenticate = authenticate
         self._mounts = mounts or {}
         self._hosts = hosts
@@ -154,7 +160,9 @@ class ApiApplication:
         is_browser = any(n == b"accept" and b"text/html" in v for n, v in scope["headers"])
         if is_browser and first not in self._mounts and not self._is_served(scope):
             first = ""  # The console's page of what is not there leads on.
-        return self._mounts.get(first, self._own) if first or is_browser else self._own
+        if is_browser and not first:
+            return self._mounts.get("", _without_console)
+        return self._mounts.get(first, self._own) if first else self._own
 
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         await serve(Request(scope, receive), self._answer, error_answer, receive, send)
@@ -178,9 +186,11 @@ class ApiApplication:
             endpoint, variables = ours
             return await endpoint(request, variables)
         if (known := _known(verb, path)) is None:
+            if _first(path) == "login" and "login" not in self._mounts:  # Commands sign in there.
+                raise NotServed(_NO_CONSOLE)
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         await self._authenticate(request.headers.get("authorization"))
-        raise not_served(known, HANDLERS)
+        raise not_served(known, self._registry.handlers)
 
     async def _public(
         self, request: Request, route: Route, variables: dict[str, str], *, is_form: bool
@@ -195,7 +205,7 @@ class ApiApplication:
             query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
         read, version = partial(bind, route, variables, query, body), _version(request.raw_path)
         call = Call(principal, self._services, route.rpc.full_name)
-        answer = await answered(call, version, len(body), read)
+        answer = await self._registry.answered(call, version, len(body), read)
         render = partial(_rendered, answer, wants_numbers(query))
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
         large = answer.ByteSize() > _LARGE
@@ -250,6 +260,16 @@ class ApiApplication:
                 health["version"] = self._services.settings.version
         body = wire_json.encode_text(health)
         return json_answer(b"" if request.method == "HEAD" else body)
+
+
+async def _without_console(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a browser that asks for a page where no console is installed."""
+    await serve(Request(scope, receive), _no_page, error_answer, receive, send)
+
+
+async def _no_page(request: Request) -> Response:
+    text = f"{_NO_CONSOLE}\n" if request.method != "HEAD" else ""
+    return sized(text.encode(), b"text/plain; charset=utf-8", 404)
 
 
 def _match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:

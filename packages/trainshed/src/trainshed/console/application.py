@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from trainshed.access.principals import Principal, Shown
+from trainshed.access.principals import Principal
 from trainshed.access.sessions import Sessions
+from trainshed.api.additions import SigningIn
 from trainshed.api.inside import InsideCaller
 from trainshed.console import live
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, PAGES, STREAMS
-from trainshed.console.visits import Facts, Page, SigningIn, View, Visit
+from trainshed.console.visits import Facts, Page, View, Visit
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.connections import HOLD
 from trainshed.httpd.hosts import is_loopback, name_of
@@ -354,7 +355,8 @@ class ConsoleApplication:
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
-        return self._json({"uri": self.link(await self._sessions.shown_by(token.strip()))})
+        code = self._sessions.link_code(await self._sessions.shown_by(token.strip()))
+        return self._json({"uri": self._facts.login_link(code)})
 
     async def _to_command_line(self, call: Request, principal: Principal) -> Response:
         """`GET|POST /login/command-line?challenge=C[&port=P]`: ask whether a command line may act for the
@@ -376,10 +378,6 @@ class ConsoleApplication:
         form = await _form(call, _SMALL)
         token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
         return self._json({"token": token})
-
-    def link(self, shown: Shown) -> str:
-        """Return an address that signs a browser in once, with the rights of who has shown this."""
-        return self._facts.login_link(self._sessions.link_code(shown))
 
     def _json(self, value: Mapping[str, str]) -> Response:
         return self._guarded(sized(encode_text(value), b"application/json", more=[_FRESH]))

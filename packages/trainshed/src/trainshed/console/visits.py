@@ -5,13 +5,12 @@ Pages read and change anything by the API's own methods, called within the proce
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
 from trainshed.access.authorization import needed
-from trainshed.access.issuers import SignedIn
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.inside import InsideCaller
@@ -44,23 +43,6 @@ class Facts(Struct, frozen=True):
     def login_link(self, code: str) -> str:
         """Return an address that signs a browser in once, by a code of `access.sessions`."""
         return f"{self.address}/login?code={code}"
-
-
-class SigningIn(Protocol):
-    """Signs in by issuers of OpenID Connect."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    async def begin(self, name: str, following: str, mark: str) -> str:
-        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated,
-        Unavailable."""
-        ...
-
-    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
-        """Sign in somebody whom an issuer sends back. `sender`: what the answer says that it is; "" =
-        nothing. Raises Unauthenticated, Unavailable."""
-        ...
 
 
 R = TypeVar("R", bound=Record)

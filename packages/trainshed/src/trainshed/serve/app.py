@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
+from trainshed.api.additions import AdditionContext, AdditionUnusable, load_additions, registry_with
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.resources.jobs import delete_for_user
@@ -48,7 +49,7 @@ from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
-from trainshed.serve.bootstrap import Bootstrap
+from trainshed.serve.bootstrap import Bootstrap, StartFailed
 from trainshed.serve.bucket_adapters import BucketAdapter, find_shown, find_summaries
 from trainshed.serve.engine_adapters import Vault, build_terms, link_key, viewer_terms
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
@@ -77,6 +78,31 @@ class App:
         address = browsers_address(settings, bootstrap.listener.getsockname()[1])
         prices, new_uid = Prices(prices_of(settings.prices)), clock.JobUids()
         notices, points = Notices(), PointFiles(settings.data / POINTS)
+        api_settings = ApiSettings(
+            version=installed("trainshed"),
+            project=settings.project,
+            region=settings.region,
+            prices=prices,
+            notify=tuple(table.name for table in settings.notify),
+            data=str(settings.data),
+            retention_jobs=settings.retention_jobs,
+            pages=address,
+        )
+        context = AdditionContext(
+            settings=api_settings,
+            data=settings.data,
+            now=now,
+            closing=stopping,
+            tokens=bootstrap.tokens,
+            authenticate=bootstrap.signing_in.authenticate,
+            signing_in=bootstrap.signing_in,
+            gateway=bootstrap.gateway_socket,
+        )
+        try:
+            self.additions = load_additions(context)
+            self.registry = registry_with(self.additions)
+        except AdditionUnusable as failure:
+            raise StartFailed(str(failure)) from failure
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
 
         objects = ObjectStore(settings.data / "buckets", now=now, rules=bootstrap.bucket_rules)
@@ -217,16 +243,7 @@ class App:
             suggest=self.suggesting.wake,
             outlook=self.advisor.outlook,
             capacity=self.controller,
-            settings=ApiSettings(
-                version=installed("trainshed"),
-                project=settings.project,
-                region=settings.region,
-                prices=prices,
-                notify=tuple(table.name for table in settings.notify),
-                data=str(settings.data),
-                retention_jobs=settings.retention_jobs,
-                pages=address,
-            ),
+            settings=api_settings,
             outbox=store.notifications if settings.notify else None,
             closing=stopping,
         )

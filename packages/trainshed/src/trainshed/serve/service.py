@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.principals import Principal
-from trainshed.access.sessions import Sessions
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import Authenticate
 from trainshed.api.grpc import GrpcServer, Identity
@@ -26,8 +25,6 @@ from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.environment import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted, duration
-from trainshed.console.application import ConsoleApplication
-from trainshed.console.visits import FIRST_SEGMENTS, Facts
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import DEFAULT_BUCKET, JobUid
@@ -43,7 +40,6 @@ from trainshed.serve import clock
 from trainshed.serve.addresses import (
     SERVICE_FILE,
     address_of,
-    browsers_address,
     own_hosts,
     secure_addresses,
     web_address,
@@ -95,7 +91,6 @@ class Service:
         if emulation is not None:
             bootstrap.tokens.is_open = True
             self._app.services = emulation.around(self._app.services)
-        self._console: ConsoleApplication | None = None
         self._watching = Crew()
         bootstrap.tokens.refuse(self._is_over)
 
@@ -137,11 +132,13 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
-        self._console = self._build_console()
-        mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
-        mounts["mcp"] = McpSurface(self._app.services, authenticate)
+        services, registry = self._app.services, self._app.registry
+        caller = InsideCaller(services, registry)
+        mounts["mcp"] = McpSurface(services, authenticate, caller)
+        for addition in self._app.additions.values():
+            mounts = {**addition.mounts(caller), **mounts}
         application = ApiApplication(
-            self._app.services, authenticate, mounts, hosts=own_hosts(settings)
+            services, authenticate, mounts, hosts=own_hosts(settings), registry=registry
         )
         server = _Server(
             server_config(application, guarded(groups), grace=DRAIN, websockets=groups),
@@ -172,30 +169,6 @@ class Service:
                 f"on this data directory takes {'them' if many else 'it'} over."
             )
 
-    def _build_console(self) -> ConsoleApplication:
-        bootstrap = self._bootstrap
-        settings = bootstrap.settings
-        return ConsoleApplication(
-            Sessions(
-                settings.data / "sessions.json",
-                bootstrap.signing_in.authenticate,
-                bootstrap.tokens,
-                clock.now,
-            ),
-            InsideCaller(self._app.services),
-            bootstrap.gateway_socket,
-            signing_in=bootstrap.signing_in,
-            facts=Facts(
-                version=self._app.services.settings.version,
-                project=settings.project,
-                region=settings.region,
-                bucket=DEFAULT_BUCKET,
-                address=browsers_address(settings, bootstrap.listener.getsockname()[1]).rstrip("/"),
-            ),
-            now=clock.now,
-            closing=self._stopping,
-        )
-
     async def _authenticate(self, header: str | None) -> Principal:
         """Return whose a request is, and count its connection as theirs. Raises Unauthenticated,
         Unavailable."""
@@ -210,7 +183,7 @@ class Service:
         ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         most = connections.of_this_process().connections
-        server = GrpcServer(self._app.services, authenticate, most)
+        server = GrpcServer(self._app.services, authenticate, most, registry=self._app.registry)
         for held in ports.held:
             held.close()
         server.listen(address_of(*ports.plain))
@@ -275,10 +248,10 @@ class Service:
             roots, token = document["ca_bundle"], self._bootstrap.token
             boto = boto_document(plain, address, roots, token, settings.project)
             write_private(settings.data / BOTO_FILE, boto)
-        shown = digest_of(self._bootstrap.token)
-        link = self._console.link(shown) if self._console is not None else ""
+        owner, additions = digest_of(self._bootstrap.token), self._app.additions.values()
+        links = [addition.link(owner) for addition in additions if addition.link is not None]
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
-        self._announce({**document, "console": link, "taken_over": taken})
+        self._announce({**document, "links": links, "taken_over": taken})
         settle()
         self._app.lag.start()
 

@@ -201,9 +201,9 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
     from trainshed.serve.service import say
 
     option = data_option(settings.data)
+    pages = "".join(f"Look at it in a browser: {link}\n" for link in document["links"])
     say(
-        f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
-        f"Look at it in a browser: {document['console']}\n"
+        f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n{pages}"
         f'Point clients at it:    eval "$(trainshed env{option})"\n'
         f"Stop it with its jobs:  trainshed down{option}"
     )
@@ -225,7 +225,7 @@ def _write_addresses(
         public = {
             key: value
             for key, value in document.items()
-            if key not in ("token", "console", "taken_over")
+            if key not in ("token", "links", "taken_over")
         }
         try:
             write_private(ready_file, {**public, "token_file": token_file})

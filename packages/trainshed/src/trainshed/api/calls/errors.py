@@ -87,18 +87,32 @@ def _listed(violations: tuple[Violation, ...], api: str) -> str:
     return "\n".join(f"Field: {v.field} Error: {v.description}" for v in violations)
 
 
+_UNSERVED: Final = tomllib.loads(Path(__file__).with_name("unserved.toml").read_text("utf-8"))
+_EXTRAS: Final[dict[str, str]] = {
+    service: extra for extra, services in _UNSERVED["extras"].items() for service in services
+}
+"""The extra of `trainshed` whose addition serves a service of the public APIs, by the service's full name."""
 _INSTEAD: Final[dict[str, str]] = {
-    word: row["text"]
-    for row in tomllib.loads(Path(__file__).with_name("unserved.toml").read_text("utf-8"))["advice"]
-    for word in row["of"]
+    word: row["text"] for row in _UNSERVED["advice"] for word in row["of"]
 }
 """What to do instead of a method, by its custom verb, else by a collection of its path, else by its API."""
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs the addition of an extra."""
+    return f"pip install 'trainshed[{extra}]'"
 
 
 def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
     """Return the error for a method without a handler. `handlers`: full names of the methods that have
     one."""
     service = method.name.rpartition(".")[0]
+    if service in _EXTRAS and not any(name.startswith(f"{service}.") for name in handlers):
+        command = installing(_EXTRAS[service])
+        return NotServed(
+            f"{method.name} is not served here, because its addition is not installed. Where the service is, "
+            f"run {command} and start it again."
+        )
     beside = sorted(
         handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}.")
     )

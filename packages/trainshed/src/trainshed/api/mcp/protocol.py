@@ -43,10 +43,12 @@ class _Fault(Struct, frozen=True):
 class McpSurface:
     """Answers requests at `/mcp`, as an ASGI application."""
 
-    def __init__(self, services: Services, authenticate: Authenticate) -> None:
+    def __init__(
+        self, services: Services, authenticate: Authenticate, caller: InsideCaller
+    ) -> None:
         self._services = services
         self._authenticate = authenticate
-        self._caller = InsideCaller(services)
+        self._caller = caller
         self._submitting = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

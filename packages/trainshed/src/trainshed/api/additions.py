@@ -1,0 +1,128 @@
+"""Additions: what other distributions bring to a service, found by entry points of one group. The service
+imports nothing of them. Each names an `AdditionFactory`:
+
+    [project.entry-points."trainshed.additions"]
+    mine = "mypackage.addition:new_addition"
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from msgspec import Struct, field
+
+from trainshed.access.issuers import SignedIn
+from trainshed.access.principals import Shown
+from trainshed.access.tokens import TokenAuthority
+from trainshed.api.calls.call import Handler, Handlers
+from trainshed.api.calls.checks import Check, Checks
+from trainshed.api.calls.services import ApiSettings, Authenticate
+from trainshed.api.inside import InsideCaller
+from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.httpd.messages import Application
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ADDITIONS: Final = "trainshed.additions"
+
+
+class SigningIn(Protocol):
+    """Signs people in by issuers of OpenID Connect."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The issuers that a browser may choose."""
+        ...
+
+    async def begin(self, name: str, following: str, mark: str) -> str:
+        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated,
+        Unavailable."""
+        ...
+
+    async def finish(self, state: str, code: str, sender: str) -> SignedIn:
+        """Sign in somebody whom an issuer sends back. `sender`: what the answer says that it is; "" =
+        nothing. Raises Unauthenticated, Unavailable."""
+        ...
+
+
+class AdditionContext(Struct, frozen=True):
+    """What an addition may use. It is built before the API is, and before the event loop has work."""
+
+    settings: ApiSettings
+    #: The service's data directory, in which an addition may keep files of its own.
+    data: Path
+    #: Nanoseconds since the epoch.
+    now: Callable[[], int]
+    #: Set when the service stops; streams end then.
+    closing: asyncio.Event
+    tokens: TokenAuthority
+    authenticate: Authenticate
+    signing_in: SigningIn
+    #: The Unix socket at which the bucket process takes requests that the service has authenticated.
+    gateway: Path
+
+
+Mounts = Mapping[str, Application]
+"""HTTP applications by the first segment of the paths that they answer."""
+
+
+def _no_mounts(api: InsideCaller) -> Mounts:
+    return {}
+
+
+class Addition(Struct, frozen=True):
+    """What one addition brings."""
+
+    handlers: Handlers = field(default_factory=dict[str, Handler])
+    #: For those of its methods whose requests can be checked in part.
+    checks: Checks = field(default_factory=dict[str, Check])
+    #: Makes its applications, which may call methods of the API. Called once, when all handlers are known.
+    mounts: Callable[[InsideCaller], Mounts] = _no_mounts
+    #: Returns an address that signs a browser in once, with the rights of who has shown this, and opens its
+    #: pages; None = it has none.
+    link: Callable[[Shown], str] | None = None
+
+
+AdditionFactory = Callable[[AdditionContext], Addition]
+"""Builds an addition. It must not block, because the service starts meanwhile."""
+
+
+class AdditionUnusable(Exception):
+    """An addition cannot be loaded, or serves what is served already. The message says which and what to
+    do."""
+
+
+def load_additions(context: AdditionContext) -> dict[str, Addition]:
+    """Return the additions that are installed, by name. Raises AdditionUnusable."""
+    from importlib.metadata import entry_points
+
+    points = sorted(entry_points(group=ADDITIONS), key=lambda point: point.name)
+    return {point.name: _built(point, context) for point in points}
+
+
+def _built(point: "EntryPoint", context: AdditionContext) -> Addition:
+    try:
+        return cast("AdditionFactory", point.load())(context)
+    except Exception as failure:
+        # Of any kind: it is code of others, and nobody else would say whose.
+        whose = point.dist.name if point.dist is not None else point.value
+        raise AdditionUnusable(
+            f"The addition {point.name!r} of {whose} cannot be loaded "
+            f"({type(failure).__name__}: {failure}). Install the version of {whose} that belongs to "
+            f"trainshed {context.settings.version}, or do without: pip uninstall {whose}"
+        ) from failure
+
+
+def registry_with(additions: Mapping[str, Addition]) -> Registry:
+    """Return the registry of what is built in and of the additions' methods. Raises AdditionUnusable."""
+    handlers, checks = dict(BUILT_IN.handlers), dict(BUILT_IN.checks)
+    for name, addition in additions.items():
+        if twice := sorted(handlers.keys() & addition.handlers.keys()):
+            raise AdditionUnusable(
+                f"The addition {name!r} serves {twice[0]}, which is served already: uninstall one of the two."
+            )
+        handlers |= addition.handlers
+        checks |= addition.checks
+    return Registry(handlers, checks)

@@ -1,0 +1,140 @@
+"""Additions: they are found by entry points and serve methods and paths; what none serves is refused with
+what installs it."""
+
+import importlib.metadata
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import HOSTS, LOCATION, House
+from trainshed.api import additions
+from trainshed.api.additions import (
+    ADDITIONS,
+    Addition,
+    AdditionContext,
+    AdditionUnusable,
+    Mounts,
+    load_additions,
+    registry_with,
+)
+from trainshed.api.calls.call import Call
+from trainshed.api.inside import InsideCaller
+from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.api.rest import ApiApplication
+from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, serve, sized
+from trainshed.wire import pool
+
+SERVICE = "google.cloud.aiplatform.v1.MetadataService"
+STORE = f"{LOCATION}/metadataStores/default"
+HTML = [("accept", "text/html")]
+
+
+async def store(call: Call, request: Any) -> Any:
+    return pool.message_class("google.cloud.aiplatform.v1.MetadataStore")(name=request.name)
+
+
+def new_addition(context: AdditionContext) -> Addition:
+    """Serve one method, and at `/toy` what that answers to whoever asks."""
+
+    def mounts(api: InsideCaller) -> Mounts:
+        async def answer(request: Request) -> Response:
+            principal = await context.authenticate(request.headers.get("authorization"))
+            answer = await api.call(principal, "GET", STORE)
+            return sized(answer["name"].encode(), b"text/plain")
+
+        def refuse(request: Request, error: Exception) -> Response:
+            return sized(str(error).encode(), b"text/plain", 400)
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await serve(Request(scope, receive), answer, refuse, receive, send)
+
+        return {"toy": application}
+
+    return Addition({f"{SERVICE}.GetMetadataStore": store}, mounts=mounts)
+
+
+def new_thief(context: AdditionContext) -> Addition:
+    return Addition({next(iter(BUILT_IN.handlers)): store})
+
+
+@pytest.fixture(autouse=True)
+def _without_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {name: call for name, call in BUILT_IN.handlers.items() if not name.startswith(SERVICE)}
+    monkeypatch.setattr(additions, "BUILT_IN", Registry(kept, BUILT_IN.checks))
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+    """Let entry points of these values be all that is installed."""
+    points = [EntryPoint("toy", value, ADDITIONS) for value in values]
+    for point in points:
+        vars(point)["dist"] = SimpleNamespace(name="toy-distribution")
+
+    def offered(group: str) -> EntryPoints:
+        return EntryPoints(points).select(group=group)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", offered)
+
+
+def begin(house: House, directory: Path) -> None:
+    """Let the house serve what the installed additions bring."""
+    loaded = load_additions(house.addition_context(directory))
+    registry = registry_with(loaded)
+    caller = InsideCaller(house.services, registry)
+    mounts = dict(item for addition in loaded.values() for item in addition.mounts(caller).items())
+    authenticate = house.signing_in.authenticate
+    house.app = ApiApplication(house.services, authenticate, mounts, hosts=HOSTS, registry=registry)
+
+
+async def test_an_addition_serves_methods_and_paths(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, f"{__name__}:new_addition")
+    begin(house, tmp_path)
+    name = STORE.removeprefix("/v1/")
+    assert (await house.result("GET", STORE))["name"] == name
+    assert (await house.call("GET", "/toy")).body.decode() == name
+    assert (await house.call("GET", STORE, token="unknown")).status == 401
+    refused = await house.call("DELETE", STORE)
+    assert refused.error["message"].endswith("Of MetadataService there is GetMetadataStore.")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (f"{__name__}:missing", "'toy' of toy-distribution cannot be loaded (AttributeError: "),
+        ("no_such_module:new_addition", "or do without: pip uninstall toy-distribution"),
+        (f"{__name__}:new_thief", "'toy' serves google.cloud.aiplatform.v1.JobService."),
+    ],
+)
+def test_an_addition_that_cannot_be_used_is_named(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    install(monkeypatch, value)
+    with pytest.raises(AdditionUnusable) as refused:
+        begin(house, tmp_path)
+    assert words in str(refused.value)
+
+
+async def test_what_no_addition_serves_says_what_to_install(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    begin(house, tmp_path)
+    refused = await house.call("GET", STORE)
+    assert refused.error["status"] == "UNIMPLEMENTED"
+    assert "run pip install 'trainshed[tracking]' and start it again" in refused.error["message"]
+    for path in ("/", "/jobs", "/login?code=x"):
+        page = await house.call("GET", path, headers=HTML)
+        assert (page.status, page.headers["content-type"]) == (404, "text/plain; charset=utf-8")
+        assert "pip install 'trainshed[console]'" in page.body.decode()
+    signing_in = await house.call("POST", "/login/link", {})
+    assert "pip install 'trainshed[console]'" in signing_in.error["message"]
+    assert (await house.result("GET", "/"))["status"] == "ok", "whoever asks for no page"
