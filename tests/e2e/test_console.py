@@ -77,7 +77,7 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     expect(page.get_by_role("heading", name="Would start now")).to_be_visible(timeout=10_000)
     page.get_by_role("button", name="Submit").dblclick()
     expect(page.get_by_role("heading", name="my-first")).to_be_visible()
-    expect(page.locator("#tail")).to_contain_text("loss <b>0.5</b>", timeout=120_000)
+    expect(page.locator("#tail")).to_contain_text("loss <b>0.5</b>", timeout=600_000)
     curve = page.locator("figure", has_text="loss train 0.7")
     expect(curve.locator("canvas")).to_be_visible()
     page.get_by_role("button", name="Log scale").click()

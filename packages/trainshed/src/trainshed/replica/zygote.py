@@ -29,9 +29,9 @@ from trainshed.replica.sandbox import call_filter, levels, users
 from trainshed.replica.supervisor import main_process, program, shells, start
 from trainshed.replica.system import cgroups, kernel, processes, unix_sockets
 
-_QUIET_MS = 40
+_QUIET_MS = 120
 """Milliseconds without a request before an idle shim is forked: by then the programs that were requested have
-most likely been started, and until then they are to have the processors."""
+most likely been started, sixteen of them too, and until then they are to have the processors."""
 _MOST_HANDLES = 1 << 10
 """More than a zygote has open."""
 

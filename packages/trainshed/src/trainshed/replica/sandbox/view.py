@@ -350,16 +350,20 @@ class View:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
 
 
-_STEP = re.compile(rb" (/.*[^/]_\d+\.\d+)$", re.MULTILINE)
-"""Path of a socket that is named NODE_JOB.STEP, as steps have them."""
+_STEP = re.compile(rb"[^/]_\d+\.\d+\Z")
+"""The end of the path of a socket that is named NODE_JOB.STEP, as steps have them."""
 
 
 def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
-    steps = map(os.fsdecode, set(_STEP.findall(processes.read("/proc/net/unix"))))
-    return sorted({os.path.dirname(path) for path in steps if _is_kept_apart(path)})
+    # The eighth column is the path, which may have blanks.
+    rows = (line.split(None, 7) for line in processes.read("/proc/net/unix").splitlines())
+    steps = {row[7] for row in rows if len(row) > 7 and _STEP.search(row[7])}
+    return sorted(
+        {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_kept_apart(path)}
+    )
 
 
 def _is_kept_apart(path: str) -> bool:
