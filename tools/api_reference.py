@@ -12,10 +12,10 @@ import msgspec
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.api.calls.http import NDJSON
 from trainshed.api.trainshed_v1.transport import METHODS, Method
-from trainshed.wire.trainshed_v1 import access, capacity, jobs, models, replicas, timeline
+from trainshed.wire.trainshed_v1 import access, capacity, jobs, replicas, timeline
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
-_RECORDS: Final[tuple[ModuleType, ...]] = (jobs, timeline, replicas, capacity, models, access)
+_RECORDS: Final[tuple[ModuleType, ...]] = (jobs, timeline, replicas, capacity, access)
 _CODE: Final = re.compile(r"`(?:GET|POST|PUT|DELETE) /trainshed/v1/([^`]*)`(?:, )?")
 _VARIABLE: Final = re.compile(r"\{\w+\}")
 _QUERY: Final = re.compile(r"[?&](\w+)=")

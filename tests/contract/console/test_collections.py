@@ -1,10 +1,16 @@
 """Studies, datasets and models, each with what belongs to it."""
 
+import json
 from typing import Any
 
-from tests.contract.api.house import LOCATION
+from tests.contract.api import test_datasets
+from tests.contract.api.house import LOCATION, START
 from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
 from tests.contract.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import ModelName
+from trainshed.core.pipelines import ModelVersion
 
 SPEC = {
     "metrics": [
@@ -92,6 +98,32 @@ async def test_a_model_leads_to_what_made_it(house: ConsoleHouse, browser: Brows
     assert "Version 1" in text_of(page)
     assert "auPrc 0.5" in text_of(page)
     assert 'href="/buckets/bucket?prefix=out%2Fmodel%2F"' in page.body.decode()
+
+
+async def test_a_model_of_a_pipeline_leads_to_its_job_and_its_data(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    dataset = (await test_datasets.made(house)).rpartition("/")[2]
+    data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
+    body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
+    name = (view := await made(house, f"{LOCATION}/trainingPipelines", body))["name"]
+    version = ModelVersion(
+        name=ModelName("p1", "us-central1", "m1"),
+        version=1,
+        display_name="model",
+        public_json=json.dumps(MODEL),
+        artifact_uri="gs://bucket/out/model",
+        created=START,
+        updated=START,
+        aliases=("default",),
+        pipeline=name,
+    )
+    await house.become(name, {"model": version}, state=JobState.SUCCEEDED)
+    page = (await browser.get("/models/m1?project=p1")).body.decode()
+    job = view["trainingTaskMetadata"]["backingCustomJob"].rpartition("/")[2]
+    for path in (f"/datasets/{dataset}?project=p1", f"/jobs/{view['name'].rpartition('/')[2]}"):
+        assert f'href="{path}"' in page
+    assert f'href="/jobs/{job}"' in page
 
 
 async def run_made(house: ConsoleHouse, run: str, **metadata: Any) -> None:

@@ -409,14 +409,16 @@ def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
 
 
 def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
-    """Return the Model message of one version. `versioned`: its name includes the version, as in lists of
-    versions."""
+    """Return the Model message of one version, whose `metadata` names the job that made it, unless its maker
+    gave it some. `versioned`: its name includes the version, as in lists of versions."""
     view: Any = wire_json.from_public(f"{V1}.Model", json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
     view.version_id = str(record.version)
     view.display_name = record.display_name
     view.artifact_uri = record.artifact_uri
     view.training_pipeline = record.pipeline
+    if record.job and not view.HasField("metadata"):
+        view.metadata.struct_value["job"] = record.job
     del view.version_aliases[:]
     view.version_aliases.extend(record.aliases)
     view.model_source_info.source_type = "CUSTOM"

@@ -36,7 +36,6 @@ from trainshed.api.trainshed_v1 import (
     links,
     logs,
     measures,
-    models,
     replicas,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
@@ -60,7 +59,6 @@ _IN_PROJECTS: Final = frozenset(
     {
         "trainshed.v1.Jobs.List",
         "trainshed.v1.Jobs.Explain",
-        "trainshed.v1.Models.Describe",
         "trainshed.v1.Quotas.List",
         "trainshed.v1.Quotas.Set",
         "trainshed.v1.Usage.List",
@@ -116,7 +114,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "quotas"): Method("trainshed.v1.Quotas.List", capacity.list_quotas),
     ("POST", "quotas:set"): Method("trainshed.v1.Quotas.Set", capacity.set_quota, body=QuotaLimit),
     ("GET", "usage"): Method("trainshed.v1.Usage.List", capacity.usage),
-    ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", access.list_secrets),
     ("POST", "secrets"): Method(
         "trainshed.v1.Secrets.Set", access.set_secret, most=_SECRET, body=SecretValue

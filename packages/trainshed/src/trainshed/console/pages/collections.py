@@ -13,10 +13,11 @@ from trainshed.console.rendering import curve_data, id_of
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Trial
-from trainshed.wire.trainshed_v1.models import ModelDescription
 
 _PAGE: Final = 100
 """Things on one page of a list, such as the runs of an experiment."""
+_VERSIONS: Final = 20
+"""Most versions of a model."""
 
 
 def vertex_path(visit: Visit, below: str) -> str:
@@ -106,24 +107,58 @@ async def models(visit: Visit) -> View:
     )
 
 
+class Version(Struct, frozen=True):
+    """A version of a model."""
+
+    #: As the API shows it.
+    model: Any
+    #: Full names of what made it, by kind: its dataset, pipeline and job.
+    origin: Mapping[str, str]
+    evaluations: Sequence[Any]
+
+
 async def model(visit: Visit) -> View:
     """`/models/M`: the model's versions, what each was made from, and its evaluations."""
-    project, region = visit.place
     path = f"models/{visit.quoted('model')}"
-    described = await visit.get(ModelDescription, path, project=project, region=region)
-    title = described.versions[0].display_name if described.versions else described.model_id
-    evaluations = {
-        version.version: (await vertex_page(visit, f"{path}@{version.version}/evaluations")).get(
-            "modelEvaluations", ()
-        )
-        for version in described.versions
-    }
-    return View(
-        title,
-        "model.html",
-        {"found": described, "title": title, "evaluations": evaluations},
-        place="models",
+    answer = await vertex_page(
+        visit, f"{path}:listVersions", size=_VERSIONS, orderBy="create_time desc"
     )
+    versions: list[Version] = []
+    for shown in answer["models"]:
+        below = await vertex_page(visit, f"{path}@{shown['versionId']}/evaluations")
+        origin = await _origin(visit, shown)
+        versions.append(Version(shown, origin, below.get("modelEvaluations", ())))
+    newest = versions[0].model
+    title = newest.get("displayName", "")
+    values = {
+        "title": title,
+        "newest": newest,
+        "versions": versions,
+        "more": "nextPageToken" in answer,
+    }
+    return View(title, "model.html", values, place="models")
+
+
+async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
+    if not (pipeline := model.get("trainingPipeline")):
+        match model.get("metadata"):
+            case {"job": str(job)}:
+                return {"job": job}
+            case _:
+                return {}
+    try:
+        made = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
+    except Refused:  # It was deleted.
+        return {"pipeline": pipeline}
+    jobs = made.get("trainingTaskMetadata", {})
+    origin = {
+        "pipeline": pipeline,
+        "job": jobs.get("bestTrialBackingCustomJob") or jobs.get("backingCustomJob", ""),
+    }
+    if number := made.get("inputDataConfig", {}).get("datasetId"):
+        place = pipeline.partition("/trainingPipelines/")[0]
+        origin["dataset"] = f"{place}/datasets/{number}"
+    return origin
 
 
 async def experiments(visit: Visit) -> View:
