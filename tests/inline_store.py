@@ -13,11 +13,9 @@ from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.audit import record_is_stored
-from trainshed.store.codec import UnreadableRecord
 from trainshed.store.sqlite.access import recorded
 from trainshed.store.sqlite.connections import migrate
 from trainshed.store.sqlite.database import Store
-from trainshed.store.sqlite.setting_aside import past_bad_records, set_aside
 from trainshed.store.sqlite.snapshots import unreadable
 from trainshed.store.sqlite.writer import public
 
@@ -45,8 +43,7 @@ class InlineStore(Store):
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Implements `sqlite.connections.Writing`."""
-        carrying = recorded(work)
-        result = past_bad_records(lambda: self._run(what, carrying), self._set_aside)
+        result = self._run(what, recorded(work))
         record_is_stored()
         return result
 
@@ -74,7 +71,7 @@ class InlineStore(Store):
         state."""
         self._check_open()
         try:
-            return past_bad_records(lambda: read(self._connection), self._set_aside)
+            return read(self._connection)
         except sqlite3.OperationalError as error:
             raise unreadable(error) from error
 
@@ -86,10 +83,6 @@ class InlineStore(Store):
         if self._open:
             self._open = False
             self._connection.close()
-
-    def _set_aside(self, bad: UnreadableRecord) -> None:
-        for record in set_aside(self._connection, bad, 0):
-            self._note_set_aside(record)
 
     def _check_open(self) -> None:
         if not self._open:

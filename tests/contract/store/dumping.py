@@ -103,7 +103,6 @@ async def contents(store: Store) -> dict[str, Any]:
         "deleted": await reader.operation(operation(1).name),
         "drained": await reader.drained_nodes(),
         "quotas": await reader.quotas(),
-        "set aside": await reader.set_aside(),
         "study": await store.studies.study_by_uid(StudyUid(30)),
         "trials": await store.studies.history([StudyUid(30)]),
         "measurements": await store.studies.measurements(StudyUid(30)),

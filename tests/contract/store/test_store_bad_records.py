@@ -1,7 +1,6 @@
-"""One record that cannot be read: it is set aside with its cause, and all others go on."""
+"""One record that cannot be read: it alone is missing, and all others go on."""
 
-import base64
-import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
@@ -22,7 +21,15 @@ from tests.contract.store.metadata_samples import (
     make_node,
     make_progress,
 )
-from tests.contract.store.store_samples import T0, cancel, entry, make_job, operation
+from tests.contract.store.store_samples import (
+    T0,
+    cancel,
+    entry,
+    live_job,
+    make_job,
+    operation,
+    step,
+)
 from tests.contract.store.study_samples import (
     make_dataset,
     make_evaluation,
@@ -33,11 +40,14 @@ from tests.contract.store.study_samples import (
     registered,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
-from trainshed.core.metadata import Edge, EdgeRole, Node, NodeKind
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.metadata import EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tensorboards import Level
 from trainshed.store.port import JobQuery
+from trainshed.store.sqlite.connections import logged
+from trainshed.store.sqlite.copying import unreadable_in
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 STUDY = StudyUid(30)
@@ -47,10 +57,6 @@ Read = Callable[[Store], Awaitable[Any]]
 
 async def lineage_nodes(store: Store) -> tuple[Node, ...]:
     return (await store.metadata.lineage(execution("x1"))).nodes
-
-
-async def lineage_events(store: Store) -> tuple[Edge, ...]:
-    return (await store.metadata.lineage(execution("x1"))).events
 
 
 READS: dict[tuple[str, str], tuple[Read, ...]] = {
@@ -90,7 +96,6 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lambda store: store.metadata.nodes(STORE, NodeKind.ARTIFACT),
         lineage_nodes,
     ),
-    ("metadata_edges", "labels"): (lineage_events,),
 }
 """(table, column) of everything that is decoded, and the calls that give several of its records."""
 BAD: dict[str, Callable[[bytes], bytes]] = {
@@ -163,30 +168,24 @@ def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes])
     ("table", "column", "how"),
     [(*place, "cut") for place in READS] + [("jobs", "record", how) for how in BAD if how != "cut"],
 )
-async def test_a_bad_record_is_set_aside_and_others_are_read(
-    data: Path, table: str, column: str, how: str
+async def test_a_bad_record_is_left_out_and_others_are_read(
+    data: Path, table: str, column: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_database(data)
     whole = [len(await read(store)) for read in READS[table, column]]
     store.close()
-    spoilt = spoil(data, table, column, BAD[how])
+    assert list(unreadable_in(data / DATABASE_FILE)) == []
+    spoil(data, table, column, BAD[how])
+    logged.cache_clear()
     store = open_database(data)
     for read, before in zip(READS[table, column], whole, strict=True):
         assert len(await read(store)) >= before - 1
         assert await read(store)
-    (bad, *more) = await store.reader.set_aside()
-    assert not more or table == "timeline"
-    assert bad.source == table
-    assert bad.cause and bad.key and bad.at
     store.close()
-    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection:
-        (row,) = connection.execute("SELECT row FROM set_aside LIMIT 1").fetchone()
-    assert base64.b64decode(json.loads(row)[column]["base64"]) == spoilt
-    # The next start is one like any other.
-    store = open_database(data)
-    assert await READS[table, column][0](store)
-    assert len(await store.reader.set_aside()) == 1 + len(more)
-    store.close()
+    said = [text for _, level, text in caplog.record_tuples if level == logging.ERROR]
+    assert len(said) == 1 and f"table {table} of" in said[0]
+    (bad,) = unreadable_in(data / DATABASE_FILE) if table != "intents" else [table]
+    assert bad.startswith(table)
 
 
 @pytest.mark.parametrize(
@@ -206,44 +205,36 @@ async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, sai
         assert connection.execute(statement).rowcount == 1
     store = open_database(data)
     assert [live.job.uid for live in await store.ledger.load_live()] == [2]
-    assert said in (await store.reader.set_aside())[0].cause
-    for read in (
-        store.reader.job_by_uid(JobUid(1)),
-        store.reader.job(make_job(1).name),
-        store.reader.find(make_job(1).name.job_id),
-        store.intake.request_cancel(make_job(1).name, cancel()),
-    ):
-        with pytest.raises(FailedPrecondition, match=r"job 1 .*set aside"):
+    assert await store.ledger.load(JobUid(1)) is None
+    for read in (store.reader.job_by_uid(JobUid(1)), store.reader.find(make_job(1).name.job_id)):
+        with pytest.raises(FailedPrecondition, match=f"table jobs .*{said}.*restore a backup"):
             await read
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))
     store.close()
 
 
-async def test_an_intent_of_an_unknown_kind_is_set_aside_alone(data: Path) -> None:
-    with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
-        connection.execute("UPDATE intents SET kind = 'banana', intent = x'7b7d' WHERE job_uid = 1")
-    store = open_database(data)
-    live = await store.ledger.load_live()
-    assert [len(work.intents) for work in live] == [0, 1]
-    assert "'banana' is no kind of intent" in (await store.reader.set_aside())[0].cause
-    store.close()
-
-
-async def test_a_bad_record_that_a_write_meets_is_set_aside(data: Path) -> None:
+async def test_what_needs_a_bad_record_is_refused(data: Path) -> None:
     spoil(data, "jobs", "record", BAD["cut"])
     store = open_database(data)
-    with pytest.raises(FailedPrecondition, match="set aside"):
-        await store.intake.replace_labels(make_job(1).name, (("a", "b"),), "", T0)
-    assert len(await store.reader.set_aside()) == 1
+    for call in (
+        store.reader.job(make_job(1).name),
+        store.intake.replace_labels(make_job(1).name, (("a", "b"),), "", T0),
+    ):
+        with pytest.raises(FailedPrecondition, match="table jobs"):
+            await call
     store.close()
 
 
-async def test_a_study_that_was_set_aside_keeps_its_trials(data: Path) -> None:
+@pytest.mark.parametrize("change", ["kind = 'banana'", "intent = x'7b'"])
+async def test_an_unknown_intent_can_be_consumed(data: Path, change: str) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
-        connection.execute("UPDATE studies SET record = x'00' WHERE uid = 30")
-    for _ in range(2):
-        store = open_database(data)
-        assert len(await store.studies.list(PLACE)) == 1
-        assert len(await store.studies.history([STUDY])) == 2
-        store.close()
+        connection.execute(f"UPDATE intents SET {change} WHERE job_uid = 1")
+    store = open_database(data)
+    first, second = await store.ledger.load_live()
+    assert [intent.event for intent in first.intents] == [None]
+    assert [intent.event for intent in second.intents] == [cancel()]
+    epoch = await store.ledger.acquire("test")
+    ends = step(live_job(first), JobState.CANCELLED, consumed=first.intents[-1].seq)
+    assert await store.ledger.commit(epoch, ends)
+    store.close()

@@ -25,7 +25,6 @@ from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.narrowing import walk
 from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.reader import Reader
-from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.writer import Writer
 
@@ -152,9 +151,8 @@ def test_writes_are_synchronous(tmp_path: Path) -> None:
 async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / DATABASE_FILE)
     migrate(connection)
-    aside = FileSettingAside(tmp_path / DATABASE_FILE)
     files = OpenFiles(tmp_path / DATABASE_FILE)
-    writer, snapshots = Writer(connection, aside, files), Snapshots(tmp_path / DATABASE_FILE, aside)
+    writer, snapshots = Writer(connection, files), Snapshots(tmp_path / DATABASE_FILE)
     intake, reader = Intake(writer), Reader(snapshots)
     await intake.create_job(make_job(1), [])
     (pages,) = connection.execute("PRAGMA page_count").fetchone()

@@ -58,7 +58,6 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import measured
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
-from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.jobs import Intake, Ledger
 from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.meters import Meters
@@ -265,12 +264,6 @@ class Controller:
         `JobsOfJobs.admit` and `CapacityTracker.admit`.
         """
         await outliving(joined(self._create(made)))
-
-    def set_aside(self, record: RecordSetAside) -> None:
-        """Take note that a record could not be read: if it is a job's, nothing is committed to that job any
-        more."""
-        if record.source == "jobs":
-            self.wake(JobUid(int(record.key)))
 
     def report(self, uid: JobUid, event: Event) -> None:
         """Take in an event of a job."""
@@ -525,7 +518,7 @@ class Controller:
         return generation
 
     async def _abandon(self, tracked: _Tracked) -> None:
-        """Stop what runs of a job whose record was set aside: nothing could end it later."""
+        """Stop what runs of a job whose record cannot be read any more: nothing could end it later."""
         job = tracked.live.job
         await self._ports.engine.stop(job.uid, job.attempt, self._ports.grace)
         if self._curves is not None:

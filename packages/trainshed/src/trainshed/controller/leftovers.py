@@ -23,7 +23,7 @@ async def settle_leftovers(
     adopted: Sequence[Job],
     report: Callable[[JobUid, Event], None],
 ) -> None:
-    """Clear up after earlier services. Slots of jobs that are over or were set aside are stopped and, if
+    """Clear up after earlier services. Slots of jobs that are over or cannot be read are stopped and, if
     nothing lives in them, given back; the others are given back by `settle_unknown` when their programs end.
     Of adopted jobs that have lost their slots, since the data directory was restored from a backup, the loss
     of each replica is reported, which nobody else would ever do. Tries again while the engine cannot

@@ -64,7 +64,7 @@ class ParentStores(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
 
     async def work(self, uid: JobUid) -> Work | None:
-        """Return a work as it is stored; None if it was deleted or set aside."""
+        """Return a work as it is stored; None if it was deleted or cannot be read."""
         with contextlib.suppress(NotFound, FailedPrecondition):
             work, _ = await self.reader.job_by_uid(uid)
             return work
@@ -191,8 +191,8 @@ def parent_of(work: Work) -> JobUid | None:
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
     """Return the cancels that a work has to apply; only jobs have drills."""
-    events = (*(intent.event for intent in live.intents), *events)
-    return tuple(cancel for cancel in events if isinstance(cancel, CancelRequested))
+    wanted = (*(intent.event for intent in live.intents), *events)
+    return tuple(cancel for cancel in wanted if isinstance(cancel, CancelRequested))
 
 
 def consumed(live: LiveJob[Work]) -> int:

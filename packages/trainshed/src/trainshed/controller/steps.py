@@ -78,7 +78,7 @@ class JobSteps:
             job = self._leave(job, lost, entries)
         current = (event for event in events if self._capacity.counts(job.uid, event))
         cancels = self._jobs_of_jobs.cancels(job, self._now())
-        for event in (*(intent.event for intent in live.intents), *current, *cancels):
+        for event in (*(i.event for i in live.intents if i.event), *current, *cancels):
             job = self._fold(job, event, entries)
         job = self._leave(job, frozenset(), entries)
         job = self._schedule(job, entries)

@@ -96,10 +96,10 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 def _database(settings: Settings) -> Iterator[Finding]:
     """Yield the finding about the whole database, which is read at some seconds per GB; none if there is no
     database yet."""
+    from trainshed.store.codec import ADVICE
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
-    from trainshed.store.records import ADVICE
     from trainshed.store.sqlite.connections import DATABASE_FILE
-    from trainshed.store.sqlite.copying import check_database, set_aside_in
+    from trainshed.store.sqlite.copying import check_database, unreadable_in
     from trainshed.store.sqlite.presence import require_present
 
     database = settings.data / DATABASE_FILE
@@ -110,19 +110,17 @@ def _database(settings: Settings) -> Iterator[Finding]:
             return
         row = "database_damaged"
         check_database(database)
-        aside = set_aside_in(database)
+        unreadable = list(unreadable_in(database))
     except StoreUnreadable as failure:
         if isinstance(failure, StoreOfOtherVersion):
             row = "database_of_other_version"
         what, _, remedy = str(failure).partition(". ")
         yield _finding(row, failure=what, remedy=remedy)
         return
-    if aside:
+    if unreadable:
         cause, _, remedy = ADVICE.partition(". ")
-        count = f"{len(aside)} record{'s' if len(aside) > 1 else ''}"
-        records = "; ".join(map(str, aside))
         yield _finding(
-            "records_set_aside", count=count, records=records, cause=cause, remedy=remedy
+            "records_unreadable", records="; ".join(unreadable), cause=cause, remedy=remedy
         )
     else:
         yield _finding("database")

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -48,7 +48,6 @@ from trainshed.serve.addresses import (
 from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.settings import speaks_tls
-from trainshed.store.records import ADVICE, RecordSetAside
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -60,8 +59,6 @@ log = logging.getLogger(__name__)
 
 DRAIN = 2
 """Seconds that open requests get when the service stops."""
-_SHOWN = 10
-"""Records set aside that are listed by name."""
 STOP_JOBS = 60
 """Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
@@ -108,14 +105,8 @@ class Service:
             self._app.lag.close()
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._bootstrap.store.when_set_aside(
-            lambda record: loop.call_soon_threadsafe(self._app.controller.set_aside, record)
-        )
         await self._app.controller.start()
         await self._take_over()
-        if bad := await self._bootstrap.store.reader.set_aside():
-            say(told_set_aside(bad))
         await self._begin_work()
         await self._bootstrap.signing_in.forget()
         authenticate = self._authenticate
@@ -322,15 +313,6 @@ class _Server(SecureServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
-
-
-def told_set_aside(bad: Sequence[RecordSetAside]) -> str:
-    """Return what the terminal shows of records that could not be read."""
-    records = "record" if len(bad) == 1 else "records"
-    shown = [f"  {record}" for record in bad[:_SHOWN]]
-    if len(bad) > _SHOWN:
-        shown.append(f"  and {len(bad) - _SHOWN} more; `trainshed doctor --format json` names all")
-    return "\n".join([f"{len(bad)} {records} set aside:", *shown, ADVICE])
 
 
 def say(text: str) -> None:

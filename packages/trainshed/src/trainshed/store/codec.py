@@ -1,5 +1,5 @@
-"""Encodes and decodes stored records: JSON of the domain's own records, the same in every dialect. Decoding
-raises UnreadableRecord for bytes that are no such record.
+"""Encodes and decodes stored records: JSON of the domain's own records. Decoding raises FailedPrecondition
+for bytes that are no such record: whoever asks for that one is told (ADR 44).
 
 Fields that a later version adds need a default; fields that it drops are skipped when an older record is
 read. Renaming or retyping a field takes a migration. Floats in a record are finite.
@@ -7,12 +7,13 @@ read. Renaming or retyping a field takes a migration. Floats in a record are fin
 
 import enum
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, assert_never
+from typing import Any, Final, Generic, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
+from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata import MetadataStore, Node
@@ -28,39 +29,39 @@ Labels = tuple[tuple[str, str], ...]
 T = TypeVar("T")
 
 
-class UnreadableRecord(Exception):
-    """A stored record does not have the form that its table's records have."""
-
-    def __init__(self, table: str, column: str, raw: bytes, cause: str) -> None:
-        super().__init__(f"a record of {table} cannot be read: {cause}")
-        self.table = table
-        self.column = column
-        #: The bytes in the table's column.
-        self.raw = raw
-        #: Why it cannot be read.
-        self.cause = cause
+CODECS: Final[list["Codec[Any]"]] = []
+"""All that were made."""
 
 
 class Codec(Generic[T]):
     """The JSON of one kind of record in a column of a table."""
 
     def __init__(self, table: str, column: str, kind: type[T]) -> None:
-        self._table = table
-        self._column = column
+        self.table, self.column = table, column
         self._decoder = msgspec.json.Decoder(kind)
+        CODECS.append(self)
 
     def encode(self, record: T) -> bytes:
         return _encoder.encode(record)
 
     def decode(self, raw: bytes) -> T:
-        return _decoded(self._table, self._column, raw, self._decoder.decode)
+        return _decoded(self.table, raw, self._decoder.decode)
 
 
-def _decoded(table: str, column: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
+def _decoded(table: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         return decode(raw)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as failure:
-        raise UnreadableRecord(table, column, raw, str(failure)) from failure
+        raise FailedPrecondition(
+            f"A record in the table {table} of trainshed.db cannot be read: {failure}. {ADVICE}"
+        ) from failure
+
+
+ADVICE: Final = (
+    "Another version of the service, or a damaged disk, may have written it. Use that version, or restore a "
+    "backup of before (`trainshed restore`); nothing else depends on it."
+)
+"""What to do about a record that cannot be read."""
 
 
 class WorkKind(enum.StrEnum):
@@ -127,7 +128,7 @@ def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = Wo
     def decode(raw: bytes) -> Work:
         return _works[WorkKind(kind)].decode(raw)
 
-    job = _decoded("jobs", "record", record, decode)
+    job = _decoded("jobs", record, decode)
     current = LABELS.decode(labels)
     if job.labels == current and job.updated >= labels_updated:
         return job

@@ -110,7 +110,8 @@ class Intent(Struct, frozen=True):
     """A request's demand on a job, until a commit has consumed it."""
 
     seq: int
-    event: CancelRequested | DrillOrdered
+    #: None = it cannot be read, and is consumed without an effect.
+    event: CancelRequested | DrillOrdered | None
 
 
 class NodeDrain(Struct, frozen=True):

@@ -1,5 +1,4 @@
-"""Records of the store itself: long-running operations, versions of secrets, notifications that wait, and
-rows that were set aside."""
+"""Records of the store itself: long-running operations, versions of secrets, notifications that wait."""
 
 import enum
 
@@ -83,41 +82,3 @@ class Sealed(Struct, frozen=True):
 
     version: int
     content: bytes
-
-
-class RecordSetAside(Struct, frozen=True):
-    """A record that could not be read and was moved to the table set_aside."""
-
-    #: The table that it was in.
-    source: str
-    #: Its key in that table, with `/` between columns.
-    key: str
-    #: The name by which people know it; "" = the key is enough.
-    label: str
-    #: Why it cannot be read.
-    cause: str
-    #: When it was set aside, nanoseconds since the epoch.
-    at: Nanos
-
-    def __str__(self) -> str:
-        called = f" ({self.label})" if self.label else ""
-        return f"{_NAMES.get(self.source, self.source)} {self.key}{called}: {self.cause}"
-
-
-_NAMES = {
-    "jobs": "job",
-    "timeline": "timeline entry",
-    "intents": "cancel or drill",
-    "operations": "operation",
-    "studies": "study",
-    "trials": "trial",
-    "measurements": "measurement",
-    "model_versions": "model version",
-    "datasets": "dataset",
-}
-ADVICE = (
-    "Another version of the service, or a damaged disk, may have written it. It lies in the table "
-    "set_aside of trainshed.db; a backup of before can be restored (`trainshed restore`), and nothing else "
-    "depends on it."
-)
-"""What to do about a record that was set aside."""

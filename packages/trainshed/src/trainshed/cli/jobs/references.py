@@ -78,7 +78,6 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
 
     Raises click.ClickException, with near misses if no job is meant, and with the choices if several are.
     """
-    unreadable: Refused | None = None
     only: str | None = click.get_current_context().meta.get(PROJECT)
     if reference != LAST:
         try:
@@ -91,7 +90,6 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             is_name = refused.status == 404 or (refused.status == 400 and refused.violations)
             if not is_name or "/" in reference:
                 raise
-            unreadable = refused if refused.status == 400 and not refused.violations else None
     project = project or read(client.get("/trainshed/v1/status"), Status).project
     if reference == LAST:
         newest = [JobView.parse(job) for job in list_jobs(client, project, limit=1)]
@@ -103,12 +101,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         if not any(job["displayName"] == reference for job in jobs):
             # It may be the beginning of an id.
             jobs = list_jobs(client, project, limit=_LOOKED_THROUGH, search=reference)
-        try:
-            view, choice = meant(reference, [JobView.parse(job) for job in jobs])
-        except click.ClickException:
-            if unreadable is not None:
-                raise unreadable from None
-            raise
+        view, choice = meant(reference, [JobView.parse(job) for job in jobs])
     if choice:
         click.echo(click.style(choice, fg="bright_black"), err=True)
     return client.get(job_path(view.uid))

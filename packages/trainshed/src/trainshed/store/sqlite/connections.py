@@ -11,17 +11,20 @@ the number of the last script applied, written in the same transaction as the sc
 
 import contextlib
 import gc
+import logging
 import re
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
-from functools import partial
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.store.codec import Codec
 from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
+
+log = logging.getLogger(__name__)
 
 DATABASE_FILE = "trainshed.db"
 _BUSY_TIMEOUT_MS = 10_000
@@ -59,6 +62,7 @@ def _open(database: Path) -> sqlite3.Connection:
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 Parameters = dict[str, Any]
 
 
@@ -104,7 +108,8 @@ class Port:
 def existing(
     connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T], what: object
 ) -> T:
-    """Return the one record that a statement selects. Raises NotFound, which names `what`."""
+    """Return the one record that a statement selects. Raises NotFound, which names `what`, FailedPrecondition
+    (it cannot be read)."""
     row = connection.execute(sql, parameters).fetchone()
     if row is None:
         raise missing(what)
@@ -114,8 +119,25 @@ def existing(
 def records(
     connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T]
 ) -> tuple[T, ...]:
-    """Return the records in the first column of what a statement selects."""
-    return tuple([codec.decode(row[0]) for row in connection.execute(sql, parameters)])
+    """Return the records in the first column of what a statement selects, as far as they can be read."""
+    rows = connection.execute(sql, parameters)
+    return tuple(readable(rows, lambda row: codec.decode(row[0])))
+
+
+def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
+    """Yield what `decode` makes of rows. Those that cannot be read are left out, so that one of them keeps
+    nobody from the others (ADR 44)."""
+    for row in rows:
+        try:
+            yield decode(row)
+        except FailedPrecondition as unreadable:
+            logged(str(unreadable))
+
+
+@lru_cache(1000)
+def logged(failure: str) -> None:
+    """Log a failure once, however often lists are read."""
+    log.error("%s `trainshed doctor` names it.", failure)
 
 
 def missing(what: object) -> NotFound:

@@ -1,5 +1,5 @@
-"""Copies a database as of one moment, while a service writes to it; checks copies and lists their contents.
-Needs no open store."""
+"""Copies a database as of one moment, while a service writes to it; checks copies, lists their contents and
+what of that cannot be read. Needs no open store."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from trainshed.core.errors import FailedPrecondition
 from trainshed.core.names import JobUid
-from trainshed.store.records import RecordSetAside
+from trainshed.store.codec import CODECS, decode_job
 from trainshed.store.sqlite.connections import damaged, open_reader, require_known, require_sound
-from trainshed.store.sqlite.setting_aside import all_set_aside
 
 
 class StoredWork(Struct, frozen=True):
@@ -56,10 +56,28 @@ def check_database(database: Path) -> int:
         raise damaged(database, str(failure)) from failure
 
 
-def set_aside_in(database: Path) -> tuple[RecordSetAside, ...]:
-    """Return every record that was set aside."""
+def unreadable_in(database: Path) -> Iterator[str]:
+    """Yield every record that cannot be read, by its table and its key there."""
     with closing(open_reader(database)) as connection:
-        return all_set_aside(connection)
+        for uid, name, *row in connection.execute(
+            "SELECT jobs.uid, jobs.project_id || '/' || jobs.job_id, record, labels, labels_updated, kind "
+            "FROM jobs JOIN works ON works.uid = jobs.uid"
+        ):
+            try:
+                decode_job(*row)
+            except FailedPrecondition:
+                yield f"jobs {uid} ({name})"
+        for codec in CODECS:
+            # What of a job cannot be read was said; how an intent is to be read depends on its kind.
+            if codec.table in ("jobs", "intents"):
+                continue
+            query = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"
+            keys = " || '/' || ".join(key for (key,) in connection.execute(query, (codec.table,)))
+            for key, raw in connection.execute(f"SELECT {keys}, {codec.column} FROM {codec.table}"):
+                try:
+                    codec.decode(raw)
+                except FailedPrecondition:
+                    yield f"{codec.table} {key}"
 
 
 def works_in(database: Path) -> Iterator[StoredWork]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from trainshed.core.errors import Unavailable
 from trainshed.replica.system import durable
 from trainshed.store.port import StoreInUse, StoreUnreadable
-from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.access import Access
 from trainshed.store.sqlite.connections import (
     DATABASE_FILE,
@@ -34,7 +33,6 @@ from trainshed.store.sqlite.presence import (
 )
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
-from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.tensorboards import Tensorboards
@@ -76,19 +74,11 @@ class Store:
         self.secrets = Secrets(writer, snapshots)
         self.access = Access(writer, snapshots)
         self.notifications = Notifications(writer, snapshots)
-        self._listener: Callable[[RecordSetAside], object] = lambda _: None
 
     async def watch(self) -> None:
         """Notice within seconds that somebody removes or replaces the store's files. All that was
         acknowledged is then saved, and until they are back each write raises Unavailable, which says what to
         do. Runs until it is cancelled; without it, the next write notices."""
-
-    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
-        """From now on call `listener` with each record that is set aside, on any thread."""
-        self._listener = listener
-
-    def _note_set_aside(self, record: RecordSetAside) -> None:
-        self._listener(record)
 
     def close(self) -> None:
         """Finish queued writes and release the data directory. Blocks; does nothing the second time."""
@@ -97,15 +87,12 @@ class Store:
 class FileStore(Store):
     """An open store in a data directory, made by `open_database`."""
 
-    def __init__(
-        self, lock: "_Lock", writer: Writer, snapshots: Snapshots, aside: FileSettingAside
-    ) -> None:
+    def __init__(self, lock: "_Lock", writer: Writer, snapshots: Snapshots) -> None:
         super().__init__(writer, snapshots, lock.note_epoch)
         self._lock = lock
         self._writer = writer
         self._snapshots = snapshots
         self._open = True
-        aside.listener = self._note_set_aside
 
     async def watch(self) -> None:
         while True:
@@ -163,11 +150,10 @@ def open_database(directory: Path) -> FileStore:
             raise damaged(database, str(failure)) from failure
         durable.sync_directory(str(directory))
         lock.note_epoch(epoch)
-        aside = FileSettingAside(database)
-        snapshots = Snapshots(database, aside)
+        snapshots = Snapshots(database)
         files = OpenFiles(database)
         undo.pop_all()
-    return FileStore(lock, Writer(connection, aside, files), snapshots, aside)
+    return FileStore(lock, Writer(connection, files), snapshots)
 
 
 class _Lock:

@@ -20,18 +20,18 @@ from trainshed.core.works import Work
 from trainshed.store.audit import concerns
 from trainshed.store.codec import CANCEL, DRILL, LABELS, decode_job, encode_job
 from trainshed.store.port import Commit, Intent, LiveJob, NewWork, NodeDrain, StaleCommit
-from trainshed.store.records import ADVICE, Operation
+from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
     Reading,
     Writing,
     load_statements,
     missing,
+    readable,
 )
 from trainshed.store.sqlite.models import registering
 from trainshed.store.sqlite.resources import put as put_notifications
 from trainshed.store.sqlite.rows import etag, intent, name_parameters, use_parameters
-from trainshed.store.sqlite.setting_aside import job_set_aside
 from trainshed.store.sqlite.writes import (
     append_timeline,
     insert_operation,
@@ -216,12 +216,9 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
 
 
 def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, str, bool, str]:
-    """Return (uid, state, whether it is not over, etag). Raises NotFound, FailedPrecondition (set aside)."""
+    """Return (uid, state, whether it is not over, etag). Raises NotFound."""
     row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
     if row is None:
-        label = f"{name.project_id}/{name.job_id}"
-        if bad := job_set_aside(connection, lambda bad: bad.label == label):
-            raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
         raise missing(name)
     uid, state, is_live, generation, labels_version = row
     return JobUid(uid), state, bool(is_live), etag(generation, labels_version)
@@ -269,27 +266,29 @@ class Ledger:
         await self._writer.run("create", work)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
-        """Return the job with its unconsumed intents; None if it is over or does not exist."""
+        """Return the job with its unconsumed intents; None if it is over, does not exist or cannot be
+        read."""
 
         def read(connection: sqlite3.Connection) -> LiveJob[Work] | None:
-            row = connection.execute(_SQL["load_job"], {"uid": uid}).fetchone()
-            if row is None:
-                return None
             intents = tuple(map(intent, connection.execute(_SQL["load_intents"], {"uid": uid})))
-            return _live_job(row, intents)
+            rows = connection.execute(_SQL["load_job"], {"uid": uid})
+            return next(readable(rows, lambda row: _live_job(row, intents)), None)
 
         return self._snapshots.here(read)
 
     async def load_live(self) -> tuple[LiveJob[Work], ...]:
-        """Return every job that is not over, oldest first. The cost does not depend on how many are over."""
+        """Return every job that is not over, oldest first, but for those that cannot be read. The cost does
+        not depend on how many are over."""
 
         def read(connection: sqlite3.Connection) -> tuple[LiveJob[Work], ...]:
             intents: dict[int, list[Intent]] = {}
             for uid, *row in connection.execute(_SQL["load_all_intents"]):
                 intents.setdefault(uid, []).append(intent(row))
             return tuple(
-                _live_job(row, tuple(intents.get(uid, ())))
-                for uid, *row in connection.execute(_SQL["load_live"])
+                readable(
+                    connection.execute(_SQL["load_live"]),
+                    lambda row: _live_job(row[1:], tuple(intents.get(row[0], ()))),
+                )
             )
 
         return await self._snapshots.aside(read)

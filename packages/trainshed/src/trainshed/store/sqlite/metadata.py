@@ -146,7 +146,7 @@ def _lineage(connection: sqlite3.Connection, numbers: Iterable[int]) -> Lineage:
     nodes = {
         number: node
         for number in sorted(numbers)
-        # Otherwise it was set aside.
+        # Otherwise it cannot be read.
         for node in records(connection, _SQL["by_number"], {"node": number}, NODE)
     }
     events = [

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
@@ -14,13 +13,14 @@ from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
 from trainshed.store.codec import OPERATION
 from trainshed.store.port import Condition, Every, JobQuery, Matches, NodeDrain
-from trainshed.store.records import ADVICE, Operation, RecordSetAside
+from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
     Reading,
     existing,
     load_statements,
     missing,
+    readable,
     records,
 )
 from trainshed.store.sqlite.narrowing import narrowed, walk
@@ -31,7 +31,6 @@ from trainshed.store.sqlite.rows import (
     timeline_entry,
     viewed_job,
 )
-from trainshed.store.sqlite.setting_aside import all_set_aside, job_set_aside
 
 _SQL = load_statements("reader.sql")
 
@@ -49,18 +48,15 @@ class Reader:
         self._snapshots = snapshots
 
     async def job(self, name: JobName) -> tuple[Work, str]:
-        """Return the job and its etag. Raises NotFound."""
-        label = f"{name.project_id}/{name.job_id}"
-        return self._one_job(
-            "job", name_parameters(name), str(name), lambda bad: bad.label == label
-        )
+        """Return the job and its etag. Raises NotFound, and FailedPrecondition if its record cannot be read,
+        as do the next ones."""
+        return self._one_job("job", name_parameters(name), name)
 
     async def job_by_uid(self, uid: JobUid, projects: Sequence[str] = ()) -> tuple[Work, str]:
         """Return the job and its etag, if it is in these projects (none are given: in any). Raises
         NotFound."""
-        what = f"the job with number {uid}"
         parameters = {"uid": uid, "projects": json.dumps(list(projects))}
-        return self._one_job("job_by_uid", parameters, what, lambda bad: bad.key == str(uid))
+        return self._one_job("job_by_uid", parameters, f"the job with number {uid}")
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
         """Return the project's job in whose output directory a gs:// URI lies: that of the innermost such
@@ -82,11 +78,8 @@ class Reader:
     async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
         """Return the newest job with this job_id in these projects (none are given: in any) and any API, and
         its etag. Raises NotFound."""
-        what = f"a job with the id {job_id!r}"
         parameters = {"job_id": job_id, "projects": json.dumps(list(projects))}
-        return self._one_job(
-            "find", parameters, what, lambda bad: bad.label.partition("/")[2] == job_id
-        )
+        return self._one_job("find", parameters, f"a job with the id {job_id!r}")
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
         """Return at most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
@@ -99,7 +92,7 @@ class Reader:
         def read(connection: sqlite3.Connection) -> Matches:
             page = narrowed(connection, walk(query), where)
             rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(page.uids)})
-            return Matches(tuple(map(viewed_job, rows)), page.went_to)
+            return Matches(tuple(readable(rows, viewed_job)), page.went_to)
 
         return await self._snapshots.aside(read)
 
@@ -115,7 +108,7 @@ class Reader:
 
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent})
-            return tuple([viewed_job(row)[0] for row in rows])
+            return tuple([work for work, _ in readable(rows, viewed_job)])
 
         return await self._snapshots.aside(read)
 
@@ -128,11 +121,6 @@ class Reader:
         return self._snapshots.here(
             lambda c: existing(c, _SQL["operation"], {"name": name}, OPERATION, name)
         )
-
-    async def set_aside(self) -> tuple[RecordSetAside, ...]:
-        """Return every record that could not be read. No other call returns them, and `job` and similar calls
-        raise FailedPrecondition."""
-        return self._snapshots.here(all_set_aside)
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
         """Return operations whose name begins with `parent` + "/operations/", ascending by name, after
@@ -182,23 +170,13 @@ class Reader:
         """Return all results of a statement that gives few rows; it runs in the event loop's thread."""
 
         def read(connection: sqlite3.Connection) -> tuple[T, ...]:
-            return tuple(map(made, connection.execute(_SQL[statement], parameters)))
+            return tuple(readable(connection.execute(_SQL[statement], parameters), made))
 
         return self._snapshots.here(read)
 
-    def _one_job(
-        self,
-        statement: str,
-        parameters: Parameters,
-        what: str,
-        is_it: Callable[[RecordSetAside], bool],
-    ) -> tuple[Work, str]:
-        """Return a job with its etag. `is_it`: whether a record that was set aside is this job. Raises
-        NotFound, FailedPrecondition (set aside)."""
-        jobs = self._all(statement, parameters, viewed_job)
-        if jobs:
-            return jobs[0]
-        bad = self._snapshots.here(lambda connection: job_set_aside(connection, is_it))
-        if bad is not None:
-            raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
-        raise missing(what)
+    def _one_job(self, statement: str, parameters: Parameters, what: object) -> tuple[Work, str]:
+        """Return a job with its etag. Raises NotFound, FailedPrecondition (it cannot be read)."""
+        row = self._snapshots.here(lambda c: c.execute(_SQL[statement], parameters).fetchone())
+        if row is None:
+            raise missing(what)
+        return viewed_job(row)

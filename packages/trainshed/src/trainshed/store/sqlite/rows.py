@@ -1,7 +1,6 @@
 """Converts between rows and the domain: parameters for columns, etags, timeline entries, operations."""
 
 import base64
-import enum
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -19,14 +18,13 @@ from trainshed.store.codec import (
     DETAILS,
     DRILL,
     LABELS,
-    UnreadableRecord,
     WorkKind,
     decode_job,
     encode_job,
     work_kind,
 )
 from trainshed.store.port import Intent
-from trainshed.store.sqlite.connections import Parameters
+from trainshed.store.sqlite.connections import Parameters, readable
 
 ABOVE_ALL_UIDS = 2**63 - 1
 """The upper bound of the first page of a list that descends from the newest uid; also above all times."""
@@ -39,13 +37,6 @@ KINDS = {
     Collection.PIPELINES: WorkKind.PIPELINE,
 }
 """The kind of work in each collection of the Vertex API."""
-
-
-class IntentKind(enum.StrEnum):
-    """The values of an intent's column `kind`."""
-
-    CANCEL = "cancel"
-    DRILL = "drill"
 
 
 def name_parameters(name: JobName) -> Parameters:
@@ -109,11 +100,9 @@ def timeline_entry(row: tuple[Any, ...]) -> TimelineEntry:
 
 def intent(row: Sequence[Any]) -> Intent:
     seq, kind, encoded = row
-    if kind == IntentKind.CANCEL:
-        return Intent(seq, CANCEL.decode(encoded))
-    if kind == IntentKind.DRILL:
-        return Intent(seq, DRILL.decode(encoded))
-    raise UnreadableRecord("intents", "intent", encoded, f"{kind!r} is no kind of intent")
+    codec = {"cancel": CANCEL, "drill": DRILL}.get(kind)
+    events = readable([encoded], codec.decode) if codec is not None else iter(())
+    return Intent(seq, next(events, None))
 
 
 def quota(row: tuple[Any, ...]) -> tuple[QuotaKey, float]:

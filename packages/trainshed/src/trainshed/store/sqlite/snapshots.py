@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.sqlite.connections import DAMAGED, open_reader
-from trainshed.store.sqlite.setting_aside import SettingAside, past_bad_records
 
 T = TypeVar("T")
 
@@ -21,8 +20,7 @@ T = TypeVar("T")
 class Snapshots:
     """Two read-only connections to `database`. `here` may only be called in the event loop's thread."""
 
-    def __init__(self, database: Path, set_aside: SettingAside) -> None:
-        self._set_aside = set_aside
+    def __init__(self, database: Path) -> None:
         self._near = open_reader(database)
         self._far = open_reader(database)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
@@ -57,15 +55,12 @@ class Snapshots:
     def _on_snapshot(
         self, connection: sqlite3.Connection, read: Callable[[sqlite3.Connection], T]
     ) -> T:
-        def once() -> T:
+        try:
             connection.execute("BEGIN")
             try:
                 return read(connection)
             finally:
                 connection.execute("COMMIT")
-
-        try:
-            return past_bad_records(once, self._set_aside)
         except sqlite3.DatabaseError as error:
             raise unreadable(error) from error
 

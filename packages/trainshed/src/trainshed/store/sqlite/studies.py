@@ -24,7 +24,9 @@ from trainshed.store.sqlite.connections import (
     Parameters,
     existing,
     load_statements,
+    missing,
     no_collection,
+    readable,
     records,
 )
 from trainshed.store.sqlite.tables import Resources
@@ -131,8 +133,8 @@ class Studies(Resources[StudyName, Study]):
         def read(connection: sqlite3.Connection) -> dict[int, tuple[Measurement, ...]]:
             by_trial: dict[int, list[Measurement]] = {}
             for statement, parameters in _asked(study, numbers):
-                for number, record in connection.execute(_TRIALS[statement], parameters):
-                    by_trial.setdefault(number, []).append(MEASUREMENT.decode(record))
+                for number, measured in _measured(connection, statement, parameters):
+                    by_trial.setdefault(number, []).append(measured)
             return {number: tuple(measured) for number, measured in by_trial.items()}
 
         return await self._snapshots.aside(read)
@@ -151,8 +153,7 @@ class Studies(Resources[StudyName, Study]):
         def work(connection: sqlite3.Connection) -> Trial:
             def measured() -> Sequence[Measurement]:
                 key = {"study_uid": study, "number": number}
-                rows = connection.execute(_TRIALS["measurements_of"], key)
-                return [MEASUREMENT.decode(record) for _, record in rows]
+                return [measured for _, measured in _measured(connection, "measurements_of", key)]
 
             old = _trial(connection, study, number)
             new = change(old, measured)
@@ -170,7 +171,7 @@ class Studies(Resources[StudyName, Study]):
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_TRIALS["delete_trial"], parameters).rowcount != 1:
-                raise _no_trial(study, number)
+                raise missing(_called(study, number))
             connection.execute(_TRIALS["delete_measurements"], parameters)
 
         await self._writer.run("delete_trial", work)
@@ -225,11 +226,17 @@ class Studies(Resources[StudyName, Study]):
         return await self._writer.run("finish_operation", work)
 
 
+def _measured(
+    connection: sqlite3.Connection, statement: str, parameters: Parameters
+) -> Iterator[tuple[int, Measurement]]:
+    """Yield measurements, each with the number of its trial."""
+    rows = connection.execute(_TRIALS[statement], parameters)
+    return readable(rows, lambda row: (row[0], MEASUREMENT.decode(row[1])))
+
+
 def _trial(connection: sqlite3.Connection, study: StudyUid, number: int) -> Trial:
     key = {"study_uid": study, "number": number}
-    for trial in records(connection, _TRIALS["trial"], key, TRIAL):
-        return trial
-    raise _no_trial(study, number)
+    return existing(connection, _TRIALS["trial"], key, TRIAL, _called(study, number))
 
 
 def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
@@ -251,10 +258,8 @@ def _study_by_uid(connection: sqlite3.Connection, uid: StudyUid) -> Study:
     return existing(connection, _SQL["study_by_uid"], {"uid": uid}, STUDY, what)
 
 
-def _no_trial(study: StudyUid, number: int) -> NotFound:
-    return NotFound(
-        f"trial {number} of the study with number {study} does not exist; check the number of the trial"
-    )
+def _called(study: StudyUid, number: int) -> str:
+    return f"trial {number} of the study with number {study}"
 
 
 def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str, Parameters]]:

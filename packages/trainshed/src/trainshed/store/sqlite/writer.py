@@ -19,10 +19,8 @@ from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.audit import record_is_stored
-from trainshed.store.codec import UnreadableRecord
 from trainshed.store.sqlite.access import recorded
 from trainshed.store.sqlite.presence import OpenFiles
-from trainshed.store.sqlite.setting_aside import SettingAside
 from trainshed.store.sqlite.snapshots import unreadable
 
 T = TypeVar("T")
@@ -44,12 +42,9 @@ class Writer:
     """Executes writes in its thread. Owns `connection` (opened with `isolation_level=None`) until `close`.
     `files`: those of the open database; nothing is written while one of them is missing."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, set_aside: SettingAside, files: OpenFiles
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, files: OpenFiles) -> None:
         self._connection = connection
         self._files = files
-        self._set_aside = set_aside
         self._queue: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
@@ -61,19 +56,7 @@ class Writer:
 
         If the caller is cancelled meanwhile, the write may or may not be done.
         """
-        work, last = recorded(work), None
-        while True:
-            try:
-                result = await self._run(what, work)
-                record_is_stored()
-                return result
-            except UnreadableRecord as bad:
-                if bad.raw == last:
-                    raise Unavailable(f"{bad}, and it cannot be set aside") from bad
-                await asyncio.to_thread(self._set_aside, bad)
-                last = bad.raw
-
-    async def _run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        work = recorded(work)
         if self._closed:
             raise Unavailable(
                 "the job store is closed because the service is stopping; try again later"
@@ -81,7 +64,9 @@ class Writer:
         loop = asyncio.get_running_loop()
         command = _Command(what, work, loop, loop.create_future())
         self._queue.put(command)
-        return await command.future
+        result = await command.future
+        record_is_stored()
+        return result
 
     def close(self) -> None:
         """Commit what was queued, stop the thread, close the connection. Blocks."""
