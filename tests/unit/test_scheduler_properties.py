@@ -17,7 +17,6 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.usage import HOUR, MachineTime
 from trainshed.scheduler import explaining
 from trainshed.scheduler.deciding import state_after, still_holds
-from trainshed.scheduler.entries import Shapes
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
@@ -31,7 +30,6 @@ from trainshed.scheduler.model import (
     StockOut,
 )
 from trainshed.scheduler.planning import plan
-from trainshed.scheduler.resources import find_placements, fits
 from trainshed.scheduler.snapshot import Group, Snapshot
 
 CPUS = "cpus_n1_e2"
@@ -140,12 +138,7 @@ def books(snapshot: Snapshot) -> Any:
         (
             sorted((name, free.layout(name).types, free.vector(name)) for name in free),
             {id(m): (m.used, m.waiting) for m in snapshot.meters.values()},
-            {
-                (name, metric): used
-                for name, project in snapshot.projects.items()
-                for metric, used in project.used.items()
-                if used
-            },
+            snapshot.used,
             [
                 (level, project, *ages_of(group))
                 for level, groups in snapshot.queue.levels.items()
@@ -458,11 +451,3 @@ def test_who_used_least_of_what_they_are_due_goes_first(
         is_exact = are_equal and len({whose for _, whose in waiting}) == 1
         assert position(world.snapshot, JobUid(uid)) == turn or not is_exact
         use(left.pop(uid), sizes[uid % len(sizes)])
-
-
-@given(worlds(), gangs(99))
-def test_a_gang_fits_at_a_glance_where_places_are_found_for_it(world: World, item: Gang) -> None:
-    snapshot = world.snapshot
-    kinds = Shapes().of(item)[0].kinds
-    for nodes in (snapshot.free, snapshot.ready, snapshot.known):
-        assert fits(nodes, kinds) == (find_placements(nodes, kinds) is not None)

@@ -68,26 +68,6 @@ class Meter(Struct):
         return amount <= free or (self.alone and used <= 0)
 
 
-class Project(Struct):
-    """What a project uses now, for fair share."""
-
-    used: dict[str, int] = {}
-    #: What each person uses of it.
-    persons: dict[str, dict[str, int]] = {}
-
-    def copy(self) -> "Project":
-        return Project(self.used.copy(), self.persons.copy())
-
-    def add(self, person: str, takes: Takes, times: int) -> None:
-        # Anew, since copies share the former.
-        own = self.persons[person] = dict(self.persons.get(person, {}))
-        for used in (self.used, own):
-            for what, amount in takes:
-                used[what] = used.get(what, 0) + amount * times
-        if not any(own.values()):
-            del self.persons[person]
-
-
 class Past:
     """What projects and people have used, for fair share: as if they still used it, times 1 - 2 **
     -(duration / half_life), and half as much after each `half_life` (ns)."""

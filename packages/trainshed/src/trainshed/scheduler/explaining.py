@@ -37,7 +37,7 @@ from trainshed.scheduler.resources import (
     Kinds,
     count_fitting,
     count_placeable,
-    fits,
+    find_placements,
     placement_orders,
     plus,
 )
@@ -108,7 +108,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         meter = snapshot.meters[key]
         if not meter.has(amount):
             return _short(snapshot, entry, meter, amount)
-    if snapshot.policy.strict and not fits(snapshot.free, entry.shape.kinds):
+    if snapshot.policy.strict and not find_placements(snapshot.free, entry.shape.kinds):
         message, held = _capacity(snapshot, entry)
         message += _used_by_others(snapshot, entry.shape.kinds)
         names = _names(snapshot, entry.gang, held)
@@ -417,7 +417,7 @@ def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
     counts: dict[Kind, int] = {}
     for replica, _ in replicas:
         counts[sorts[replica]] = counts.get(sorts[replica], 0) + 1
-    return fits(snapshot.free, tuple(counts.items()))
+    return find_placements(snapshot.free, tuple(counts.items())) is not None
 
 
 def _scaled(

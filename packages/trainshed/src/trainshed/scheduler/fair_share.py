@@ -84,8 +84,7 @@ def candidates(
     that `is_in_vain` names are left out."""
 
     def share_of(project_id: str, person: str | None) -> float:
-        project = snapshot.projects[project_id]
-        used = project.used if person is None else project.persons.get(person, {})
+        used = snapshot.used.get((project_id, person), {})
         used = snapshot.past.beside(project_id, used, person)
         return _weighed(snapshot, used, project_id, person)
 
@@ -142,7 +141,7 @@ def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
     """Return what a project uses when all that wait on these levels have started."""
-    used = dict(snapshot.past.beside(project_id, snapshot.projects[project_id].used))
+    used = dict(snapshot.past.beside(project_id, snapshot.used.get((project_id, None), {})))
     for key in levels:
         groups = snapshot.queue.levels[key]
         for what, amount in groups[project_id].sums.items() if project_id in groups else ():

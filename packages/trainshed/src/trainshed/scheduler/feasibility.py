@@ -15,7 +15,7 @@ from trainshed.scheduler.resources import (
     NodeResources,
     count_fitting,
     count_placeable,
-    fits,
+    find_placements,
 )
 from trainshed.scheduler.snapshot import Snapshot
 
@@ -39,9 +39,9 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
         return "", bool(len(snapshot.ready))
     if not len(snapshot.known):
         return "", False
-    if fits(snapshot.ready, kinds):
+    if find_placements(snapshot.ready, kinds):
         return "", True
-    if fits(snapshot.known, kinds) or unreached(snapshot):
+    if find_placements(snapshot.known, kinds) or unreached(snapshot):
         return "", False
     return shortage(snapshot.known, kinds), False
 

@@ -21,15 +21,8 @@ from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas,
 from trainshed.scheduler.fair_share import candidates
 from trainshed.scheduler.feasibility import assess, assess_kinds
 from trainshed.scheduler.model import Admit, Decision, GangState, Place, Plan, Preempt, StockOut
-from trainshed.scheduler.resources import (
-    Kind,
-    Kinds,
-    NodeResources,
-    Placement,
-    find_placements,
-    fits,
-)
-from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, cheapness, level_of
+from trainshed.scheduler.resources import Kind, Kinds, NodeResources, Placement, find_placements
+from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
@@ -327,7 +320,7 @@ _LOOKED_AT = 256
 
 
 class Preemption:
-    """Chooses the spot gangs that give way to on-demand work: as few as are enough, the lowest priority and
+    """Chooses the spot gangs that give way to on-demand work: those that are enough, the lowest priority and
     the youngest first. Knows what is being given back."""
 
     def __init__(self, snapshot: Snapshot, transaction: PlanTransaction) -> None:
@@ -348,7 +341,7 @@ class Preemption:
         """Return whom to preempt so that the gang, or `kinds` of it, can start: [] if what comes back anyway
         is enough, None if it could not start even so. Afterwards `need` imagines all of these gone."""
         # In relaxed mode the best case says nothing.
-        if self._transaction.strict and not fits(self._best_case(), kinds or entry.shape.kinds):
+        if self._transaction.strict and not self._best_places(entry, kinds):
             return None
         for gang in self.leaving.values():
             need.add(gang)
@@ -380,8 +373,7 @@ class Preemption:
             return spots
         if not self._transaction.strict:
             return spots[:_LOOKED_AT]
-        places = find_placements(self._best_case(), kinds or entry.shape.kinds) or []
-        nodes = {part.node for part in places}
+        nodes = {part.node for part in self._best_places(entry, kinds)}
         short = [
             self._snapshot.meters[key]
             for key, amount in entry.meters
@@ -393,86 +385,40 @@ class Preemption:
             if not nodes.isdisjoint(spot.held) or any(spot.gang.uid in m.holders for m in short)
         ]
 
-    def _best_case(self) -> NodeResources:
-        """Return the nodes as they would be without any spot work; only good enough for a first look."""
+    def _best_places(self, entry: Entry, kinds: Kinds | None) -> list[Placement]:
+        """Return where it would go if there were no spot work; [] = nowhere. Only good enough for a first
+        look."""
         if self._most is None:
             with self._transaction.imagined({}) as free:
                 self._most = free.copy()
             for gang in (*self.leaving.values(), *self._spot):
-                for node, kinds in gang.held.items():
-                    for kind in kinds if node in self._most else ():
+                for node, held in gang.held.items():
+                    for kind in held if node in self._most else ():
                         self._most.take(node, kind, -1)
-        return self._most
+        return find_placements(self._most, kinds or entry.shape.kinds) or []
 
 
 def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
-    """Return the gangs to preempt, each of them needed; None if not even all of them would be enough.
+    """Return the gangs to preempt: the cheapest that are enough together, without those that the others make
+    unnecessary, the dearest left out first. None if not even all of them would be enough.
 
     `need` has to imagine gone already what is leaving; afterwards it imagines the victims gone, too.
     `candidates` ascend by cheapness.
     """
-    useful = [entry for entry in candidates if need.add(entry)]
-    met = need.met
-    _imagine(need, useful, -1)
-    if not met:
-        return None
-    chosen = _one_victim(need, useful) or _fewest_victims(need, useful)
-    _imagine(need, chosen, 1)
-    return chosen
-
-
-def _one_victim(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
-    for entry in candidates[:_LOOKED_AT]:
-        need.add(entry)
-        met = need.met
-        need.add(entry, -1)
-        if met:
-            return [entry]
-    return []
-
-
-def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
-    """Return the smallest set found by taking them in several orders and leaving out what turns out not to be
-    needed."""
-
-    def size(entry: Entry) -> int:
-        return -sum(amount for _, amount in entry.takes)
-
-    by_node: list[Entry] = []
-    nodes: dict[str, list[Entry]] = {}
-    for entry in candidates:
-        for node in entry.held:
-            nodes.setdefault(node, []).append(entry)
-    for node in sorted(nodes, key=lambda name: (len(nodes[name]), name)):
-        by_node += nodes[node]
-    sequences = (
-        candidates,
-        sorted(candidates, key=size),
-        list({entry.uid: entry for entry in by_node}.values()),
-    )
-    sets = [_without_needless(need, sequence) for sequence in sequences]
-    return min(sets, key=lambda chosen: (len(chosen), sorted(cheapness(e) for e in chosen)))
-
-
-def _without_needless(need: Need, sequence: Sequence[Entry]) -> list[Entry]:
-    """Return the first of them that are enough together, without those that the others make unnecessary, the
-    dearest left out first."""
     chosen: list[Entry] = []
-    for entry in sequence:
-        chosen.append(entry)
-        need.add(entry)
-        if need.met:
-            break
-    for entry in sorted(chosen, key=cheapness, reverse=True):
+    for entry in candidates:
+        if need.add(entry):
+            chosen.append(entry)
+            if need.met:
+                break
+    else:
+        for entry in chosen:
+            need.add(entry, -1)
+        return None
+    for entry in chosen[::-1]:
         need.add(entry, -1)
         if need.met:
             chosen.remove(entry)
         else:
             need.add(entry)
-    _imagine(need, chosen, -1)
     return chosen
-
-
-def _imagine(need: Need, entries: Sequence[Entry], times: int) -> None:
-    for entry in entries:
-        need.add(entry, times)

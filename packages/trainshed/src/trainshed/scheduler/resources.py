@@ -167,22 +167,7 @@ class _Classes(Struct):
 
         Classes ascend; from one that lacks something the search jumps to the next that does not.
         """
-        at = self._next(need, 0)
-        return self.members[self.keys[at]][0] if at < len(self.keys) else None
-
-    def count(self, need: Vector, most: int) -> int:
-        """Return how many nodes have `need`, not counted far beyond `most`."""
-        count, at = 0, self._next(need, 0)
-        while at < len(self.keys) and count < most:
-            count += len(self.members[self.keys[at]])
-            at = self._next(need, at + 1)
-        return count
-
-    def _next(self, need: Vector, at: int) -> int:
-        """Return the index of the first class, from `at` on, whose nodes have `need`; the number of all, if
-        none has."""
-        keys = self.keys
-        at = bisect_left(keys, need, at)
+        keys, at = self.keys, bisect_left(self.keys, need)
         while at < len(keys):
             key = keys[at]
             for place, wanted in enumerate(need):
@@ -190,8 +175,8 @@ class _Classes(Struct):
                     at = bisect_left(keys, key[:place] + need[place:], at + 1)
                     break
             else:
-                return at
-        return at
+                return self.members[key][0]
+        return None
 
 
 class NodeResources:
@@ -250,23 +235,11 @@ class NodeResources:
         """Return the node on which a replica leaves the least, None if there is none. Nodes with fewer types
         of devices come first, so that work without devices stays away from those that have them; of those the
         ones that accept the fewest sorts of machines."""
-        for candidate in self._suited(kind):
+        for candidate in sorted(filter(kind.suits, self._classes), key=attrgetter("worth")):
             node = self._classes[candidate].best(kind.vector(candidate))
             if node is not None:
                 return node
         return None
-
-    def count_holding(self, kind: Kind, most: int) -> int:
-        """Return how many nodes hold a replica, not counted far beyond `most`."""
-        count = 0
-        for candidate in self._suited(kind):
-            if count >= most:
-                break
-            count += self._classes[candidate].count(kind.vector(candidate), most - count)
-        return count
-
-    def _suited(self, kind: Kind) -> list[Layout]:
-        return sorted(filter(kind.suits, self._classes), key=attrgetter("worth"))
 
     def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:
         """Place up to `count` replicas, as many together as a node holds. Adds to `parts`; returns how many
@@ -323,12 +296,3 @@ def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
     left = nodes.fill(kind, most, parts)
     nodes.give_back(parts)
     return most - left
-
-
-def fits(nodes: NodeResources, kinds: Kinds) -> bool:
-    """Whether `find_placements` would find any. This is quick where there is plenty: if each replica could
-    have a node to itself, then it fits however the others are placed."""
-    size = sum(count for _, count in kinds)
-    if all(nodes.count_holding(kind, size) >= size for kind, _ in kinds):
-        return True
-    return find_placements(nodes, kinds) is not None

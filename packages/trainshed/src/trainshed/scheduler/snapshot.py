@@ -26,7 +26,6 @@ from trainshed.scheduler.entries import (
     Meter,
     Node,
     Past,
-    Project,
     Shape,
     Shapes,
     entry_of,
@@ -206,9 +205,9 @@ class Queue:
 
 AT_ONCE = QuotaKey("", "", REPLICAS)
 """The key of the meter of how many replicas run at once."""
-_TABLES = ("nodes", "projects", "meters")
+_TABLES = ("nodes", "meters")
 _COPIED = (
-    *("entries", "past", "queue", "free", "ready", "known"),
+    *("entries", "used", "past", "queue", "free", "ready", "known"),
     *("releases", "leaving", "spot", "unplaced", "_all"),
 )
 """What of a snapshot changes in place; of tables, the values do as well."""
@@ -222,7 +221,8 @@ class Snapshot:
         self.policy = policy
         self.entries: dict[JobUid, Entry] = {}
         self.nodes: dict[str, Node] = {}
-        self.projects: dict[str, Project] = {}
+        #: What gangs use now, for the fair share: by project and person, None = all of them together.
+        self.used: dict[tuple[str, str | None], dict[str, int]] = {}
         #: The quotas that somebody uses, and `AT_ONCE`.
         self.meters = {AT_ONCE: Meter(AT_ONCE, alone=True)}
         self.queue = Queue()
@@ -348,6 +348,17 @@ class Snapshot:
         if entry is not None:
             self._count(entry, -1)
 
+    def use(self, entry: Entry, times: int) -> None:
+        """Count for the fair share what a gang uses (1), or no more (-1)."""
+        for person in (None, entry.gang.person):
+            key = entry.gang.project_id, person
+            # Anew, since copies share the former.
+            used = self.used[key] = dict(self.used.get(key, {}))
+            for what, amount in entry.takes:
+                used[what] = used.get(what, 0) + amount * times
+            if not any(used.values()):
+                del self.used[key]
+
     def is_behind(self, uid: JobUid) -> bool:
         """Whether a gang waits behind one of its project, level and shape, so that a plan looks at it only if
         it has provided for that one."""
@@ -377,8 +388,6 @@ class Snapshot:
 
     def _charge(self, shape: Shape, gang: Gang) -> Charged:
         """Return who is charged for gangs of that shape and this one's project."""
-        if gang.project_id not in self.projects:
-            self.projects[gang.project_id] = Project()
         taken = [(metric, gang.region, value) for metric, value in shape.amounts]
         taken.append((JOBS, GLOBAL, thousandths(1)))
         # Where no person is limited, none is counted: there may be ten thousand.
@@ -417,7 +426,7 @@ class Snapshot:
             self._load(name, entry, kinds, times)
         for key, value in entry.meters:
             self.meters[key].hold(uid, value, times)
-        self.projects[entry.gang.project_id].add(entry.gang.person, entry.takes, times)
+        self.use(entry, times)
         change(self.releases, (entry.over_at, uid))
         if entry.state.leaving:
             if times > 0:

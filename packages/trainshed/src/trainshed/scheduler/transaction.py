@@ -84,7 +84,7 @@ class PlanTransaction:
 
     def admit(self, entry: Entry) -> None:
         """Charge the project and the quotas of a gang that starts."""
-        self.snapshot.projects[entry.gang.project_id].add(entry.gang.person, entry.takes, 1)
+        self.snapshot.use(entry, 1)
         for key, amount in entry.meters:
             self.snapshot.meters[key].used += amount
             if key in self._spares:
