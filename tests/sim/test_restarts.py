@@ -62,7 +62,7 @@ async def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_fo
     """spec/failures#service-failures: the service itself failed, code 13; nothing lives when the end is
     told."""
 
-    def broken(subject: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
+    def broken(subject: Job, event: Event, now: int, policy: FailurePolicy) -> Step[Job]:
         if type(event).__name__ == "ReplicaExited":
             raise RuntimeError("planted")
         return step(subject, event, now, policy)

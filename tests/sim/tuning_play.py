@@ -49,11 +49,8 @@ class Play:
     def __post_init__(self) -> None:
         self.now = max(self.now, self.job.updated)
 
-    def look(
-        self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = (), broken: bool = False
-    ) -> "Play":
-        """One transition. `stop`: trials that the study's rule wants stopped early. `broken`: the service
-        cannot go on."""
+    def look(self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = ()) -> "Play":
+        """One transition. `stop`: trials that the study's rule wants stopped early."""
         self.now += SECOND
         before = self.job
         transition = Transition(self.job, self.now)
@@ -62,14 +59,12 @@ class Play:
             machine.cancel(transition, CancelRequested(cancel, self.now))
         for number in stop:
             machine.stop_trial(transition, self.trials[number], "it lags behind")
-        if broken:
-            machine.fail(transition, "The engine is missing.", "no such module")
         self._begin(transition)
-        result = transition.result()
-        self.job = result.job
-        self.trials |= {trial.number: trial for trial in result.trials}
-        self.told += result.timeline
-        for number, measurement in result.measurements:
+        step = transition.step()
+        self.job = step.job
+        self.trials |= transition.trials
+        self.told += step.timeline
+        for number, measurement in transition.measurements:
             self.stored[number] = (*self.stored.get(number, ()), measurement)
         return self
 
@@ -93,9 +88,10 @@ class Play:
         number = count if self.points is None else min(count, self.points - last)
         uids = itertools.count(transition.job.uid + transition.job.next_trial)
         proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(number)]
-        for made in begin(transition, proposals, exhausted=number < count):
-            assert made.trial.number not in self.trials, "a trial began twice"
-            self.jobs[made.trial.number] = made.job
+        for job, _ in begin(transition, proposals, exhausted=number < count):
+            assert job.parent is not None
+            assert job.parent.trial not in self.trials, "a trial began twice"
+            self.jobs[job.parent.trial] = job
 
     # --- what the jobs of trials do ---
 

@@ -319,7 +319,7 @@ class Universe:
 
     # --- steps and commits ---
 
-    def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step:
+    def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step[Job]:
         made = step(job, event, now, policy)
         self._steps[job.uid].append(Taken(job, event, now, made.job))
         return made

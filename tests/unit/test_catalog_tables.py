@@ -78,12 +78,10 @@ def test_near_names_are_proposed() -> None:
     assert images.nearest_prebuilt(REPOSITORY + "tf-cpu.2-2") == " Did you mean tf-cpu.2-2?"
     assert "sklearn-cpu.1-6" in images.nearest_prebuilt(REPOSITORY + "skleran-cpu.1-6.py310:latest")
     for name, near in {
-        "scikit-learn-cpu.1-7.py312:latest": "scikit-learn-cpu.1-6.py310",
-        "sklearn-gpu.0-1": "sklearn-gpu.0-23",
+        "sklearn-cpu.1-7": "sklearn-cpu.1-6",
         "tf-cpu.2-99": "tf-cpu.2-17",
         "tf-cpu.2-17.py312": "tf-cpu.2-17.py310",
-        "pytorch-cpu.2-9": "pytorch-cpu.2-4",
-        "scikit-lern-cpu.1-6": "scikit-learn-cpu.1-6",
+        "pytroch-gpu.2-9": "pytorch-gpu.2-4",
         "pytroch-gpu.1-13.py310": "pytorch-gpu.1-13.py310",
     }.items():
         assert images.nearest_prebuilt(REPOSITORY + name) == f" Did you mean {near}?"

@@ -12,6 +12,7 @@ from trainshed.core import pipelines
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion, Pipeline, Task
 
@@ -32,7 +33,9 @@ def stored(**how: object) -> Pipeline:
 def seen(subject: Pipeline, *jobs: Job | None) -> Pipeline:
     """It looks at its job as that comes along."""
     for n, shown in enumerate(jobs):
-        subject, _ = pipelines.observed(subject, shown, NOW + n * SECOND)
+        transition = WorkTransition(subject, NOW + n * SECOND)
+        pipelines.observe(transition, shown)
+        subject = transition.step().job
     return subject
 
 
@@ -100,15 +103,20 @@ def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
     subject = stored()
     for n, state in enumerate(sights):
         if n == cancel_at:
-            subject, _ = pipelines.cancelled(subject, CANCEL)
+            cancel = WorkTransition(subject, NOW + n)
+            pipelines.cancel(cancel, CANCEL)
+            subject = cancel.step().job
         before = subject
         started = CREATED if state not in (None, J.QUEUED) else 0
         job = backing(state, started=started) if state else None
-        subject, notes = pipelines.observed(subject, job, NOW + n)
+        transition = WorkTransition(subject, NOW + n)
+        pipelines.observe(transition, job)
         if state is J.SUCCEEDED and not subject.state.is_final:
-            subject, notes = pipelines.succeeded(subject, left(subject), JobUid(0), NOW + n)
+            pipelines.succeed(transition, left(subject), JobUid(0))
+        step = transition.step()
+        subject = step.job
         if before.state.is_final:
-            assert (subject, notes) == (before, ())
+            assert (subject, step.timeline) == (before, ())
         is_end = state in (None, J.SUCCEEDED, J.FAILED, J.CANCELLED)
         assert subject.state.is_final == (before.state.is_final or is_end)
         assert bool(subject.ended) == subject.state.is_final

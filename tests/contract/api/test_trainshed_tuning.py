@@ -43,15 +43,15 @@ async def begun(house: House, name: str, *uids: int) -> list[str]:
     transition = Transition(work, house.clock)
     proposals = [((("x", uid / 1000), ("n", 3)), JobUid(uid)) for uid in uids]
     made = begin(transition, proposals, exhausted=False)
-    result = transition.result()
-    works = tuple(NewWork(trial.job, (trial.entry,)) for trial in made)
+    stepped = transition.step().job
+    works = tuple(NewWork(work, (entry,)) for work, entry in made)
     await house.become(
         name,
-        {"trials": result.trials, "made": works},
-        next_trial=result.job.next_trial,
-        running=result.job.running,
+        {"trials": tuple(transition.trials.values()), "made": works},
+        next_trial=stepped.next_trial,
+        running=stepped.running,
     )
-    return [str(trial.job.name) for trial in made]
+    return [str(work.name) for work, _ in made]
 
 
 async def measured(

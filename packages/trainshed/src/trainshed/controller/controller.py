@@ -35,8 +35,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event, NodesGiven, StartDelayed
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaStarted
-from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
@@ -270,25 +269,7 @@ class Controller:
         if isinstance(event, StartDelayed):
             self._capacity.set_delay(uid, event.attempt, event.delay)
             self._notices.publish(uid)
-        if not self._is_known(uid, event):
-            self._mailboxes.add(uid, event)
-
-    def _is_known(self, uid: JobUid, event: Event) -> bool:
-        """Whether the stored job contains the event already. After a restart of the service all shims report
-        that their programs run, and to apply each of these reports would change nothing."""
-        job = self._stored(uid)
-        return (
-            isinstance(event, ReplicaStarted)
-            and job is not None
-            and job.phase is AttemptState.RUNNING
-            and job.attempt == event.attempt
-            and any(
-                replica.id == event.replica
-                and replica.incarnation == event.incarnation
-                and replica.state is ReplicaState.RUNNING
-                for replica in job.replicas
-            )
-        )
+        self._mailboxes.add(uid, event)
 
     # --- what the API asks about capacity ---
 

@@ -3,7 +3,6 @@
 All of it follows from the stored works; the controller tells of each work that begins and that is over.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -26,9 +25,8 @@ class JobsOfJobs:
     def __init__(self, stored: Callable[[JobUid], Job | None], most: int) -> None:
         self._stored = stored
         self._most = most
+        #: By the uid of each such work.
         self._makers: dict[JobUid, ActingJob] = {}
-        self._by_maker: defaultdict[JobUid, set[JobUid]] = defaultdict(set)
-        self._by_root: Counter[JobUid] = Counter()
 
     def admit(self, work: Work) -> bool:
         """Count a new work that is about to be stored. Returns whether it counts. Raises FailedPrecondition
@@ -41,8 +39,8 @@ class JobsOfJobs:
             raise FailedPrecondition(
                 f"{maker.name} is over, or about to end, and makes no further jobs."
             )
-        # Not `self._by_root[maker.root]`, which would keep an entry for each job that asks in vain.
-        if (live := self._by_root.get(maker.root, 0)) >= self._most:
+        live = sum(other.root == maker.root for other in self._makers.values())
+        if live >= self._most:
             raise ResourceExhausted(
                 f"{maker.name}, and jobs of the same line, have made {live} jobs that are not over, and this "
                 f"service allows {self._most} at a time (setting max_child_jobs): wait until one is over, "
@@ -54,26 +52,16 @@ class JobsOfJobs:
     def add(self, work: Work) -> None:
         """Count a live work that is stored."""
         maker = maker_of(work)
-        if maker is not None and work.uid not in self._makers:
+        if maker is not None:
             self._makers[work.uid] = maker
-            self._by_maker[maker.uid].add(work.uid)
-            self._by_root[maker.root] += 1
 
     def remove(self, uid: JobUid) -> None:
         """Count a work no more: it is over, or was not stored."""
-        maker = self._makers.pop(uid, None)
-        if maker is None:
-            return
-        self._by_maker[maker.uid].discard(uid)
-        if not self._by_maker[maker.uid]:
-            del self._by_maker[maker.uid]
-        self._by_root[maker.root] -= 1
-        if not self._by_root[maker.root]:
-            del self._by_root[maker.root]
+        self._makers.pop(uid, None)
 
     def of(self, maker: JobUid) -> tuple[JobUid, ...]:
         """Return the live works that programs of this job have made."""
-        return tuple(self._by_maker.get(maker, ()))
+        return tuple(uid for uid, made_by in self._makers.items() if made_by.uid == maker)
 
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
         """Return the cancel of a live work that ends with the job that made it, if that job is over; else

@@ -17,11 +17,12 @@ from msgspec import Struct
 
 from trainshed.core import pipelines
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event, TimelineEntry
-from trainshed.core.lifecycle.machine import Deadline
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
+from trainshed.core.lifecycle.machine import Deadline, give_up_parent
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid, ModelName
+from trainshed.core.lifecycle.transition import WorkTransition
+from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tensorboards import Point
@@ -158,7 +159,7 @@ class Parents:
                 ended, entries = give_up(work, cause, now)
             case Pipeline():
                 jobs = [work.job]
-                ended, entries = pipelines.given_up(work, cause, now)
+                ended, entries = give_up_parent(work, "Pipeline", cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
         # First, because nobody looks at a work that is over.
@@ -206,48 +207,43 @@ async def reconcile_pipeline(
     """Reconcile a training pipeline."""
     pipeline = live.job
     assert isinstance(pipeline, Pipeline)
-    entries: list[TimelineEntry] = []
+    transition = WorkTransition(pipeline, stores.now())
     for cancel_request in intents(live, events):
-        pipeline, more = pipelines.cancelled(pipeline, cancel_request)
-        entries.extend(more)
-    now = stores.now()
+        pipelines.cancel(transition, cancel_request)
     backing = await stores.work(pipeline.job)
     assert not isinstance(backing, Pipeline)
-    pipeline, more = pipelines.observed(pipeline, backing, now)
-    entries.extend(more)
+    pipelines.observe(transition, backing)
     model = None
     if backing is not None and backing.state is JobState.SUCCEEDED:
-        pipeline, more, model = await _succeeded(stores, pipeline, backing, now)
-        entries.extend(more)
-    commit = None
+        model = await _succeeded(stores, transition, backing)
+    step = transition.step()
+    pipeline, commit = step.job, None
     if pipeline != live.job or live.intents:
-        commit = Commit(pipeline, live.generation, tuple(entries), consumed(live), model=model)
+        commit = Commit(pipeline, live.generation, step.timeline, consumed(live), model=model)
     cancels = pipeline.outcome is not None and not pipeline.state.is_final
     cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
     return Next(pipeline, commit, cancel)
 
 
 async def _succeeded(
-    stores: ParentStores, pipeline: Pipeline, backing: Job | TuningJob, now: Nanos
-) -> tuple[Pipeline, pipelines.Told, ModelVersion | None]:
+    stores: ParentStores, transition: WorkTransition[Pipeline], backing: Job | TuningJob
+) -> ModelVersion | None:
+    """End a pipeline whose job has succeeded. Return the model that it leaves, None = it leaves none."""
+    pipeline, version = transition.job, None
     best, best_job = 0, JobUid(0)
     if isinstance(backing, TuningJob):
         best = backing.best
         best_job = (await stores.studies.trial(backing.study, best)).job
-    draft = pipeline.spec.model
-    if draft is None:
-        return *pipelines.succeeded(pipeline, None, best_job, now), None
-    uri = pipelines.artifacts(pipeline, best)
-    if await asyncio.to_thread(stores.last_written, uri) == 0:
-        return *pipelines.model_missing(pipeline, uri, now), None
-    name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
-    try:
-        versions = await stores.models.versions(name)
-    except NotFound:
-        versions = ()
-    if draft.is_new_version and not versions:
-        return *pipelines.parent_model_missing(pipeline, name, now), None
-    if versions and not draft.is_new_version:
-        return *pipelines.model_taken(pipeline, name, now), None
-    version = pipelines.model_version(pipeline, uri, versions, now)
-    return *pipelines.succeeded(pipeline, version, best_job, now), version
+    if (draft := pipeline.spec.model) is not None:
+        uri, name = pipelines.artifacts(pipeline, best), pipelines.model_name(pipeline, draft)
+        is_there = await asyncio.to_thread(stores.last_written, uri) != 0
+        try:
+            versions = await stores.models.versions(name)
+        except NotFound:
+            versions = ()
+        if fault := pipelines.model_fault(draft, name, uri, versions, is_there=is_there):
+            pipelines.fail(transition, fault)
+            return None
+        version = pipelines.model_version(pipeline, uri, versions, transition.now)
+    pipelines.succeed(transition, version, best_job)
+    return version

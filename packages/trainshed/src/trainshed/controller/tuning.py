@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.controller.measurements import Curves, known_metrics, of_lines, of_summaries, thinned
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
-from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.events import Event, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.spec import Algorithm
@@ -21,7 +21,7 @@ from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
-from trainshed.core.tuning.trial_jobs import BegunTrial, begin
+from trainshed.core.tuning.trial_jobs import begin
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
@@ -64,23 +64,21 @@ class TuningReconciler:
             machine.cancel(transition, cancel_request)
         await self._stop_early(transition, sights)
         begun = await self._begin(transition)
-        result = transition.result()
-        if result.job.state.is_final:
+        step = transition.step()
+        if step.job.state.is_final:
             self._curves.forget(job.uid)
         commit = None
-        if result.job != job or live.intents or result.measurements or result.trials:
+        if step.job != job or live.intents or transition.measurements or transition.trials:
             commit = Commit(
-                result.job,
+                step.job,
                 live.generation,
-                result.timeline,
+                step.timeline,
                 consumed(live),
-                trials=result.trials,
-                measurements=result.measurements,
-                made=tuple(NewWork(trial.job, (trial.entry,)) for trial in begun),
+                trials=tuple(transition.trials.values()),
+                measurements=tuple(transition.measurements),
+                made=tuple(NewWork(made, (entry,)) for made, entry in begun),
             )
-        return Next(
-            result.job, commit, machine.to_cancel(result.job), machine.deadlines(result.job)
-        )
+        return Next(step.job, commit, machine.to_cancel(step.job), machine.deadlines(step.job))
 
     async def _sight(self, job: TuningJob, number: int) -> Sight:
         stores = self._stores
@@ -127,7 +125,7 @@ class TuningReconciler:
             if verdict.should_stop:
                 machine.stop_trial(transition, sight.trial, verdict.why)
 
-    async def _begin(self, transition: Transition) -> tuple[BegunTrial, ...]:
+    async def _begin(self, transition: Transition) -> tuple[tuple[Job, TimelineEntry], ...]:
         """Begin the next trials, if suggestions for them are there. If not, they are asked for, and other
         changes are stored meanwhile."""
         job, count = transition.job, machine.wanted(transition.job)
@@ -139,7 +137,7 @@ class TuningReconciler:
             return ()
         if asking is None or asking.cancelled():
             history = await self._stores.studies.history((*job.spec.resumed, job.study))
-            trials = {trial.number: trial for trial in (*history, *transition.trials)}
+            trials = {trial.number: trial for trial in (*history, *transition.trials.values())}
             shown = tuple(seen(trials[number]) for number in sorted(trials))
             self._asking[job.uid] = begin_task(
                 self._suggest(job, shown, count), f"job {job.uid}: suggesting"

@@ -10,16 +10,14 @@ import enum
 import json
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core.failure.messages import CANCELLED, INVALID_ARGUMENT
 from trainshed.core.job import JobError
-from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.machine import give_up_parent
-from trainshed.core.lifecycle.records import Job, Outcome, WorkRecord
+from trainshed.core.lifecycle.records import Job, WorkRecord
 from trainshed.core.lifecycle.states import JobState, JobTrigger
+from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.names import EvaluationName, JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
@@ -102,63 +100,49 @@ class ModelEvaluation(Struct, frozen=True):
     created: Nanos
 
 
-Told = tuple[TimelineEntry, ...]
-
-
 def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
     """Return the pipeline as it is stored, together with its job."""
-    return _goes(replace(pipeline, job=backing.uid), JobTrigger.ADMITTED)
+    transition = WorkTransition(pipeline, pipeline.created)
+    transition.change(job=backing.uid)
+    transition.fire_job(JobTrigger.ADMITTED)
+    return transition.job
 
 
-def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Told]:
+def cancel(transition: WorkTransition[Pipeline], event: CancelRequested) -> None:
     """Accept a cancel; the running job is cancelled by the reconciler that looks at the pipeline next."""
-    if pipeline.state.is_final or pipeline.outcome is not None:
-        return pipeline, ()
-    message = f"The pipeline {job_timeline.cancelled_by(event)}"
-    error = JobError(CANCELLED, message, cause="cancelled")
-    changed = replace(
-        _goes(pipeline, JobTrigger.CANCEL_ACCEPTED),
-        outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at),
-        updated=max(event.at, pipeline.updated),
-    )
-    return changed, (job_timeline.cancel_requested(event, message),)
+    if not transition.job.state.is_final and transition.job.outcome is None:
+        transition.cancel(event, f"The pipeline {job_timeline.cancelled_by(event)}")
 
 
-def observed(
-    pipeline: Pipeline, backing: Job | TuningJob | None, now: Nanos
-) -> tuple[Pipeline, Told]:
-    """Apply what the backing job shows, except its success (`succeeded`). `backing` None: it is gone."""
+def observe(transition: WorkTransition[Pipeline], backing: Job | TuningJob | None) -> None:
+    """Apply what the backing job shows, except its success (`succeed`). `backing` None: it is gone."""
+    pipeline = transition.job
     if pipeline.state.is_final:
-        return pipeline, ()
+        return
     if backing is None:
         error = JobError(INVALID_ARGUMENT, "The pipeline's job is gone or unreadable.")
-        return _ends(pipeline, JobTrigger.FAILED, error, now)
+        _end(transition, JobTrigger.FAILED, error)
+        return
     if backing.started and not pipeline.started:
-        pipeline = replace(pipeline, started=backing.started)
+        transition.change(started=backing.started)
     match backing.state:
         case JobState.RUNNING:
-            changed = _goes(pipeline, JobTrigger.ALL_UP)
-            if changed.state is pipeline.state:
-                return changed, ()
-            entry = TimelineEntry(now, "running", f"{backing.name} is running.")
-            return replace(changed, updated=_at(pipeline, now)), (entry,)
+            if transition.fire_job(JobTrigger.ALL_UP):
+                text = f"{backing.name} is running."
+                transition.record(TimelineEntry(transition.now, "running", text))
         case JobState.PREPARING if backing.started:
-            changed = _goes(pipeline, JobTrigger.RETRIED)
-            return (
-                changed if changed == pipeline else replace(changed, updated=_at(pipeline, now))
-            ), ()
+            transition.fire_job(JobTrigger.RETRIED)
         case JobState.FAILED:
-            return _ends(pipeline, JobTrigger.FAILED, backing.error, now)
+            _end(transition, JobTrigger.FAILED, backing.error)
         case JobState.CANCELLED:
             why = f": {backing.error.message}" if backing.error else "."
             message = f"Its job {backing.name} was cancelled{why}"
             error = JobError(CANCELLED, message, cause="cancelled")
-            if pipeline.outcome is not None:
-                error = pipeline.outcome.error
-            pipeline = _goes(pipeline, JobTrigger.CANCEL_ACCEPTED)
-            return _ends(pipeline, JobTrigger.CANCELLED, error, now)
+            transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
+            decided = pipeline.outcome.error if pipeline.outcome is not None else error
+            _end(transition, JobTrigger.CANCELLED, decided)
         case _:
-            return pipeline, ()
+            pass
 
 
 def artifacts(pipeline: Pipeline, best_trial: int) -> str:
@@ -172,54 +156,57 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
     return f"{base}/{best_trial}/model" if pipeline.spec.task is Task.TUNING else f"{base}/model"
 
 
-def succeeded(
-    pipeline: Pipeline, version: ModelVersion | None, best_job: JobUid, now: Nanos
-) -> tuple[Pipeline, Told]:
+def succeed(
+    transition: WorkTransition[Pipeline], version: ModelVersion | None, best_job: JobUid
+) -> None:
     """End the pipeline because its job succeeded; its model, if one was asked for, is registered in the same
     commit. `best_job`: the job of the best trial of a tuning task, 0 = it was none."""
     version_name = f"{version.name}@{version.version}" if version else ""
-    done = replace(pipeline, model=version_name, best_job=best_job)
-    ended = _goes(done, JobTrigger.SUCCEEDED)
+    transition.fire_job(JobTrigger.SUCCEEDED)
+    at = max(transition.now, transition.job.updated)
+    started = transition.job.started or at
+    transition.change(model=version_name, best_job=best_job, started=started, ended=at)
     left = f" It left the model {version_name}." if version_name else ""
-    entry = TimelineEntry(
-        now, "succeeded", f"The pipeline succeeded.{left}", {"model": version_name}
-    )
-    at = _at(pipeline, now)
-    return replace(ended, ended=at, updated=at, started=ended.started or at), (entry,)
+    text, details = f"The pipeline succeeded.{left}", {"model": version_name}
+    transition.record(TimelineEntry(transition.now, "succeeded", text, details))
 
 
-def model_missing(pipeline: Pipeline, uri: str, now: Nanos) -> tuple[Pipeline, Told]:
-    """End the pipeline because its job succeeded and left nothing where the model should be."""
-    return _model_failed(
-        pipeline,
-        f"there is no model at {uri}: the program must write its model to the directory that AIP_MODEL_DIR "
-        "names, or model_to_upload.artifact_uri must say where it is.",
-        now,
-    )
+def model_fault(
+    draft: ModelDraft,
+    name: ModelName,
+    uri: str,
+    versions: tuple[ModelVersion, ...],
+    *,
+    is_there: bool,
+) -> str:
+    """Return why a job that succeeded leaves no model; "" = it leaves one. `versions`: those that the model
+    of this name has; `is_there`: whether anything lies at `uri`."""
+    if not is_there:
+        return (
+            f"there is no model at {uri}: the program must write its model to the directory that "
+            "AIP_MODEL_DIR names, or model_to_upload.artifact_uri must say where it is."
+        )
+    if draft.is_new_version and not versions:
+        return f"{name}, which was to get its model as a new version, was deleted meanwhile."
+    if versions and not draft.is_new_version:
+        # That model gets no version that nobody asked for.
+        return (
+            f"{name}, which was to be made of what it left, was made by somebody else meanwhile. Name "
+            "another model_id, or that model as the parent_model, to which this one adds a version; or "
+            "upload what was trained from its directory."
+        )
+    return ""
 
 
-def parent_model_missing(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
-    """End the pipeline because the model that was to get a new version does not exist any more."""
-    why = f"{name}, which was to get its model as a new version, was deleted meanwhile."
-    return _model_failed(pipeline, why, now)
+def fail(transition: WorkTransition[Pipeline], fault: str) -> None:
+    """End the pipeline because its job succeeded and leaves no model (`model_fault`)."""
+    text = f"The training job succeeded, but {fault}"
+    _end(transition, JobTrigger.FAILED, JobError(INVALID_ARGUMENT, text, cause="model"))
 
 
-def model_taken(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
-    """End the pipeline because somebody else has made a model of the name that this one was to have: that
-    model gets no version that nobody asked for."""
-    return _model_failed(
-        pipeline,
-        f"{name}, which was to be made of what it left, was made by somebody else meanwhile. Name another "
-        "model_id, or that model as the parent_model, to which this one adds a version; or upload what was "
-        "trained from its directory.",
-        now,
-    )
-
-
-def _model_failed(pipeline: Pipeline, why: str, now: Nanos) -> tuple[Pipeline, Told]:
-    text = f"The training job succeeded, but {why}"
-    error = JobError(INVALID_ARGUMENT, text, cause="model")
-    return _ends(pipeline, JobTrigger.FAILED, error, now)
+def model_name(pipeline: Pipeline, draft: ModelDraft) -> ModelName:
+    """Return the name of the model that the pipeline is to leave."""
+    return ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
 
 
 def model_version(
@@ -229,13 +216,12 @@ def model_version(
     first)."""
     draft = pipeline.spec.model
     assert draft is not None
-    name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
     draft_json = json.loads(draft.public_json)
     aliases = draft.aliases
     if not versions and "default" not in aliases:
         aliases = ("default", *aliases)
     return ModelVersion(
-        name=name,
+        name=model_name(pipeline, draft),
         version=versions[0].version + 1 if versions else 1,
         display_name=draft.display_name,
         public_json=json.dumps(draft_json | {"artifactUri": uri}, ensure_ascii=False),
@@ -248,26 +234,9 @@ def model_version(
     )
 
 
-def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told]:
-    """End the pipeline because the service fails each time it looks at it; its job is to be cancelled."""
-    return give_up_parent(pipeline, "Pipeline", cause, now)
-
-
-def _at(pipeline: Pipeline, now: Nanos) -> Nanos:
-    """Return the time of a change: not before the last one, though the clock was set back."""
-    return max(now, pipeline.updated)
-
-
-def _ends(
-    pipeline: Pipeline, trigger: JobTrigger, error: JobError | None, now: Nanos
-) -> tuple[Pipeline, Told]:
-    at = _at(pipeline, now)
-    ended = replace(_goes(pipeline, trigger), error=error, ended=at, updated=at)
+def _end(transition: WorkTransition[Pipeline], trigger: JobTrigger, error: JobError | None) -> None:
+    transition.fire_job(trigger)
+    transition.change(error=error, ended=max(transition.now, transition.job.updated))
     message = error.message if error else "The pipeline is over."
-    return ended, (TimelineEntry(now, ended.state.value.lower(), message),)
-
-
-def _goes(pipeline: Pipeline, trigger: JobTrigger) -> Pipeline:
-    timeline = (f"pipeline {pipeline.uid} ({pipeline.name}): {pipeline.state}",)
-    state = tables.JOB.fire(pipeline.state, trigger, timeline)
-    return pipeline if state is None else replace(pipeline, state=state)
+    kind = transition.job.state.value.lower()
+    transition.record(TimelineEntry(transition.now, kind, message))

@@ -143,24 +143,9 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
 
 
 def nearest_prebuilt(uri: str) -> str:
-    """Return `" Did you mean …?"` with the listed image nearest to `uri`, or "". For a known framework that
-    is the image of the nearest version.
-    """
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-    name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
-    match = _NAME.fullmatch(name)
-    spelled = difflib.get_close_matches(match["framework"], _FRAMEWORKS, n=1) if match else []
-    if match is None or not spelled:
-        return closest(name, listed_images())
-    framework = _FRAMEWORKS[spelled[0]]
-    wanted = _place(f"{match['major']}.{match['minor']}")
-    versions = (version for known, version in _listed() if known == framework)
-    near = min(versions, key=lambda version: abs(_place(version) - wanted))
-    pythons = [python.replace(".", "") for python in _listed()[framework, near]]
-    python = match["python"]
-    suffix = f".py{python if python in pythons else pythons[-1]}" if python else ""
-    return f" Did you mean {spelled[0]}-{match['device']}.{near.replace('.', '-')}{suffix}?"
+    """Return `" Did you mean …?"` with a listed image that is near to `uri`, or ""."""
+    name, names = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0], listed_images()
+    return closest(name, (*names, *(listed.partition(".py")[0] for listed in names)))
 
 
 def is_reduction_server(uri: str) -> bool:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause, cause_of_exit
-from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
+from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import notes, timeline
 from trainshed.core.lifecycle.endings import (
     begin_elsewhere,
-    decide,
+    end_attempt,
     evidence,
     judge_end,
     mark_running_if_all_up,
@@ -76,7 +76,7 @@ class Deadline(Struct, frozen=True):
     event: Event
 
 
-def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step:
+def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step[Job]:
     """Apply one event to the job. Events of an earlier attempt or incarnation, and repeated events, are
     ignored: whoever reports may report twice. Raise IllegalTransition for an event that can never come in the
     job's state."""
@@ -304,10 +304,9 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
     if event.cause is CancelCause.MAX_WAIT and job.started:
         return  # it was up just as the moment came
     message = timeline.cancel_reason(event, job.spec.scheduling)
-    transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
-    transition.record(timeline.cancel_requested(event, message))
-    error = JobError(CANCELLED, message, cause=Cause.CANCELLED.value)
-    decide(transition, Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
+    transition.cancel(event, message)
+    transition.change(retry=None)
+    end_attempt(transition)
     settle(transition)
 
 
@@ -466,7 +465,7 @@ GIVEN_UP_RULE = "machine_failed"
 _MAY_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
-def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step:
+def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step[Job]:
     """End the job because `event` could not be applied (`cause`). Uses no transition table, since these may
     be what failed. An end that the event reports is taken as such, so that the job does not wait for it
     again. An outcome that was decided before stands: an accepted cancel is never lost

@@ -11,10 +11,14 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
-from trainshed.core.lifecycle import tables
+from trainshed.core.job import JobError
+from trainshed.core.lifecycle import tables, timeline
 from trainshed.core.lifecycle.events import (
+    CancelRequested,
     InjectFault,
     Instruction,
     PrepareRuntime,
@@ -24,10 +28,11 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
     TimelineEntry,
 )
-from trainshed.core.lifecycle.records import Job, Replica, WorkRecord
+from trainshed.core.lifecycle.records import Job, Outcome, Replica, WorkRecord
 from trainshed.core.lifecycle.states import (
     AttemptState,
     AttemptTrigger,
+    JobState,
     JobTrigger,
     ReplicaState,
     ReplicaTrigger,
@@ -43,14 +48,14 @@ class FailurePolicy(Struct, frozen=True):
     max_attempts: int = MAX_ATTEMPTS
 
 
-class Step(Struct, frozen=True):
+W = TypeVar("W", bound=WorkRecord)
+
+
+class Step(Struct, Generic[W], frozen=True):
     """The result of an event. An event that changes nothing gives the same job and no entries."""
 
-    job: Job
+    job: W
     timeline: tuple[TimelineEntry, ...] = ()
-
-
-W = TypeVar("W", bound=WorkRecord)
 
 
 class WorkTransition(Generic[W]):
@@ -78,9 +83,23 @@ class WorkTransition(Generic[W]):
         """Fire the job's table; return False if the trigger is ignored. Raise IllegalTransition if it can
         never come."""
         state = tables.JOB.fire(self.job.state, trigger, self._so_far())
-        if state is not None:
+        if state is not None and state is not self.job.state:
             self.change(state=state)
         return state is not None
+
+    def cancel(self, event: CancelRequested, message: str) -> None:
+        """Accept a cancel, for the public reason `message`: how the record ends is decided."""
+        self.fire_job(JobTrigger.CANCEL_ACCEPTED)
+        self.record(timeline.cancel_requested(event, message))
+        error = JobError(CANCELLED, message, cause=Cause.CANCELLED.value)
+        rule = f"cancelled_{event.cause}"
+        self.change(outcome=Outcome(JobState.CANCELLED, rule, error, event.at))
+
+    def step(self) -> Step[W]:
+        """Return the result of the transition."""
+        if self.job is not self._before:
+            self.change(updated=max(self.now, self.job.updated))
+        return Step(self.job, tuple(self._entries))
 
     def _so_far(self) -> Iterator[str]:
         """Yield what an illegal transition reports: the record before it, and the entries until then."""
@@ -99,12 +118,10 @@ class Transition(WorkTransition[Job]):
         super().__init__(job, now)
         self.policy = policy
 
-    def step(self) -> Step:
-        """Return the result of the transition."""
-        if self.job is not self._before:
-            placed = self.job.placed if self.job.is_placed else 0
-            self.job = replace(self.job, placed=placed, updated=max(self.now, self.job.updated))
-        return Step(self.job, tuple(self._entries))
+    def step(self) -> Step[Job]:
+        if self.job.placed and not self.job.is_placed:
+            self.change(placed=0)
+        return super().step()
 
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
         """Fire the attempt's table; return False if the trigger is ignored. Raise IllegalTransition if it can

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.failure.messages import CANCELLED, INTERNAL, INVALID_ARGUMENT
+from trainshed.core.failure.messages import INVALID_ARGUMENT
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
@@ -73,12 +73,7 @@ def cancel(transition: Transition, event: CancelRequested) -> None:
     if event.cause is CancelCause.MAX_WAIT and job.started:
         return
     message = job_timeline.cancel_reason(event, job.spec.trial.scheduling)
-    transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
-    transition.record(job_timeline.cancel_requested(event, message))
-    error = JobError(CANCELLED, message, cause="cancelled")
-    transition.change(
-        outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at)
-    )
+    transition.cancel(event, message)
     settle(transition)
 
 
@@ -95,15 +90,6 @@ def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
         replace(transition.current(trial), state=TrialState.STOPPING, stopped_early=True)
     )
     transition.record(timeline.stopping(trial.number, why, transition.now))
-
-
-def fail(transition: Transition, message: str, reason: str) -> None:
-    """End the job because the service itself cannot go on with it. `message` is public, `reason` says what
-    was wrong."""
-    if transition.job.outcome is None:
-        error = JobError(INTERNAL, message, cause="service", reason=reason)
-        transition.change(outcome=Outcome(JobState.FAILED, "tuning_failed", error, transition.now))
-        settle(transition)
 
 
 def wanted(job: TuningJob) -> int:
@@ -137,8 +123,7 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
 
 
 def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
-    for measurement in sight.news:
-        transition.measure(running.number, measurement)
+    transition.measurements += ((running.number, measurement) for measurement in sight.news)
     job = sight.job
     if job is None:
         trial = transition.current(sight.trial)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.cluster import is_reducer
@@ -33,20 +32,12 @@ _SHORTENED = 110
 128."""
 
 
-class BegunTrial(Struct, frozen=True):
-    """A trial that is new in this transition, its job, and the first entry of that job's timeline."""
-
-    trial: Trial
-    job: Job
-    entry: TimelineEntry
-
-
 def begin(
     transition: Transition, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
-) -> tuple[BegunTrial, ...]:
+) -> tuple[tuple[Job, TimelineEntry], ...]:
     """Begin the next trials, with the parameters and the uids of their jobs that are proposed. `exhausted`:
-    no trial will follow them."""
-    made: list[BegunTrial] = []
+    no trial will follow them. Return their jobs, each with the first entry of its timeline."""
+    made: list[tuple[Job, TimelineEntry]] = []
     for parameters, uid in proposals:
         job = transition.job
         number = job.next_trial
@@ -67,7 +58,7 @@ def begin(
         )
         transition.record(timeline.began(job, trial, str(work.name), transition.now))
         text = f"{work.name} evaluates trial {number} of {job.name}: {timeline.assignment(parameters)}."
-        made.append(BegunTrial(trial, work, TimelineEntry(transition.now, "created", text)))
+        made.append((work, TimelineEntry(transition.now, "created", text)))
     if exhausted:
         transition.change(exhausted=True)
         transition.record(timeline.exhausted(transition.job, transition.now))
