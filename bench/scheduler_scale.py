@@ -9,7 +9,6 @@ import time
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.scheduler.deciding import still_holds
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -20,7 +19,7 @@ from trainshed.scheduler.model import (
     Policy,
     Preempt,
 )
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.planning import plan, still_holds
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.sqlite.connections import no_collection
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.capacity import Delay, Node, WaitReason
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.held import Leftover
-from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
@@ -122,7 +122,7 @@ class ProcessCluster:
     async def ending(self, name: HoldName) -> HoldEnd | None:
         for node in self._report.agents.get(name, ()):
             if self._has(node, "evicting"):
-                return HoldEnd(Loss.POD_EVICTED, f"{node} is being emptied")
+                return HoldEnd(Cause.POD_EVICTED, f"{node} is being emptied")
         return None
 
     async def require_answer(self, name: HoldName) -> None:

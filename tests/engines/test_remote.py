@@ -16,7 +16,8 @@ from tests.engines.conformance.suite import FOREVER, Conformance, moved_to, term
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.isolation import needs_mounts
 from tests.ports import free_port
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRefused, TerminalRequest
 from trainshed.engines.port import (
@@ -162,7 +163,7 @@ class TestRemote(Conformance):
         lab.freeze(slot.node, frozen=False)
         end = await stage.exited(uid, second)
         assert end.exit.stopped
-        assert (end.loss, end.cause) == (Loss.POD_EVICTED, f"{slot.node} is being emptied")
+        assert (end.loss, end.cause) == (Cause.POD_EVICTED, f"{slot.node} is being emptied")
         lab.cluster.mark(slot.node, "evicting", False)
         assert not stage.ends(uid)
         await stage.launch(stage.plan(uid, FOREVER, second, incarnation=2))
@@ -297,7 +298,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
         # It may have said its last word a moment before.
         assert time.monotonic() - cut > longest_silence(LEASE) - 2 * beat(LEASE)
         assert isinstance(end, ReplicaLost)
-        assert (end.loss, end.cause) == (Loss.NODE_FAILED, f"node {slot.node} is gone")
+        assert (end.loss, end.cause) == (Cause.NODE_FAILED, f"node {slot.node} is gone")
 
     staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False))
 
@@ -362,7 +363,7 @@ def test_an_attempt_keeps_the_lease_with_which_it_began(tmp_path: Path) -> None:
         await stage.open()
         end = await stage.end(uid)
         lab.freeze(slot.node, frozen=False)
-        assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
+        assert isinstance(end, ReplicaLost) and end.loss is Cause.AGENT_LOST
         assert time.monotonic() - began > longest_silence(longer)
 
     staged(body)(None, RemoteLab(tmp_path, port, down_is_lost=False, lease=longer))

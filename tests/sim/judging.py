@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.events import (
     PreparationFailed,
 )
 from trainshed.core.lifecycle.records import DrillKind, Job
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, ReplicaId
 
@@ -113,7 +113,7 @@ class Judge:
                 if not self._is_news(attempt, member, incarnation):
                     return []
                 is_asked = (attempt, member, incarnation) in self._asked
-                taker = "" if loss is Loss.UNKNOWN else loss.value
+                taker = "" if loss is Cause.LOST else loss.value
                 began = any(r.id == replica and r.started for r in before.replicas)
                 never = why == "never started" and not began and not taker
                 return [spec.Vanished(member, by_service, is_asked, taker, never)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.unit.jobs import CREATED, job
-from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause
 from trainshed.core.job import ExitRecord, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -31,7 +31,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Replica
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 
@@ -103,7 +103,7 @@ class Life:
         self._budgets = random.Random(f"budgets {seed}")
         self._stalls = random.Random(f"stalls {seed}")
         self._takers = random.Random(f"takers {seed}")
-        self._taker = self._takers.choice((*_KNOWN, *[Loss.UNKNOWN] * len(_KNOWN)))
+        self._taker = self._takers.choice((*_KNOWN, *[Cause.LOST] * len(_KNOWN)))
         self.now = CREATED
         self._leanings = leanings(self.dice)
         if rules.entries:  # which are about ends that other lives seldom come to
@@ -259,10 +259,10 @@ class Life:
 
     def _gone(self, one: Replica, cause: str, *, by_service: bool = False) -> ReplicaLost:
         """Without a record. On a cluster that tells who took it, most losses of a life are of one kind."""
-        loss = Loss.UNKNOWN
+        loss = Cause.LOST
         if self._taker is not loss and not by_service:
             rare = self._takers.random() < 0.03
-            loss = self._takers.choice((Loss.UNKNOWN, *_KNOWN)) if rare else self._taker
+            loss = self._takers.choice((Cause.LOST, *_KNOWN)) if rare else self._taker
         attempt = self.job.attempt
         return ReplicaLost(attempt, one.id, one.incarnation, cause, by_service, loss)
 
@@ -308,8 +308,6 @@ class Life:
     }
 
 
-_LIMITS = (Loss.OUT_OF_MEMORY, Loss.OUT_OF_DISK)
-"""Which are judged as the same limits of the program's own."""
-_KNOWN = tuple(loss for loss in Loss if loss is not Loss.UNKNOWN and loss not in _LIMITS)
+_KNOWN = tuple(loss for loss in Cause if loss in CLUSTER_LOSSES)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
 """Decided or seen once: these are not told again."""

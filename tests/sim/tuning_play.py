@@ -22,9 +22,8 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import Goal
 from trainshed.core.tuning import machine
-from trainshed.core.tuning.machine import Sight
+from trainshed.core.tuning.machine import Sight, Transition
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
-from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import begin
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from trainshed.core.capacity import ANYBODY, NOBODY_ELSE, Acceptance, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.scheduler.deciding import state_after
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -18,7 +17,7 @@ from trainshed.scheduler.model import (
     Quotas,
     StockOut,
 )
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.planning import plan, state_after
 from trainshed.scheduler.snapshot import Snapshot
 
 GIB = 2**30

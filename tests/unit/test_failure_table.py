@@ -6,11 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, exited
-from trainshed.core.failure.evidence import Cause, Evidence
+from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause, Evidence
 from trainshed.core.failure.rules import Effect, Spent, judge
 from trainshed.core.failure.table import RULES
 from trainshed.core.job import ExitRecord
-from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import Api, JobName, ReplicaId
 
 VERTEX = JobName(Api.VERTEX, "demo", "us-central1", "42")
@@ -84,7 +83,10 @@ EXAMPLES = [
         )
     ),
     (met(Cause.CLUSTER_PREEMPTED, WORKER), "cluster_preempted", Effect.JOB_RETRIES),
-    *((met(Cause(loss), REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS) for loss in Loss),
+    *(
+        (met(loss, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS)
+        for loss in (*CLUSTER_LOSSES, Cause.LOST, Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK)
+    ),
     (met(Cause.PACKAGE), "package_failed", Effect.JOB_FAILS),
     (met(Cause.DATA), "data_failed", Effect.JOB_FAILS),
     (met(Cause.REJECTED), "launch_rejected", Effect.JOB_FAILS),
@@ -106,7 +108,7 @@ def everything() -> Iterator[Evidence]:
             yield ended(exited(signal=number), replica=replica)
         for cause in (Cause.OUT_OF_MEMORY, Cause.OUT_OF_DISK, Cause.STALLED, Cause.LEFT):
             yield met(cause, replica)
-        for cause in (*map(Cause, Loss), Cause.SERVICE):
+        for cause in (*CLUSTER_LOSSES, Cause.LOST, Cause.SERVICE):
             yield met(cause, replica)
     alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.REJECTED, Cause.STOCK_OUT}
     for cause in (*alone, Cause.PREEMPTED, Cause.BUDGET, Cause.CANCELLED):

@@ -20,7 +20,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import deadlines, give_up
 from trainshed.core.lifecycle.records import Drill, DrillKind
-from trainshed.core.lifecycle.replica_events import NEVER_STARTED, Loss, ReplicaExited
+from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaExited
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
@@ -116,10 +116,10 @@ def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() 
 
 
 @pytest.mark.parametrize(
-    ("loss", "is_retried"), [(Loss.POD_EVICTED, False), (Loss.CLUSTER_PREEMPTED, True)]
+    ("loss", "is_retried"), [(Cause.POD_EVICTED, False), (Cause.CLUSTER_PREEMPTED, True)]
 )
 def test_a_replica_that_the_cluster_has_stopped_is_lost_in_its_way(
-    loss: Loss, is_retried: bool
+    loss: Cause, is_retried: bool
 ) -> None:
     """spec/failures#losses-on-a-cluster: also where its program was asked to end, and has told its end."""
     life = Life(job(1, 1)).up()

@@ -18,7 +18,7 @@ from tests.unit.specs_requests import (
     vertex,
 )
 from trainshed.core.runtime import REDUCERS
-from trainshed.core.specs.reducers import WARNINGS
+from trainshed.core.specs.reducers import USE_NONE
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
 
@@ -49,9 +49,9 @@ def reducers(count: int, kind: str = "n1-highcpu-16") -> Request:
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        (TENSORFLOW, "TensorFlow's collectives have no plug-in point for reducers. Worker pool 2"),
-        (XGBOOST, "XGBoost's communicator has no plug-in point"),
-        (SKLEARN, "This runtime has no PyTorch"),
+        (TENSORFLOW, "Programs of tensorflow have no use for reducers, so worker pool 2"),
+        (XGBOOST, "Programs of xgboost have no use"),
+        (SKLEARN, "Programs of scikit-learn have no use"),
     ],
 )
 def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, words: str) -> None:
@@ -63,7 +63,7 @@ def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, wo
 def test_every_runtime_family_is_decided_on() -> None:
     """spec/reduction: whether a new one can use reducers."""
     for_programs = {sheet.family for sheet in FAMILIES} - {REDUCERS, TENSORBOARD, GSUTIL}
-    assert {family for family in for_programs if not WARNINGS[family]} == {"pytorch"}
+    assert for_programs - USE_NONE == {"pytorch"}
 
 
 PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"

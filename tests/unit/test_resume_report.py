@@ -54,9 +54,9 @@ def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
     ("progress", "why", "advice"),
     [
         (Progress(), "the log tells no step", "let the program print its step"),
-        (steps(None, 12, 5), "too far back", "it was at 12"),
-        (steps(1, 12, None), "the job ended before a line of workerpool0-0", "an earlier moment"),
-        (replace(steps(1, 12, 5), ascending=False), "fall as well as rise", "only grows"),
+        (steps(None, 12, 5), "the log of workerpool0-0 tells no step", "let the program print"),
+        (steps(1, 12, None), "no line of workerpool0-0 has told a step", "another drill, earlier"),
+        (replace(steps(1, 12, 5), ascending=False), "that only grows", "let the program print"),
     ],
 )
 def test_what_the_log_does_not_say_is_unknown_and_why(

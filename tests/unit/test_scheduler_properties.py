@@ -16,7 +16,6 @@ from trainshed.core.catalog.quotas import GLOBAL, SHARE
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.usage import HOUR, MachineTime
 from trainshed.scheduler import explaining
-from trainshed.scheduler.deciding import state_after, still_holds
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
@@ -29,7 +28,7 @@ from trainshed.scheduler.model import (
     Preempt,
     StockOut,
 )
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.planning import plan, state_after, still_holds
 from trainshed.scheduler.snapshot import Group, Snapshot
 
 CPUS = "cpus_n1_e2"

@@ -90,9 +90,11 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
     faults = refused(params(rate=2.0, model="shallow", depth=1.0))
     assert faults == {
         "trial.parameters[0].value": "2.0 is no value of 'rate', which has numbers from 0.001 to 1.",
-        "trial.parameters[1].value": "'shallow' is no value of 'model', which has the values linear, deep.",
+        "trial.parameters[1].value": (
+            "'shallow' is no value of 'model', which has the values linear and deep."
+        ),
         "trial.parameters[2].parameter_id": (
-            "'depth' is no parameter of the study, which has rate, model, layers, width."
+            "'depth' is no parameter of the study, which has rate, model, layers and width."
         ),
     }
 
@@ -101,7 +103,7 @@ def test_an_inactive_parameter_is_refused_however_deep_it_stands() -> None:
     faults = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
     assert faults == {
         "trial.parameters[2].parameter_id": "'layers' is not active here: it asks for model = deep.",
-        "trial.parameters[3].parameter_id": "'width' is not active here: it asks for layers = 2, 3.",
+        "trial.parameters[3].parameter_id": "'width' is not active here: it asks for layers = 2 and 3.",
     }
 
 
@@ -156,7 +158,7 @@ def test_every_fault_of_a_measurement_is_named_at_once(elapsed: int) -> None:
 def test_a_measurement_of_nothing_is_refused() -> None:
     sent = measurement()
     read_measurement(SPEC, sent, final=True)
-    with pytest.raises(InvalidRequest, match="No metric is given; the study has loss, memory"):
+    with pytest.raises(InvalidRequest, match="No metric is given; the study has loss and memory"):
         sent.faults.refuse()
 
 

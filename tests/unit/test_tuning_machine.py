@@ -59,8 +59,8 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
     ("api", "tags", "reason"),
     [
         (Api.ML, None, "hypertune"),
-        (Api.ML, ("a_1", "b"), f"the tags 'a_1', 'b'; hyperparameterMetricTag says '{METRIC}'"),
-        (Api.VERTEX, ("a_1", "b"), f"the tags 'a_1', 'b'; metricId says '{METRIC}'"),
+        (Api.ML, ("a_1", "b"), f"the tags 'a_1' and 'b'; hyperparameterMetricTag says '{METRIC}'"),
+        (Api.VERTEX, ("a_1", "b"), f"the tags 'a_1' and 'b'; metricId says '{METRIC}'"),
         (Api.ML, (), "hypertune.* as a TensorFlow summary below gs://b/job/1"),
         (
             Api.ML,

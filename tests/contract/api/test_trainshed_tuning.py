@@ -21,8 +21,8 @@ from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.tuning.machine import Transition
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import begin
 from trainshed.store.port import NewWork
 

@@ -17,8 +17,9 @@ from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.rootfs import PYTHON
 from tests.slurm.nodes import until
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.registry import Verdict
 from trainshed_cluster.kubernetes.doctor import examine_kubernetes
@@ -63,7 +64,7 @@ def test_who_is_evicted_gets_the_grace_and_is_told_so(
         end = await stage.end(uid)
         assert isinstance(end, ReplicaExited)
         assert end.exit.exit_code == 0 and end.exit.stopped, "it is not finished"
-        assert end.loss is Loss.POD_EVICTED and "was deleted, or evicted" in end.cause
+        assert end.loss is Cause.POD_EVICTED and "was deleted, or evicted" in end.cause
         # Its place is another Pod then.
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
         assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
@@ -82,7 +83,7 @@ def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
             cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
             assert not our_pods(cluster)
             end = await stage.end(uid)
-            assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
+            assert isinstance(end, ReplicaLost) and end.loss is Cause.AGENT_LOST
             lines = len(stage.lines(uid))
             await stage.for_a_while()
             assert len(stage.lines(uid)) == lines

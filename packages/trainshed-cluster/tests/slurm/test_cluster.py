@@ -16,7 +16,7 @@ import pytest
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
 from tests.slurm.nodes import until
 from trainshed.core.capacity import OthersUse
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
@@ -344,7 +344,7 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
             assert "is still ending" in str(failure)
             calls += 1
             continue
-        assert end is not None and end.loss is Loss.ALLOCATION_REVOKED
+        assert end is not None and end.loss is Cause.ALLOCATION_REVOKED
         break
     assert calls
 

@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.held import Leftover
-from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, begin
 from trainshed_cluster.kubernetes import kueue, look, manifests
@@ -59,7 +59,7 @@ sooner than the agent."""
 _LAST_GRACE = 1
 """Seconds that an agent has whose work is over, when its Pod is deleted."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
-_UNTOLD = HoldEnd(Loss.AGENT_LOST, "its Pod is gone, and nobody saw it end")
+_UNTOLD = HoldEnd(Cause.AGENT_LOST, "its Pod is gone, and nobody saw it end")
 
 
 class KubernetesCluster:
@@ -247,7 +247,7 @@ class KubernetesCluster:
             )
         if pod.is_over:
             return self._end_of(pod)
-        return HoldEnd(Loss.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
+        return HoldEnd(Cause.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
         def told() -> HoldEnd | None:
@@ -260,7 +260,7 @@ class KubernetesCluster:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELLING_SECONDS):
                 end = await self._until(told)
-                return None if end.loss is Loss.AGENT_LOST else end
+                return None if end.loss is Cause.AGENT_LOST else end
         return None
 
     async def require_answer(self, name: HoldName) -> None:
@@ -621,7 +621,7 @@ class KubernetesCluster:
 def _ended_early(end: HoldEnd) -> ClusterUnavailable:
     """Return the error for a Pod that ended before its agent connected. If its node was lost, neither the
     image nor the agent is at fault."""
-    return (ClusterUnavailable if end.loss is Loss.NODE_FAILED else AgentEnded)(end.why)
+    return (ClusterUnavailable if end.loss is Cause.NODE_FAILED else AgentEnded)(end.why)
 
 
 def _path(pod: Pod) -> str:

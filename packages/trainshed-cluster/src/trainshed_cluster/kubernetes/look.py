@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainshed.core.capacity import Delay, Node, OthersUse, WaitReason, accelerator_counts
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.objects import (
@@ -157,22 +157,22 @@ _UNFIT = {
 }
 _ENDS: Final = {
     "Preempting": (
-        Loss.CLUSTER_PREEMPTED,
+        Cause.CLUSTER_PREEMPTED,
         "the cluster gave its place to a Pod that goes before it",
     ),
-    "NodeLost": (Loss.NODE_FAILED, "its node is lost, as Kubernetes says"),
-    "NodeShutdown": (Loss.NODE_FAILED, "its node shut down"),
-    "Shutdown": (Loss.NODE_FAILED, "its node shut down"),
-    "Terminated": (Loss.NODE_FAILED, "its node shut down"),
-    "NodeAffinity": (Loss.POD_EVICTED, "its node does not take it any more"),
-    "DeadlineExceeded": (Loss.ALLOCATION_EXPIRED, "its time limit in the cluster is over"),
+    "NodeLost": (Cause.NODE_FAILED, "its node is lost, as Kubernetes says"),
+    "NodeShutdown": (Cause.NODE_FAILED, "its node shut down"),
+    "Shutdown": (Cause.NODE_FAILED, "its node shut down"),
+    "Terminated": (Cause.NODE_FAILED, "its node shut down"),
+    "NodeAffinity": (Cause.POD_EVICTED, "its node does not take it any more"),
+    "DeadlineExceeded": (Cause.ALLOCATION_EXPIRED, "its time limit in the cluster is over"),
 }
 """By the reason of a Pod that failed: what ended it, and in what words."""
 _OWN_LIMITS: Final = {
-    'EmptyDir volume "shm" exceeds': Loss.OUT_OF_MEMORY,
-    "EmptyDir volume": Loss.OUT_OF_DISK,
-    "ephemeral local storage usage exceeds": Loss.OUT_OF_DISK,
-    "exceeded its local ephemeral storage limit": Loss.OUT_OF_DISK,
+    'EmptyDir volume "shm" exceeds': Cause.OUT_OF_MEMORY,
+    "EmptyDir volume": Cause.OUT_OF_DISK,
+    "ephemeral local storage usage exceeds": Cause.OUT_OF_DISK,
+    "exceeded its local ephemeral storage limit": Cause.OUT_OF_DISK,
 }
 """Of the message of an eviction: the Pod's own limits, not those of the node. The first that is found
 counts."""
@@ -226,11 +226,11 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
         own = (loss for words, loss in _OWN_LIMITS.items() if words in status.message)
-        loss = next(own, Loss.POD_EVICTED)
+        loss = next(own, Cause.POD_EVICTED)
         return HoldEnd(loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)")
     if over is not None and over.reason == "OOMKilled":
         return HoldEnd(
-            Loss.OUT_OF_MEMORY,
+            Cause.OUT_OF_MEMORY,
             f"Pod {name} took more memory than its limit, and was killed for it with all that ran in it "
             "(OOMKilled)",
         )
@@ -243,14 +243,14 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
     if evicted := kueue.eviction(pod):
         message = _shortened(evicted.message) or evicted.reason
         return HoldEnd(
-            Loss.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})"
+            Cause.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})"
         )
     if deleted:
         return HoldEnd(
-            Loss.POD_EVICTED,
+            Cause.POD_EVICTED,
             f"Pod {name} was deleted, or evicted from its node, and not by this service",
         )
-    return HoldEnd(Loss.AGENT_LOST, f"Pod {name} has ended{_exit(over)}")
+    return HoldEnd(Cause.AGENT_LOST, f"Pod {name} has ended{_exit(over)}")
 
 
 def _disruption(pod: Pod) -> HoldEnd | None:
@@ -267,13 +267,13 @@ def _disruption(pod: Pod) -> HoldEnd | None:
     if condition is None or condition.status != "True":
         return None
     losses = {
-        "PreemptionByScheduler": Loss.CLUSTER_PREEMPTED,
-        "DeletionByTaintManager": Loss.NODE_FAILED,
-        "DeletionByPodGC": Loss.NODE_FAILED,
+        "PreemptionByScheduler": Cause.CLUSTER_PREEMPTED,
+        "DeletionByTaintManager": Cause.NODE_FAILED,
+        "DeletionByPodGC": Cause.NODE_FAILED,
     }
     message = _shortened(condition.message) or condition.reason
     return HoldEnd(
-        losses.get(condition.reason, Loss.POD_EVICTED), f"{message} ({condition.reason})"
+        losses.get(condition.reason, Cause.POD_EVICTED), f"{message} ({condition.reason})"
     )
 
 

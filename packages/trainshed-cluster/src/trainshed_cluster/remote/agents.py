@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaExited
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaExited
 from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     Capabilities,
@@ -387,10 +388,10 @@ class Agents:
         is_given_up = is_down and is_settled and not (node and node.is_awaited)
         if is_given_up and (is_over or self.options.down_is_lost):
             why = f" ({node.cause})" if node and node.cause else ""
-            return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
+            return HoldEnd(Cause.NODE_FAILED, f"node {agent.node} is gone{why}")
         if is_over:
             return HoldEnd(
-                Loss.AGENT_LOST,
+                Cause.AGENT_LOST,
                 f"node {agent.node} has not been heard of for {agent.lease:g} s; its agent has ended "
                 "its programs by then",
             )
@@ -425,7 +426,7 @@ class Agents:
         except MayLive as unsure:
             if any(gang.is_live(seat) for seat in gang.seats_of(agent)):
                 return None
-            return HoldEnd(Loss.AGENT_LOST, str(unsure))
+            return HoldEnd(Cause.AGENT_LOST, str(unsure))
         except ClusterUnavailable as failure:
             if silent < _UNDECIDED:
                 return None
@@ -472,7 +473,7 @@ class Agents:
                 record = record.with_seat(seat)
             await self.attempts.write(gang, record)
             has_slots = any(seat.slot for seat in gang.seats_of(agent))
-            if has_slots or not has_started or end.loss is Loss.NODE_FAILED:
+            if has_slots or not has_started or end.loss is Cause.NODE_FAILED:
                 self.give_up(agent)
             else:
                 self.give_up_start(gang, agent, end.why)
@@ -496,7 +497,7 @@ def _note(gang: Gang, end: Ended) -> None:
 
 def _agent_ended(agent: AgentHandle) -> HoldEnd:
     return HoldEnd(
-        Loss.AGENT_LOST, f"its agent on node {agent.node} has ended, and its programs with it"
+        Cause.AGENT_LOST, f"its agent on node {agent.node} has ended, and its programs with it"
     )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from trainshed.core.capacity import Delay
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaLost
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,
@@ -209,5 +210,5 @@ class Records:
 def never_started(seat: Seat, incarnation: int = 1) -> Seat:
     """Return the seat of a replica that was stopped before it started."""
     return msgspec.structs.replace(
-        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Loss.UNKNOWN
+        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Cause.LOST
     )

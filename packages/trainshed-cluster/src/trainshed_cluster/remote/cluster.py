@@ -7,8 +7,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay, MachineWanted, Node
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.held import Leftover
-from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 
@@ -143,7 +143,7 @@ class ClusterReport(Struct, frozen=True):
 class HoldEnd(Struct, frozen=True):
     """How a hold ended that this service did not give back."""
 
-    loss: Loss
+    loss: Cause
     #: One sentence without its full stop.
     why: str
 

@@ -8,7 +8,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, Node, WaitReason
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import LaunchRejected, Slot, SlotRequest, StartFailed
 from trainshed_cluster.remote.agent_handle import AgentHandle
@@ -35,7 +36,7 @@ class Seat(msgspec.Struct, frozen=True):
     #: Why it was lost.
     cause: str = ""
     #: What kind of loss it was.
-    loss: Loss = Loss.UNKNOWN
+    loss: Cause = Cause.LOST
     #: The incarnation that had ended before its agent left, whom nobody can ask any more; 0 = none.
     ended: int = 0
     #: The port of its last slot, where its peers look for it; 0 = it had none.

@@ -19,7 +19,7 @@ from trainshed.core.capacity import (
     WaitReason,
     accelerator_counts,
 )
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed_cluster.remote.cluster import ClusterReport, HoldEnd, HoldName, NodeReport
 from trainshed_cluster.slurm.records import (
     Gres,
@@ -49,12 +49,15 @@ _WORDS = {
     "Resources": "what it needs is in use",
 }
 _ENDS = {
-    "CANCELLED": (Loss.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
-    "TIMEOUT": (Loss.ALLOCATION_EXPIRED, "Slurm's time limit for its allocation is over"),
-    "DEADLINE": (Loss.ALLOCATION_EXPIRED, "Slurm's deadline for its allocation is over"),
-    "PREEMPTED": (Loss.CLUSTER_PREEMPTED, "Slurm gave its allocation to a job that goes before it"),
-    "NODE_FAIL": (Loss.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
-    "BOOT_FAIL": (Loss.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
+    "CANCELLED": (Cause.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
+    "TIMEOUT": (Cause.ALLOCATION_EXPIRED, "Slurm's time limit for its allocation is over"),
+    "DEADLINE": (Cause.ALLOCATION_EXPIRED, "Slurm's deadline for its allocation is over"),
+    "PREEMPTED": (
+        Cause.CLUSTER_PREEMPTED,
+        "Slurm gave its allocation to a job that goes before it",
+    ),
+    "NODE_FAIL": (Cause.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
+    "BOOT_FAIL": (Cause.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
 }
 """By the state of a job that is over: what ended it, and in what words."""
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.kubernetes.unit.conftest import Start
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import client, cluster, manifests
 from trainshed_cluster.remote.cluster import AgentEnded, HoldName, NodeNeed
@@ -128,7 +128,7 @@ async def test_a_pod_that_others_delete_is_lost_to_them(start: Start) -> None:
     here = await start(api)
     api.events.put_nowait(("MODIFIED", LEAVING))
     end = await here.ending(NAME)
-    assert end is not None and end.loss is Loss.POD_EVICTED
+    assert end is not None and end.loss is Cause.POD_EVICTED
     assert end.why == "Pod one was deleted, or evicted from its node, and not by this service"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kubernetes.unit.conftest import Start
 from trainshed.core.capacity import Delay
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import admission, kueue, look
 from trainshed_cluster.kubernetes.cluster import KubernetesCluster
@@ -296,7 +296,7 @@ async def test_a_pod_that_kueue_ends_is_preempted() -> None:
         strict=False,
     )
     end = look.end(pod, deleted=True)
-    assert end.loss is Loss.CLUSTER_PREEMPTED
+    assert end.loss is Cause.CLUSTER_PREEMPTED
     assert "Preempted to accommodate a workload" in end.why
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from trainshed.core.capacity import MachineWanted
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed_cluster.kubernetes import look, manifests
@@ -206,34 +206,38 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
 @pytest.mark.parametrize(
     ("status", "deleted", "loss"),
     [
-        (container(terminated={"exitCode": 137, "reason": "OOMKilled"}), False, Loss.OUT_OF_MEMORY),
-        (evicted("The node was low on resource: ephemeral-storage."), False, Loss.POD_EVICTED),
+        (
+            container(terminated={"exitCode": 137, "reason": "OOMKilled"}),
+            False,
+            Cause.OUT_OF_MEMORY,
+        ),
+        (evicted("The node was low on resource: ephemeral-storage."), False, Cause.POD_EVICTED),
         (
             evicted("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."),
             False,
-            Loss.OUT_OF_DISK,
+            Cause.OUT_OF_DISK,
         ),
         # As kubelets have it.
         (
             evicted('Container replica exceeded its local ephemeral storage limit "1Gi". '),
             False,
-            Loss.OUT_OF_DISK,
+            Cause.OUT_OF_DISK,
         ),
         (
             evicted('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '),
             False,
-            Loss.OUT_OF_DISK,
+            Cause.OUT_OF_DISK,
         ),
         (
             evicted('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
             False,
-            Loss.OUT_OF_MEMORY,
+            Cause.OUT_OF_MEMORY,
         ),
-        ({"reason": "Preempting", "message": "Preempted"}, False, Loss.CLUSTER_PREEMPTED),
-        ({"reason": "NodeShutdown"}, False, Loss.NODE_FAILED),
-        ({"reason": "DeadlineExceeded"}, False, Loss.ALLOCATION_EXPIRED),
-        (container(terminated={"exitCode": 143}), True, Loss.POD_EVICTED),
-        (container(terminated={"exitCode": 78, "message": "x\nno code"}), False, Loss.AGENT_LOST),
+        ({"reason": "Preempting", "message": "Preempted"}, False, Cause.CLUSTER_PREEMPTED),
+        ({"reason": "NodeShutdown"}, False, Cause.NODE_FAILED),
+        ({"reason": "DeadlineExceeded"}, False, Cause.ALLOCATION_EXPIRED),
+        (container(terminated={"exitCode": 143}), True, Cause.POD_EVICTED),
+        (container(terminated={"exitCode": 78, "message": "x\nno code"}), False, Cause.AGENT_LOST),
         (
             {
                 "conditions": [
@@ -246,14 +250,14 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
                 ]
             },
             True,
-            Loss.CLUSTER_PREEMPTED,
+            Cause.CLUSTER_PREEMPTED,
         ),
     ],
 )
-def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, loss: Loss) -> None:
+def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
     ended = look.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
     assert ended.loss is loss and not ended.why.endswith(".")
-    if loss is Loss.AGENT_LOST:
+    if loss is Cause.AGENT_LOST:
         assert ended.why.endswith("with exit code 78: no code")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainshed.core.capacity import Delay, WaitReason
-from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.failure.evidence import Cause
 from trainshed_cluster.slurm.look import count_before, delay_of, end_of, reason_in_words
 from trainshed_cluster.slurm.queries import list_pending
 from trainshed_cluster.slurm.records import Job, Pending
@@ -74,17 +74,17 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
 @pytest.mark.parametrize(
     ("state", "loss"),
     [
-        ("CANCELLED", Loss.ALLOCATION_REVOKED),
-        ("TIMEOUT", Loss.ALLOCATION_EXPIRED),
-        ("DEADLINE", Loss.ALLOCATION_EXPIRED),
-        ("PREEMPTED", Loss.CLUSTER_PREEMPTED),
-        ("NODE_FAIL", Loss.NODE_FAILED),
-        ("BOOT_FAIL", Loss.NODE_FAILED),
+        ("CANCELLED", Cause.ALLOCATION_REVOKED),
+        ("TIMEOUT", Cause.ALLOCATION_EXPIRED),
+        ("DEADLINE", Cause.ALLOCATION_EXPIRED),
+        ("PREEMPTED", Cause.CLUSTER_PREEMPTED),
+        ("NODE_FAIL", Cause.NODE_FAILED),
+        ("BOOT_FAIL", Cause.NODE_FAILED),
         ("COMPLETED", None),
         ("FAILED", None),
     ],
 )
-def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Loss | None) -> None:
+def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Cause | None) -> None:
     ending = end_of(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")

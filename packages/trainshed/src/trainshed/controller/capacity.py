@@ -53,7 +53,6 @@ from trainshed.core.works import Work
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
-from trainshed.scheduler.deciding import NEVER, state_after, still_holds
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     PLAIN,
@@ -68,7 +67,7 @@ from trainshed.scheduler.model import (
     StockOut,
     gang,
 )
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.planning import NEVER, plan, state_after, still_holds
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 

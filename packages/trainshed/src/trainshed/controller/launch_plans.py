@@ -52,28 +52,29 @@ class LaunchDefaults(Struct, frozen=True):
 
 def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...]:
     """Return a request for one slot per replica of the current attempt."""
-    return tuple(_slot_request(job, replica, launching) for replica in job.replicas)
-
-
-def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> SlotRequest:
-    machine = job.spec.pool(replica.id.pool).machine
-    accelerators = machine.accelerators
-    return SlotRequest(
-        replica.id,
-        hostname(job.uid, job.spec, replica.id),
-        # A replica that has lost its place keeps its former node until it has another one.
-        replica.node or replica.avoid,
-        accelerators.count if accelerators else 0,
-        accelerators.type if accelerators else "",
-        machine.vcpus,
-        launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
-        machine.type,
-        job.spec.pool(replica.id.pool).program.runtime.image,
-        job.name.project_id,
-        job.spec.service_account,
-        is_placed=bool(replica.node),
-        seconds=job.spec.scheduling.timeout // 10**9,
-    )
+    requests: list[SlotRequest] = []
+    for replica in job.replicas:
+        pool = job.spec.pool(replica.id.pool)
+        machine, accelerators = pool.machine, pool.machine.accelerators
+        requests.append(
+            SlotRequest(
+                replica.id,
+                hostname(job.uid, job.spec, replica.id),
+                # A replica that has lost its place keeps its former node until it has another one.
+                replica.node or replica.avoid,
+                accelerators.count if accelerators else 0,
+                accelerators.type if accelerators else "",
+                machine.vcpus,
+                launching.memory_limit(machine.memory_limit_bytes, job.memory_factor) or 0,
+                machine.type,
+                pool.program.runtime.image,
+                job.name.project_id,
+                job.spec.service_account,
+                is_placed=bool(replica.node),
+                seconds=job.spec.scheduling.timeout // 10**9,
+            )
+        )
+    return tuple(requests)
 
 
 def launch_plans(
@@ -94,21 +95,62 @@ def launch_plans(
     port = master_port(job.uid, job.attempt)
     gang = Gang(job.name, job.spec, endpoints, port, job.uid, job.attempt)
     hosts = tuple((slot.hostname, slot.address) for slot in slots)
-    return tuple(
-        _plan(
-            job,
-            replica,
-            by_replica[replica.id],
-            gang=gang,
-            hosts=hosts,
-            prepared=prepared,
-            launching=launching,
-            buckets=buckets,
-            part=reduction_part(job.spec, replica.id, packages),
+    plans: list[LaunchPlan] = []
+    for replica in job.replicas:
+        if waiting.get(replica.id) != replica.incarnation or not replica.node:
+            continue
+        pool, slot = job.spec.pool(replica.id.pool), by_replica[replica.id]
+        part = reduction_part(job.spec, replica.id, packages)
+        runtime = prepared[pool.program.environment]
+        image = runtime.image
+        environ = environment(
+            gang,
+            replica.id,
+            image=dict(image.environ) if image else None,
+            packages=REDUCTION_PACKAGES
+            if image and image.root and part.packages
+            else part.packages,
         )
-        for replica in job.replicas
-        if waiting.get(replica.id) == replica.incarnation and replica.node
-    )
+        argv = _argv(job, replica, dict(environ), image)
+        plans.append(
+            LaunchPlan(
+                job_uid=job.uid,
+                attempt=job.attempt,
+                replica=replica.id,
+                incarnation=replica.incarnation,
+                argv=argv,
+                environ=environ,
+                hostname=slot.hostname,
+                address=slot.address,
+                hosts=hosts,
+                software=Software(
+                    template=runtime.template or None,
+                    path=runtime.path,
+                    read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
+                    image=ImageRoot(image.root, image.workdir, image.user) if image else None,
+                ),
+                limits=Limits(
+                    memory=launching.memory_limit(
+                        pool.machine.memory_limit_bytes, job.memory_factor
+                    ),
+                    disk=pool.disk.size_gb * GIB,
+                    cpu_weight=max(1, round(pool.machine.vcpus * 100)),
+                    stall_after=stall_after(job),
+                ),
+                account=Account(
+                    project=job.name.project_id,
+                    # Not what the program is told, which its own `env` may override.
+                    service_account=service_account(job.name.project_id, job.spec),
+                    region=job.spec.region,
+                ),
+                buckets=buckets,
+                # The primary of a trial's replicas reports its metrics (facts/tuning#metrics).
+                watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
+                reduction=part,
+                warm=_warm(job, replica, argv, runtime, launching),
+            )
+        )
+    return tuple(plans)
 
 
 def master_port(uid: JobUid, attempt: int) -> int:
@@ -136,64 +178,6 @@ def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None = Non
     is_expected = replica.pool < PS_POOL and not replica.index and environ.get(MODE) != "off"
     reducers = len(reduction.reducers(spec))
     return ReductionPart(packages, reducers, is_expected)
-
-
-def _plan(
-    job: Job,
-    replica: Replica,
-    slot: Slot,
-    *,
-    gang: Gang,
-    hosts: tuple[tuple[str, str], ...],
-    prepared: Prepared,
-    launching: LaunchDefaults,
-    buckets: tuple[tuple[str, str], ...],
-    part: ReductionPart,
-) -> LaunchPlan:
-    pool = job.spec.pool(replica.id.pool)
-    runtime = prepared[pool.program.environment]
-    image = runtime.image
-    environ = environment(
-        gang,
-        replica.id,
-        image=dict(image.environ) if image else None,
-        packages=REDUCTION_PACKAGES if image and image.root and part.packages else part.packages,
-    )
-    argv = _argv(job, replica, dict(environ), image)
-    return LaunchPlan(
-        job_uid=job.uid,
-        attempt=job.attempt,
-        replica=replica.id,
-        incarnation=replica.incarnation,
-        argv=argv,
-        environ=environ,
-        hostname=slot.hostname,
-        address=slot.address,
-        hosts=hosts,
-        software=Software(
-            template=runtime.template or None,
-            path=runtime.path,
-            read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
-            image=ImageRoot(image.root, image.workdir, image.user) if image else None,
-        ),
-        limits=Limits(
-            memory=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
-            disk=pool.disk.size_gb * GIB,
-            cpu_weight=max(1, round(pool.machine.vcpus * 100)),
-            stall_after=stall_after(job),
-        ),
-        account=Account(
-            project=job.name.project_id,
-            # Not what the program is told, which its own `env` may override.
-            service_account=service_account(job.name.project_id, job.spec),
-            region=job.spec.region,
-        ),
-        buckets=buckets,
-        # The primary of a trial's replicas reports its metrics (facts/tuning#metrics).
-        watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
-        reduction=part,
-        warm=_warm(job, replica, argv, runtime, launching),
-    )
 
 
 def _warm(

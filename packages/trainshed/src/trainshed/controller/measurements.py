@@ -15,8 +15,7 @@ from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.tensorboards import Point
-from trainshed.core.tuning.machine import Sight
-from trainshed.core.tuning.transition import Transition
+from trainshed.core.tuning.machine import Sight, Transition
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve

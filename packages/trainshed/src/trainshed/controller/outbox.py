@@ -72,8 +72,6 @@ class OutboxWorker:
         self._targets = sender.targets
         self._news = asyncio.Event()
         self._crew = Crew()
-        #: What was put into the outbox of budgets, (subject, target), by the beginning of its month.
-        self._heard: tuple[Nanos, set[tuple[str, str]]] = (0, set())
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -83,17 +81,9 @@ class OutboxWorker:
     def budgets_reached(self, budgets: Sequence[Budget], month: Nanos) -> None:
         """Notify those who have not heard yet that budgets have reached their marks. `month`: when theirs
         began."""
-        if self._heard[0] != month:
-            self._heard = month, set()
-        heard = self._heard[1]
-        news = [
-            notice
-            for notice in budget_notices(budgets, month, self._targets, self._now())
-            if (notice.subject, notice.notification.target) not in heard
-        ]
-        if news:
-            heard.update((notice.subject, notice.notification.target) for notice in news)
-            self._crew.keep(lambda: self._put(news), "storing notifications of budgets")
+        if notices := budget_notices(budgets, month, self._targets, self._now()):
+            # Not tried again if it fails: the next look at budgets does.
+            self._crew.begin(self._put(notices), "storing notifications of budgets")
 
     def of(self, commit: Commit) -> tuple[Notification, ...]:
         """Return the notifications that a step asks for."""

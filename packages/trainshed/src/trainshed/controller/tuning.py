@@ -18,9 +18,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.spec import Algorithm
 from trainshed.core.tuning import machine, timeline
-from trainshed.core.tuning.machine import Sight
+from trainshed.core.tuning.machine import Sight, Transition
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import begin
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task

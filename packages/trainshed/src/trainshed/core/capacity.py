@@ -101,7 +101,7 @@ class Waiting(Struct, frozen=True):
     reason: WaitReason
     #: One sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17".
     message: str
-    #: What would let it start, such as "would start now with at most 4 replicas"; None = nothing is known.
+    #: What would let it start, such as a quota that an owner raises; None = nothing is known.
     hint: str | None = None
     #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()

@@ -67,6 +67,14 @@ class Unavailable(RequestError):
     """A part of the service is not reachable now; the request may be sent again."""
 
 
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """Return the first of the names, each once: `1`, `1 and 2`, `1, 2, 3 and 7 more`."""
+    names = tuple(dict.fromkeys(names))
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    *first, last = [*names[:most], *more] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean X?"` for the known name nearest to `name`, in either case, or "" when none is
     near. If it has a number, a name that has all its words comes first; then words count before numbers, and

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.progress import LEVELS, counts
@@ -264,39 +263,18 @@ def result(findings: tuple[Finding, ...]) -> Result:
 
 def _unknown(hit: Hit, progress: Progress, *, over: bool) -> tuple[str, str]:
     """Return why it is not known whether the program resumed, and what to do about that."""
-    whose = f"of {progress.source} " if progress.source else ""
-    word = progress.word
-    if not hit.restarted:
-        return _not_back(hit, over=over)
-    if progress.before is None:
-        return "the log tells no step before the fault", "let the program print its step (step 120)"
-    if progress.first is None:
-        why = f"the first {word} {whose}is too far back in the log to be found"
-        at = progress.before.number
-        return why, f"it was at {at} before the fault; see in the log where it went on"
-    if not progress.ascending:
-        why = f"the {word} numbers {whose}in the log fall as well as rise before the fault"
-        return why, "let the program print a number that only grows (step 120)"
-    if over:
-        why = f"the job ended before a line {whose}told a {word} after the restart"
-        return why, "order the drill for an earlier moment"
-    return (
-        f"no line {whose}has told a {word} since the restart",
-        "ask again when the job has run on",
+    later = (
+        "order another drill, earlier or of a longer job" if over else "ask again when it runs on"
     )
-
-
-def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
-    """Return why there is no next incarnation, and what to do about that."""
-    later = "order another drill, of a job that runs longer" if over else "ask again when it runs"
-    if hit.verdict is None:
+    whose = f"of {progress.source} " if progress.source else ""
+    if not hit.restarted and hit.verdict is None:
         return "the fault has shown no effect" + ("" if over else " yet"), later
-    rule, effect = (str(hit.verdict.details.get(key, "")) for key in ("rule", "effect"))
-    if effect in (Effect.JOB_FAILS, Effect.JOB_CANCELLED):
-        then = "the failure table can be given restarts or retries for it (docs/failure-table.md)"
-        return f"the job ended by the rule {rule}, which starts nothing again", then
-    if effect in (Effect.REPLICA_DONE, Effect.JOB_SUCCEEDS):
-        return f"by the rule {rule} the replica is not started again", later
-    return (
-        "the job ended before the replica was up again" if over else "it is not up again yet"
-    ), later
+    if not hit.restarted and not over:
+        return "it is not up again yet", later
+    if not hit.restarted and hit.verdict is not None:
+        why = f"by the rule {hit.verdict.details.get('rule', '')} nothing was started again"
+        return why, "the failure table can be given restarts for it (docs/failure-table.md)"
+    if progress.first is None or progress.before is None or not progress.ascending:
+        why = f"the log {whose}tells no {progress.word} before the fault that only grows"
+        return why, "let the program print its step (step 120)"
+    return f"no line {whose}has told a {progress.word} since the restart", later

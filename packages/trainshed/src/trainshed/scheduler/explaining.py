@@ -16,8 +16,8 @@ from trainshed.core.capacity import (
     WaitReason,
 )
 from trainshed.core.catalog.quotas import GLOBAL, JOBS, PRIORITY, QUEUED
-from trainshed.core.errors import FailedPrecondition, ResourceExhausted
-from trainshed.core.names import ML_ROLES, Api, JobName, JobUid, ReplicaId
+from trainshed.core.errors import FailedPrecondition, ResourceExhausted, listed
+from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
 from trainshed.scheduler.fair_share import position
@@ -30,7 +30,7 @@ from trainshed.scheduler.feasibility import (
     nodes_that_hold,
     unreached,
 )
-from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
+from trainshed.scheduler.model import Admit, Gang, GangState, Preempt
 from trainshed.scheduler.planning import plan
 from trainshed.scheduler.resources import (
     Kind,
@@ -45,7 +45,8 @@ from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
 
 _NAMED = 5
 """So many blockers are named."""
-_KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quarantined"}
+_SILENT = "does not answer"
+_KEPT_OUT = {NodeCondition.DRAINED: "is drained", NodeCondition.QUARANTINED: "is quarantined"}
 """Conditions that an operator can end."""
 SECOND = 10**9
 
@@ -95,15 +96,12 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
     if state.not_before > now:
         seconds = -(-(state.not_before - now) // SECOND)
         cause = f"{missing}; " if missing else ""
-        message = f"{cause}is tried again in {seconds} s"
-        offer = hint(snapshot, entry) if missing else None
-        return Waiting(WaitReason.BACK_OFF, message, offer)
+        return Waiting(WaitReason.BACK_OFF, f"{cause}is tried again in {seconds} s")
     if missing:
-        return Waiting(WaitReason.STOCK_OUT, missing, hint(snapshot, entry))
+        return Waiting(WaitReason.STOCK_OUT, missing)
     if not possible:
-        message = _no_node(snapshot, entry.shape.kinds)
-        offers = (hint(snapshot, entry), _undrain(snapshot, entry.shape.kinds))
-        return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)) or None)
+        kinds = entry.shape.kinds
+        return Waiting(WaitReason.NO_NODE, _no_node(snapshot, kinds), _undrain(snapshot, kinds))
     for key, amount in entry.meters:
         meter = snapshot.meters[key]
         if not meter.has(amount):
@@ -112,7 +110,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         message, held = _capacity(snapshot, entry)
         message += _used_by_others(snapshot, entry.shape.kinds)
         names = _names(snapshot, entry.gang, held)
-        return Waiting(WaitReason.CAPACITY, message, hint(snapshot, entry), names)
+        return Waiting(WaitReason.CAPACITY, message, None, names)
     return _not_its_turn(snapshot, entry)
 
 
@@ -145,7 +143,7 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
             f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
         )
     away = _away(snapshot, kinds)
-    conditions = _listed([f"{name} {_condition(snapshot, name)}" for name in away])
+    conditions = listed((f"{name} {_condition(snapshot, name)}" for name in away), _NAMED)
     needs = f"needs {described(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
     return f"{needs}{conditions or 'the nodes that are left are too small'}"
 
@@ -160,25 +158,17 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 
 def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
     """Say how drained and quarantined nodes are given back; None = no node that could hold it is one."""
-    drained = [name for name in _away(snapshot, kinds) if _kept_out(snapshot, name)]
-    if len(drained) > 1:
-        return "a drained node is given back with: trainshed nodes drain NAME --undo"
-    return (
-        f"{drained[0]} is given back with: trainshed nodes drain {drained[0]} --undo"
-        if drained
-        else None
-    )
-
-
-def _kept_out(snapshot: Snapshot, name: str) -> str | None:
-    """Return the condition that keeps it out of use and that an operator can end; None = none."""
-    capacity = snapshot.nodes[name].capacity
-    return _KEPT_OUT.get(capacity.condition) if capacity is not None else None
+    drained = [name for name in _away(snapshot, kinds) if _condition(snapshot, name) != _SILENT]
+    if not drained:
+        return None
+    name, what = (drained[0], drained[0]) if len(drained) == 1 else ("NAME", "a drained node")
+    return f"{what} is given back with: trainshed nodes drain {name} --undo"
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
-    reason = _kept_out(snapshot, name)
-    return f"is {reason}" if reason else "does not answer"
+    """Say why a node takes no work."""
+    capacity = snapshot.nodes[name].capacity
+    return _SILENT if capacity is None else _KEPT_OUT.get(capacity.condition, _SILENT)
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
@@ -195,10 +185,8 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
     else:
         reason = WaitReason.QUOTA
         what = _over_quota(snapshot, entry, meter, amount, holders)
-    fewer = hint(snapshot, entry)
-    if not fewer and not meter.alone:
-        fewer = _raised(meter.key, (meter.used + amount) / 1000)
-    return Waiting(reason, what, fewer, _names(snapshot, entry.gang, holders))
+    raised = None if meter.alone else _raised(meter.key, (meter.used + amount) / 1000)
+    return Waiting(reason, what, raised, _names(snapshot, entry.gang, holders))
 
 
 def _raised(key: QuotaKey, enough: float) -> str:
@@ -288,7 +276,7 @@ def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
     ]
     if not names:
         return ""
-    return f"; {_listed(names)} {'is' if len(names) == 1 else 'are'} used by others"
+    return f"; {listed(names, _NAMED)} {'is' if len(names) == 1 else 'are'} used by others"
 
 
 def _more_without_others(snapshot: Snapshot, name: str, kinds: Kinds) -> bool:
@@ -371,73 +359,10 @@ def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
     if not uids:
         return "nobody"
     own = _own(snapshot, gang, uids)
-    known = _listed([name.rsplit("/", 1)[-1] for name in own])
+    known = listed((name.rsplit("/", 1)[-1] for name in own), _NAMED)
     mine = f"job{'s' if len(own) > 1 else ''} {known}" if own else ""
     others = "jobs of other projects" if len(own) < len(uids) else ""
     return " and ".join(filter(None, (mine, others)))
-
-
-def _listed(names: Sequence[str]) -> str:
-    """`1`, `1 and 2`, `1, 2, 3, 4, 5 and 7 more`."""
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    *first, last = [*names[:_NAMED], *more] or [""]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def hint(snapshot: Snapshot, entry: Entry) -> str | None:
-    """Say with how many replicas of its largest pool it would start now; None = that does not help. Nothing
-    is promised while resources are reserved for others."""
-    pools: dict[int, int] = {}
-    for replica, _ in entry.gang.replicas:
-        pools[replica.pool] = pools.get(replica.pool, 0) + 1
-    pool, count = max(pools.items(), key=lambda item: (item[1], item[0]))
-    if count < 2 or snapshot.reservations:
-        return None
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high) if _fits_with(snapshot, entry, pool, middle) else (low, middle - 1)
-        )
-    if not low:
-        return None
-    plural = "replicas" if low > 1 else "replica"
-    return f"would start now with at most {low} {plural} in {_pool_name(entry.gang, pool)}"
-
-
-def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
-    gang = entry.gang
-    replicas = [item for item in gang.replicas if item[0].pool != pool or item[0].index < count]
-    for key, amount in entry.meters:
-        if not snapshot.meters[key].has(_scaled(gang.replicas, replicas, amount)):
-            return False
-    if not snapshot.policy.strict:
-        return len(snapshot.ready) > 0
-    sorts = dict(zip((replica for replica, _ in gang.replicas), entry.kinds, strict=True))
-    counts: dict[Kind, int] = {}
-    for replica, _ in replicas:
-        counts[sorts[replica]] = counts.get(sorts[replica], 0) + 1
-    return find_placements(snapshot.free, tuple(counts.items())) is not None
-
-
-def _scaled(
-    replicas: Sequence[tuple[ReplicaId, Demand]],
-    fewer: Sequence[tuple[ReplicaId, Demand]],
-    amount: int,
-) -> int:
-    """Return what fewer replicas take of a quota: exact for equal ones; for others all of it, since it is not
-    known which replica takes what."""
-    if len({demand for _, demand in replicas}) > 1:
-        return amount
-    return amount * len(fewer) // len(replicas)
-
-
-def _pool_name(gang: Gang, pool: int) -> str:
-    try:
-        is_ml = JobName.parse(gang.name).api is Api.ML
-    except ValueError:
-        is_ml = False
-    return f"the {ML_ROLES[pool]} pool" if is_ml else f"workerpool{pool}"
 
 
 def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeStatus, ...]:

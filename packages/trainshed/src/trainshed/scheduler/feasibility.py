@@ -7,6 +7,7 @@ node of a cluster is known, everything that the cluster might take waits.
 
 from collections.abc import Iterable, Sequence
 
+from trainshed.core.errors import listed
 from trainshed.scheduler.entries import ResourceRequest
 from trainshed.scheduler.model import NodeCapacity
 from trainshed.scheduler.resources import (
@@ -89,9 +90,7 @@ def described(kind: Kind) -> str:
         parts.append(memory(kind.demand.memory_bytes))
     if kind.accelerator:
         parts.append(f"{kind.demand.accelerators} {kind.accelerator}")
-    if len(parts) < 2:
-        return "".join(parts) or "nothing"
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return listed(parts) or "nothing"
 
 
 def cpus(thousandths: int) -> str:

@@ -26,7 +26,7 @@ class Cause(enum.StrEnum):
     LEFT = "left"
     #: It is gone without a record, and it is not known how.
     LOST = "lost"
-    #: Its node failed, according to the cluster. This and the next five have the values of `Loss`.
+    #: Its node failed, according to the cluster.
     NODE_FAILED = "node_failed"
     #: The agent on its node is gone.
     AGENT_LOST = "agent_lost"

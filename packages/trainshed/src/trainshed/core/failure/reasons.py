@@ -40,7 +40,7 @@ _WRAPS: Final = re.compile(
 _OTHERS: Final = re.compile(
     r"what\(\):|Exception in thread|^panic: |panicked at|^Error in |^ERROR: LoadError"
     r"|(?i:\b(?:error|fatal|failed|failure|denied|refused|cannot|can't|unable|invalid|missing|unbound|no such"
-    r"|not found|not permitted|could not|unhandled|out of memory|no space left|too many"
+    r"|not found|not permitted|could not|unhandled|out of memory|no space left|enospc|too many"
     r"|timed? ?out|unrecognized|corrupt\w*|exceeded|stack smashing|mismatch|unsupported|expired|unknown)\b)"
 )
 """Lines by which other programs tell an error."""

@@ -46,7 +46,6 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.records import Drill, DrillKind, Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import (
     NEVER_STARTED,
-    Loss,
     ReplicaExited,
     ReplicaLost,
     ReplicaNoted,
@@ -253,13 +252,11 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
     if ended is None:
         return
     transition.record(*timeline.exited(transition.job, ended, event.exit))
-    cause = cause_of_exit(event.exit)
-    if cause is not Cause.LEFT:
-        text = notes.disk_suspicion(transition.job, replica, event.exit, cause)
-    elif replica.leaving or event.loss is Loss.UNKNOWN:
+    cause, text = cause_of_exit(event.exit), ""
+    if cause is Cause.LEFT and (replica.leaving or event.loss is Cause.LOST):
         text = replica.leaving or _STOPPED_THERE
-    else:
-        cause, text = Cause(event.loss), event.cause
+    elif cause is Cause.LEFT:
+        cause, text = event.loss, event.cause
         ended = _put_out(transition, ended, cause, text)
     judge_end(
         transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended
@@ -272,15 +269,15 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     if lost is None:
         return
     transition.record(timeline.lost(transition.job, lost, event, transition.now))
-    is_unbegun = event.cause == NEVER_STARTED and event.loss is Loss.UNKNOWN and not replica.started
+    is_unbegun = event.cause == NEVER_STARTED and event.loss is Cause.LOST and not replica.started
     if was_asked and is_unbegun and begin_elsewhere(transition, lost):
         return
     # Programs on a failing node are asked to leave as well, so a loss that the engine can explain is the
     # better cause.
-    if was_asked and event.loss is Loss.UNKNOWN:
+    if was_asked and event.loss is Cause.LOST:
         cause, text = Cause.LEFT, replica.leaving
     else:
-        cause, text = (Cause.SERVICE if event.by_service else Cause(event.loss)), event.cause
+        cause, text = (Cause.SERVICE if event.by_service else event.loss), event.cause
         lost = _put_out(transition, lost, cause, text)
     judge_end(transition, evidence(transition, cause, lost, text=text), lost)
 

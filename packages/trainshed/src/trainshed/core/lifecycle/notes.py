@@ -6,10 +6,8 @@ Replicas on one node see the same file system, so a node's shortage is recorded 
 
 from typing import Any, Final
 
-from trainshed.core.failure.evidence import Cause
-from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.records import Replica
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.names import public_replica_name
@@ -27,8 +25,6 @@ KINDS: Final = {
     "started_cold": _WARM_START,
 }
 """The kind of the entry by the note's name. All other notes are on a reduction."""
-_SAYINGS: Final = ("No space left on device", "ENOSPC")
-"""How programs report that nothing more could be written."""
 
 
 def take_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
@@ -59,16 +55,3 @@ def take_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> 
     warns = event.severity != "INFO" and kind != _WARM_START
     shown_kind = f"{kind}_warning" if warns else kind
     transition.record(TimelineEntry(event.at, shown_kind, f"{subject}: {event.text}", details))
-
-
-def disk_suspicion(job: Job, replica: Replica, record: ExitRecord, cause: Cause) -> str:
-    """Return what the last log lines of a failed program say of its disk, and whether that disk is known to
-    be nearly full; "" if they say nothing."""
-    if cause not in (Cause.EXITED, Cause.SIGNALLED) or record.exit_code == 0:
-        return ""
-    saying = next((saying for saying in _SAYINGS if saying in record.tail), "")
-    if not saying:
-        return ""
-    known = replica.node in job.short_disks
-    more = f", and the disk of node {replica.node} is nearly full" if known else ""
-    return f'the last lines of its log say "{saying}"{more}'

@@ -13,16 +13,6 @@ from trainshed.core.requests import Section
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed_reduction import variables
 
-_SINGLE = (
-    "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 "
-    "will stay idle. Take it out, or give the job more workers in worker pool 1."
-)
-_PAIR = (
-    "The job has reducers and two workers: two send each other no more than they would send to reducers, "
-    "so it becomes no faster by them. With three workers and more it does."
-)
-
-
 ELSEWHERE = "The reduction server runs in the third worker pool only (worker_pool_specs[2])."
 _IGNORED = (
     "Reducers run the service's own program: the command and the arguments that worker pool 2 was given "
@@ -61,30 +51,25 @@ def check_variables(pools: Sequence[Section]) -> None:
                     variable.fault("value", f"{fault}.")
 
 
-_TAKE_IT_OUT = (
-    "Worker pool 2 will stay idle; take it out, or train with PyTorch's DistributedDataParallel."
-)
-_NO_TORCH = f"This runtime has no PyTorch, whose programs alone use reducers. {_TAKE_IT_OUT}"
-WARNINGS = {
-    "pytorch": None,
-    "python": _NO_TORCH,
-    "scikit-learn": _NO_TORCH,
-    "tensorflow": f"TensorFlow's collectives have no plug-in point for reducers. {_TAKE_IT_OUT}",
-    "xgboost": f"XGBoost's communicator has no plug-in point for reducers. {_TAKE_IT_OUT}",
-}
-"""The warning for a job whose workers run in a runtime of this family; None = they use reducers. A family
-that is not named (a container image of the user's) may be anything."""
+USE_NONE = frozenset({"python", "scikit-learn", "tensorflow", "xgboost"})
+"""The runtime families whose programs have no use for reducers. One that is not named here, such as a
+container image of the user's, may be anything."""
 
 
 def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
-    workers = [pool for pool in pools if pool.position < PS_POOL]
-    count = sum(pool.replica_count for pool in workers)
     if reducers_of(pools) is None:
         return ()
-    if count == 1:
-        return (_SINGLE,)
-    warnings = [WARNINGS.get(pool.program.runtime.family) for pool in workers]
-    # If one of them may use reducers, they are of use.
-    unused = tuple(dict.fromkeys(filter(None, warnings))) if all(warnings) else ()
-    return unused or ((_PAIR,) if count == 2 else ())
+    workers = [pool for pool in pools if pool.position < PS_POOL]
+    families = {pool.program.runtime.family for pool in workers}
+    if families <= USE_NONE:
+        return (
+            f"Programs of {' and '.join(sorted(families))} have no use for reducers, so worker pool 2 will "
+            "stay idle: take it out, or train with PyTorch's DistributedDataParallel.",
+        )
+    if (count := sum(pool.replica_count for pool in workers)) < 3:
+        return (
+            f"The job has reducers and only {count} worker{'s' * (count > 1)}, which become no faster by "
+            "them; with three workers and more they do.",
+        )
+    return ()

@@ -5,11 +5,12 @@ Everything wrong is reported to the faults of the request's sections, and then w
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from msgspec.structs import replace
 
+from trainshed.core.errors import listed
 from trainshed.core.requests import Faults, Section
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
@@ -60,7 +61,7 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
         name, value = entry.text("metricId"), entry.number("value")
         if name not in known:
             entry.fault(
-                "metricId", f"{name!r} is no metric of the study, which has {_listed(known)}."
+                "metricId", f"{name!r} is no metric of the study, which has {listed(known)}."
             )
         elif name in by_metric:
             entry.fault("metricId", f"{name!r} is given twice; give each metric once.")
@@ -72,11 +73,11 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
         by_metric.setdefault(name, value)
     missing = [name for name in known if name not in by_metric]
     if not by_metric:
-        measurement.fault("metrics", f"No metric is given; the study has {_listed(known)}.")
+        measurement.fault("metrics", f"No metric is given; the study has {listed(known)}.")
     elif final and missing:
         measurement.fault(
             "metrics",
-            f"A final measurement has every metric of the study; missing: {_listed(missing)}.",
+            f"A final measurement has every metric of the study; missing: {listed(missing)}.",
         )
     step, elapsed = measurement.integer("stepCount"), measurement.duration("elapsedDuration") or 0
     if step < 0:
@@ -119,20 +120,18 @@ def _value(node: Parameter, raw: object) -> Value | None:
 
 def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set[str]) -> None:
     """Report the parameters that are not of the study, or not active with the others that were given."""
-    ids = [node.id for node in spec.parameters]
     for name, entry in by_name.items():
-        if name in settled:
-            continue
-        if name not in ids:
-            why = f"{name!r} is no parameter of the study, which has {_listed(ids)}."
-        else:
-            conditions = (
-                f"{spec.parameters[node.parent].id} = {_listed(map(_shown, node.when))}"
-                for node in spec.parameters
-                if node.id == name
-            )
-            why = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."
-        entry.fault("parameterId", why)
+        conditions = [
+            f"{spec.parameters[node.parent].id} = {listed(map(_shown, node.when))}"
+            for node in spec.parameters
+            if node.id == name
+        ]
+        if name not in settled and conditions:
+            text = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."
+            entry.fault("parameterId", text)
+        elif name not in settled:
+            ids = listed(node.id for node in spec.parameters)
+            entry.fault("parameterId", f"{name!r} is no parameter of the study, which has {ids}.")
 
 
 def _legal(node: Parameter) -> str:
@@ -143,20 +142,13 @@ def _legal(node: Parameter) -> str:
         case ParameterType.INTEGER:
             return f"whole numbers from {_shown(node.low)} to {_shown(node.high)}"
         case ParameterType.DISCRETE:
-            return f"the values {_listed(map(_shown, node.values))}"
+            return f"the values {listed(map(_shown, node.values))}"
         case ParameterType.CATEGORICAL:
-            return f"the values {_listed(node.categories)}"
+            return f"the values {listed(node.categories)}"
 
 
 def _shown(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else str(value)
-
-
-def _listed(names: Iterable[str], most: int = 20) -> str:
-    """Return the first of the names, each once, so that a message stays readable."""
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
-    return ", ".join(distinct[:most]) + more
 
 
 def parse_trial(

@@ -19,13 +19,13 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Timeli
 from trainshed.core.lifecycle.machine import Deadline, give_up_parent
 from trainshed.core.lifecycle.records import Job, Outcome
 from trainshed.core.lifecycle.states import JobState, JobTrigger
+from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.names import Api, JobUid
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import Goal
 from trainshed.core.tuning import timeline
 from trainshed.core.tuning.records import RunningTrial, SeenSummaries, TuningJob
-from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
 
 _SOME_FAILED = 3
@@ -53,6 +53,38 @@ class Sight(Struct, frozen=True):
         reported another metric there, or a retried attempt came by once more."""
         known = {(stored.step, stored.metrics) for stored in self.stored}
         return tuple(m for m in self.measurements if (m.step, m.metrics) not in known)
+
+
+class Transition(WorkTransition[TuningJob]):
+    """A tuning job while one commit of it is prepared."""
+
+    __slots__ = ("measurements", "trials")
+
+    def __init__(self, job: TuningJob, now: Nanos) -> None:
+        super().__init__(job, now)
+        #: The trials that are new or changed, by number.
+        self.trials: dict[int, Trial] = {}
+        #: The measurements that are new, each with the number of its trial.
+        self.measurements: list[tuple[int, Measurement]] = []
+
+    def running(self, number: int) -> RunningTrial | None:
+        """Return the running trial of that number; None if it is over."""
+        return next((other for other in self.job.running if other.number == number), None)
+
+    def current(self, trial: Trial) -> Trial:
+        """Return a trial as this transition has left it."""
+        return self.trials.get(trial.number, trial)
+
+    def store(self, trial: Trial) -> None:
+        """Store a trial that is new or has changed."""
+        self.trials[trial.number] = trial
+
+    def over(self, trial: Trial) -> None:
+        """Store a trial that has ended, and take it from the running ones."""
+        self.store(trial)
+        self.change(
+            running=tuple(other for other in self.job.running if other.number != trial.number)
+        )
 
 
 def observe(transition: Transition, sights: Sequence[Sight]) -> None:

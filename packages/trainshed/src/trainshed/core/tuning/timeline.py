@@ -1,6 +1,7 @@
 """The words of a tuning job's timeline: the entries of its trials, and the reasons of its end. Decides
 nothing."""
 
+from trainshed.core.errors import listed
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
@@ -9,9 +10,6 @@ from trainshed.core.study.records import Parameters, Trial
 from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
-
-_SHOWN = 20
-"""How many tags a reason names."""
 
 
 def began(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEntry:
@@ -79,9 +77,9 @@ def no_metric(
         return f"its program measured no finite value of the metric {wanted!r}, only such as nan."
     texts: list[str] = []
     if reported:
-        texts.append(f"its program reported {_listed(reported)}")
+        texts.append(f"its program reported {listed(map(repr, reported))}")
     if summaries is not None and written:
-        texts.append(f"summaries under {summaries.uri} have the tags {_listed(written)}")
+        texts.append(f"summaries under {summaries.uri} have the tags {listed(map(repr, written))}")
     if texts:
         return (
             f"{'; '.join(texts)}; {field} says {wanted!r}. Report the metric under that name "
@@ -98,11 +96,6 @@ def no_metric(
         f"its program ended without reporting a finite value of the metric {wanted!r} (its log names "
         f"values that do not count, such as nan). {ways}."
     )
-
-
-def _listed(tags: tuple[str, ...]) -> str:
-    more = f" and {len(tags) - _SHOWN} more" if len(tags) > _SHOWN else ""
-    return ", ".join(map(repr, tags[:_SHOWN])) + more
 
 
 def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str:

@@ -20,9 +20,8 @@ from trainshed.core.names import Api, JobName, JobUid
 from trainshed.core.study.records import Parameters, Trial, TrialState
 from trainshed.core.study.spec import Value
 from trainshed.core.tuning import timeline
-from trainshed.core.tuning.machine import settle
+from trainshed.core.tuning.machine import Transition, settle
 from trainshed.core.tuning.records import RunningTrial, TuningJob
-from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
 
 _EXACT = 2**53
