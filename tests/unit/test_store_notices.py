@@ -1,4 +1,4 @@
-"""Wake-ups: none is lost to a reader that looks away, and nothing is kept of jobs that are over."""
+"""Wake-ups: none is lost to a reader that looks away, and little is kept of jobs."""
 
 import asyncio
 
@@ -10,12 +10,11 @@ UID, OTHER = JobUid(1), JobUid(2)
 
 
 async def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
-    """The end of a job is published and forgotten while its follower still sends lines."""
-    notices = Notices()
+    notices = Notices(limit=2)
     notices.publish(UID)
     seen = notices.count(UID)
-    notices.publish(UID)
-    notices.forget(UID)
+    for uid in (UID, OTHER, JobUid(3), JobUid(4)):
+        notices.publish(uid)
     assert await notices.wait_beyond(UID, seen, patience=0)
 
 
@@ -25,15 +24,13 @@ async def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
     waiting = asyncio.create_task(notices.wait_beyond(UID, seen, patience=60))
     await asyncio.sleep(0)
     notices.publish(OTHER)
-    notices.forget(OTHER)
     assert not await notices.wait_beyond(UID, notices.count(UID), patience=0)
     assert not waiting.done()
     notices.publish(UID)
     assert await waiting
 
 
-def test_jobs_that_nobody_forgets_take_a_bounded_room() -> None:
-    """Labels of a job that is over can be changed, which is news that nobody takes back."""
+def test_jobs_take_a_bounded_room() -> None:
     notices = Notices(limit=10)
     for uid in range(1000):
         seen = notices.count(JobUid(uid))
@@ -54,8 +51,6 @@ async def test_news_that_can_wait_is_told_once_soon_or_with_what_cannot() -> Non
     notices.publish_soon(UID)
     notices.publish(UID)
     seen = notices.count(UID)
-    # What was about to be told was told with the other, and of what is forgotten nothing is.
-    notices.publish_soon(OTHER)
-    notices.forget(OTHER)
+    # What was about to be told was told with the other.
     assert not await notices.wait_beyond(UID, seen, patience=0.1)
     assert len(notices) == 1

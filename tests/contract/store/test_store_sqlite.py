@@ -153,7 +153,7 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     migrate(connection)
     files = OpenFiles(tmp_path / DATABASE_FILE)
     writer, snapshots = Writer(connection, files), Snapshots(tmp_path / DATABASE_FILE)
-    intake, reader = Intake(writer), Reader(snapshots)
+    intake, reader = Intake(writer, snapshots), Reader(writer, snapshots)
     await intake.create_job(make_job(1), [])
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 3}")

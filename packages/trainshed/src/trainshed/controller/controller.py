@@ -517,7 +517,6 @@ class Controller:
         del self._tracked[uid]
         self._alarms.set(uid, ())
         self._watchers.forget(uid)
-        self._notices.forget(uid)
 
     # --- nodes and the engine ---
 

@@ -7,7 +7,7 @@ read. Renaming or retyping a field takes a migration. Floats in a record are fin
 
 import enum
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar, assert_never
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -72,12 +72,13 @@ class WorkKind(enum.StrEnum):
     PIPELINE = "pipeline"
 
 
-_encoder = msgspec.json.Encoder()
-_works: dict[WorkKind, msgspec.json.Decoder[Any]] = {
-    WorkKind.JOB: msgspec.json.Decoder(Job),
-    WorkKind.TUNING: msgspec.json.Decoder(TuningJob),
-    WorkKind.PIPELINE: msgspec.json.Decoder(Pipeline),
+WORK_KINDS: Final[dict[type[Work], WorkKind]] = {
+    Job: WorkKind.JOB,
+    TuningJob: WorkKind.TUNING,
+    Pipeline: WorkKind.PIPELINE,
 }
+_encoder = msgspec.json.Encoder()
+_works = {kind: msgspec.json.Decoder(work) for work, kind in WORK_KINDS.items()}
 LABELS = Codec("jobs", "labels", Labels)
 CANCEL = Codec("intents", "intent", CancelRequested)
 DRILL = Codec("intents", "intent", DrillOrdered)
@@ -96,19 +97,6 @@ BOARD_RESOURCE = Codec("tensorboard_resources", "record", BoardResource)
 CURVE_FILE = Codec("curve_files", "record", FileProgress)
 CURVE_SERIES = Codec("curve_series", "record", CurveSeries)
 DATASET = Codec("datasets", "record", Dataset)
-
-
-def work_kind(job: Work) -> WorkKind:
-    """Return the kind of a work's record, which selects its decoder."""
-    match job:
-        case Job():
-            return WorkKind.JOB
-        case TuningJob():
-            return WorkKind.TUNING
-        case Pipeline():
-            return WorkKind.PIPELINE
-        case _:
-            assert_never(job)
 
 
 def encode_job(job: Work) -> bytes:

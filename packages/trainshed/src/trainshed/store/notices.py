@@ -48,7 +48,8 @@ class Notices:
 
     def publish(self, uid: JobUid) -> None:
         """Announce news of a job: a state, a timeline entry or log lines can be read now."""
-        self._withdraw(uid)
+        if (soon := self._soon.pop(uid, None)) is not None:
+            soon.cancel()
         if len(self._numbers) >= self._limit and uid not in self._numbers:
             self._forgotten = self._latest
             self._numbers.clear()
@@ -82,16 +83,6 @@ class Notices:
         finally:
             self._discard(uid, waiter)
         return True
-
-    def forget(self, uid: JobUid) -> None:
-        """Keep nothing of a job that is over. A waiter that is not waiting at this moment still learns of its
-        last news."""
-        self._withdraw(uid)
-        self._forgotten = max(self._forgotten, self._numbers.pop(uid, 0))
-
-    def _withdraw(self, uid: JobUid) -> None:
-        if (soon := self._soon.pop(uid, None)) is not None:
-            soon.cancel()
 
     def _discard(self, uid: JobUid | None, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters.get(uid)

@@ -9,12 +9,10 @@ number, and the release before it has left a dump (`tests/contract/store/dumps`)
 the number of the last script applied, written in the same transaction as the script's own statements.
 """
 
-import contextlib
-import gc
 import logging
 import re
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -142,20 +140,6 @@ def logged(failure: str) -> None:
 
 def missing(what: object) -> NotFound:
     return NotFound(f"{what} does not exist; check the project, the location and the id")
-
-
-@contextlib.contextmanager
-def no_collection() -> Generator[None]:
-    """Pause Python's cycle collector. It would look again and again at a quarter of a million new objects of
-    which none is garbage, which takes half of the time of reading a long history."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 DAMAGED: Final = (

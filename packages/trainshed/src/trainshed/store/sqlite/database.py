@@ -60,9 +60,9 @@ class Store:
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
-        self.intake = Intake(writer)
+        self.intake = Intake(writer, snapshots)
         self.ledger = Ledger(writer, snapshots, acquired)
-        self.reader = Reader(snapshots)
+        self.reader = Reader(writer, snapshots)
         self.studies = Studies(writer, snapshots)
         self.models = Models(writer, snapshots)
         self.evaluations = Evaluations(writer, snapshots)

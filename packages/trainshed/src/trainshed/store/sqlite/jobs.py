@@ -23,6 +23,7 @@ from trainshed.store.port import Commit, Intent, LiveJob, NewWork, NodeDrain, St
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
+    Port,
     Reading,
     Writing,
     load_statements,
@@ -53,12 +54,8 @@ _OF_A_JOB = (
 )
 
 
-class Intake:
-    """What requests write. Writes are complete or not done: a raised error means that
-    nothing happened."""
-
-    def __init__(self, writer: Writing) -> None:
-        self._writer = writer
+class Intake(Port):
+    """What requests write."""
 
     async def create_job(self, job: Work, timeline: Sequence[TimelineEntry]) -> None:
         """Store a new work, with generation 1. Raises AlreadyExists if the name was ever used in the project,
@@ -224,14 +221,13 @@ def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, st
     return JobUid(uid), state, bool(is_live), etag(generation, labels_version)
 
 
-class Ledger:
+class Ledger(Port):
     """What the controller, and nothing else, writes."""
 
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+        super().__init__(writer, snapshots)
         #: Called with each epoch that was acquired. Raises OSError.
         self._acquired = acquired
 

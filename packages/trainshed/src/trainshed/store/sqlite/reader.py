@@ -16,12 +16,11 @@ from trainshed.store.port import Condition, Every, JobQuery, Matches, NodeDrain
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import (
     Parameters,
-    Reading,
+    Port,
     existing,
     load_statements,
     missing,
     readable,
-    records,
 )
 from trainshed.store.sqlite.narrowing import narrowed, walk
 from trainshed.store.sqlite.rows import (
@@ -41,11 +40,8 @@ _DEEPEST: Final = 64
 T = TypeVar("T")
 
 
-class Reader:
+class Reader(Port):
     """Read-only and cheap; sees every acknowledged write."""
-
-    def __init__(self, snapshots: Reading) -> None:
-        self._snapshots = snapshots
 
     async def job(self, name: JobName) -> tuple[Work, str]:
         """Return the job and its etag. Raises NotFound, and FailedPrecondition if its record cannot be read,
@@ -128,9 +124,7 @@ class Reader:
         # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
         first = f"{parent}/operations/"
         parameters = {"after": max(after, first), "before": f"{parent}/operations0", "limit": limit}
-        return await self._snapshots.aside(
-            lambda connection: records(connection, _SQL["operations"], parameters, OPERATION)
-        )
+        return await self._records(_SQL["operations"], parameters, OPERATION)
 
     async def drained_nodes(self) -> tuple[NodeDrain, ...]:
         """Return all nodes under maintenance, by name."""

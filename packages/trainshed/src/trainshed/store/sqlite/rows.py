@@ -18,10 +18,10 @@ from trainshed.store.codec import (
     DETAILS,
     DRILL,
     LABELS,
+    WORK_KINDS,
     WorkKind,
     decode_job,
     encode_job,
-    work_kind,
 )
 from trainshed.store.port import Intent
 from trainshed.store.sqlite.connections import Parameters, readable
@@ -59,7 +59,7 @@ def work_parameters(job: Work) -> Parameters:
     parent = None if isinstance(job, Pipeline) else job.parent
     return name_parameters(job.name) | {
         "uid": job.uid,
-        "kind": work_kind(job).value,
+        "kind": WORK_KINDS[type(job)].value,
         "parent_uid": parent.uid if parent else 0,
         "state": job.state.value,
         "is_live": int(not job.state.is_final),

@@ -25,7 +25,6 @@ from trainshed.store.sqlite.connections import (
     existing,
     load_statements,
     missing,
-    no_collection,
     readable,
     records,
 )
@@ -114,13 +113,12 @@ class Studies(Resources[StudyName, Study]):
         an algorithm is shown."""
 
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
-            with no_collection():
-                return tuple(
-                    chain.from_iterable(
-                        records(connection, _TRIALS["history"], {"study_uid": study}, TRIAL)
-                        for study in studies
-                    )
+            return tuple(
+                chain.from_iterable(
+                    records(connection, _TRIALS["history"], {"study_uid": study}, TRIAL)
+                    for study in studies
                 )
+            )
 
         return await self._snapshots.aside(read)
 

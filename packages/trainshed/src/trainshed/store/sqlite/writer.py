@@ -33,7 +33,6 @@ class _Command(Struct, eq=False):
 
     what: str
     work: Callable[[sqlite3.Connection], Any]
-    loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
     outcome: tuple[Any, Exception | None] = (None, None)
 
@@ -61,8 +60,7 @@ class Writer:
             raise Unavailable(
                 "the job store is closed because the service is stopping; try again later"
             )
-        loop = asyncio.get_running_loop()
-        command = _Command(what, work, loop, loop.create_future())
+        command = _Command(what, work, asyncio.get_running_loop().create_future())
         self._queue.put(command)
         result = await command.future
         record_is_stored()
@@ -88,7 +86,9 @@ class Writer:
                 self._execute(batch)
             except Exception as error:
                 self._fail_all(batch, error)
-            _answer(batch)
+            # If the loop is closed, its callers are gone, but their writes are stored.
+            with contextlib.suppress(RuntimeError):
+                first.future.get_loop().call_soon_threadsafe(_settle, batch)
             if last:
                 return
 
@@ -166,19 +166,6 @@ def public(what: str, error: Exception) -> Exception:
         )
     unavailable.__cause__ = error
     return unavailable
-
-
-def _answer(batch: list[_Command]) -> None:
-    """Answer the callers, waking each event loop only once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Command]] = {}
-    for command in batch:
-        by_loop.setdefault(command.loop, []).append(command)
-    for loop, commands in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_settle, commands)
-        except RuntimeError:
-            # The loop is closed: its callers are gone, but their writes are stored.
-            continue
 
 
 def _settle(commands: list[_Command]) -> None:
