@@ -188,8 +188,9 @@ class ProcessCluster:
                 node for node, pid in held["agents"].items() if lives(pid)
             )
         delays = dict(self._delays)
+        old = frozenset(agents if any(self._has(node, "old") for node in self._nodes) else ())
         before = self._report
-        self._report = ClusterReport(nodes, agents, looked, delays)
+        self._report = ClusterReport(nodes, agents, looked, delays, old=old)
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

@@ -20,7 +20,7 @@ class TestElsewhere(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         settle_at_once(monkeypatch)
-        # Each test is another service, which leaves what it holds to its next start.
+        # Each test is another service, which leaves what it keeps for a next attempt to its next start.
         for _ in until("the end of all allocations"):
             if not (jobs := execute("squeue", "-h", "-o", "%i").stdout.split()):
                 break

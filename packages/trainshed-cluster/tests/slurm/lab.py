@@ -190,7 +190,7 @@ class SlurmLab(Machines):
         self.start_slurmd(name)
 
     def await_idle(self) -> None:
-        """Until no job holds anything."""
+        """Until no job holds anything: what one held is kept for the next for a moment (ADR 62)."""
         for _ in until("the end of all allocations"):
             if not self.slurm("squeue", "-h"):
                 return

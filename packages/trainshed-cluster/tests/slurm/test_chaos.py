@@ -30,6 +30,8 @@ JOBS = int(os.environ.get("TRAINSHED_CHAOS_JOBS", "50"))
 SECONDS = float(os.environ.get("TRAINSHED_CHAOS_SECONDS", "240"))
 END = 240.0
 """Seconds after the last fault within which every job must be over."""
+KEPT = 8.0
+"""Seconds for which nodes are kept."""
 SETTINGS = """
 grace = 2
 memory_per_replica = 200
@@ -47,7 +49,9 @@ memory_per_replica = 200
 pytestmark = pytest.mark.soak
 
 
-def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [0, KEPT], ids=["nodes given back", "nodes kept"])
+def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float) -> None:
+    """Where nodes are kept, one program after the other begins on them, in forks (docs/adr/0083)."""
     if reason := why_not():
         pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
     seed = int(os.environ.get("TRAINSHED_CHAOS_SEED", secrets.randbelow(10**6)))
@@ -57,7 +61,7 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path) -> None:
     with SlurmLab(tmp_path / "lab", [common_place()]) as lab:
         # A path that is short enough for a socket, and lies where nodes see it.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
-        directory = configure(lab, "chaos", SETTINGS, lease=LEASE, place=place)
+        directory = configure(lab, "chaos", SETTINGS, f"keep = {keep:g}", lease=LEASE, place=place)
         diary_of(directory).mkdir(parents=True)
         victim = Victim(directory / "data", "--config", str(directory / "config.toml"))
         deeds = Deeds(victim, directory, plans)

@@ -26,7 +26,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaNoted,
     ReplicaStarted,
 )
-from trainshed.core.names import ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRefused
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
@@ -93,7 +93,7 @@ _OVER = (
     "its agent ends: the service was silent for longer than the lease, or has let it go; what ran there "
     "begins elsewhere once it counts as lost"
 )
-_BEGIN = messages.Allocate | messages.Launch
+_BEGIN = messages.Allocate | messages.Launch | messages.Adopt
 """What is to begin something."""
 
 Connection = Channel[News, Order]
@@ -114,10 +114,15 @@ class Agent:
         self._known = Known()
         #: News that are still to be sent on the current connection.
         self._untold = Untold()
+        #: Held while news are sent; and the number of attempts that the agent has had.
+        self._telling = asyncio.Lock()
+        self._turn = 0
         self._shells = Crew()
         #: Tasks of the service's orders, on whichever connection these came.
         self._orders = Crew()
         self._cache = _cache(document)
+        #: The agent has no attempt now.
+        self._is_resting = False
         #: Why nothing can be run here; "" = programs can be run.
         self._failure = ""
         self._lease = Lease(document.lease, time.monotonic())
@@ -168,9 +173,10 @@ class Agent:
         if self._is_over:
             return
         self._is_over = True
-        log.warning("asked to end: programs have %g s", self._document.grace)
-        self._untold.add(None, messages.Ending())
-        await self._stop_programs(self._document.grace)
+        if not self._is_resting:
+            log.warning("asked to end: programs have %g s", self._document.grace)
+            self._untold.add(None, messages.Ending())
+            await self._stop_programs(self._document.grace)
         self._leaving.set()
 
     # --- connections ---
@@ -247,14 +253,18 @@ class Agent:
         try:
             while True:
                 replica, news = await self._untold.next()
-                if replica is not None:
-                    changes = partial(self._sender.changes, replica)
-                    async for part in _in_threads(changes):
-                        await connection.send(part)
-                if isinstance(news, messages.Timed):
-                    news = replace(news, clock=time.time_ns())
-                if news is not None:
-                    await connection.send(news)
+                turn = self._turn
+                async with self._telling:
+                    if turn != self._turn:
+                        continue  # This belongs to an earlier attempt.
+                    if replica is not None:
+                        changes = partial(self._sender.changes, replica)
+                        async for part in _in_threads(changes):
+                            await connection.send(part)
+                    if isinstance(news, messages.Timed):
+                        news = replace(news, clock=time.time_ns())
+                    if news is not None:
+                        await connection.send(news)
         except (ChannelClosed, OSError) as error:
             log.warning("streams are not sent: %s", error)
             connection.close()
@@ -312,8 +322,34 @@ class Agent:
             case messages.Leave():
                 await engine.release(uid, attempt)
             case _:
+                return await self._change(order)
+        return messages.Answer(order.number)
+
+    async def _change(self, order: messages.Call) -> messages.AnyAnswer:
+        """Carry out an order that changes the agent's attempt."""
+        match order:
+            case messages.Rest():
+                await self._engine.release(self._job_uid, self._attempt)
+                if self._cache is not None:
+                    self._cache.close()
+                await self._forget()
+                self._is_resting = True
+            case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
+                await self._forget()
+                self._is_resting = False
+                self._job_uid, self._attempt = job_uid, attempt
+                self._sender = StreamSender(self._engine.streams, job_uid, attempt)
+                self._sender.resume(sizes)
+            case _:
                 raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
         return messages.Answer(order.number)
+
+    async def _forget(self) -> None:
+        """Drop all news of the former attempt."""
+        self._turn += 1
+        async with self._telling:
+            self._known = Known()
+            self._untold.clear()
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(
@@ -341,20 +377,22 @@ class Agent:
 
     def _see(self, event: EngineEvent) -> None:
         match event:
-            case ReplicaReport(event=told):
+            case ReplicaReport(uid, told):
                 # What only never started because this agent ends is not reported: the service itself counts
                 # it as lost, when the agent is gone.
-                if not (
+                if self._is_mine(uid, told.attempt) and not (
                     self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
                 ):
                     news = _news(told)
                     self._known.add(told.replica, told.incarnation, news)
                     self._untold.add(told.replica, news)
                     self._seen.set()
-            case LinesWritten(replica=replica, lines=lines):
-                self._note(replica, messages.Lines(replica, lines))
-            case MetricsWritten(replica=replica):
-                self._note(replica, messages.Metrics(replica))
+            case LinesWritten(uid, attempt, replica, lines):
+                if self._is_mine(uid, attempt):
+                    self._note(replica, messages.Lines(replica, lines))
+            case MetricsWritten(uid, attempt, replica):
+                if self._is_mine(uid, attempt):
+                    self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
                 pass  # The cluster reports the state of its nodes.
             case _:
@@ -363,6 +401,9 @@ class Agent:
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
         self._known.note(replica, news)
         self._untold.add(replica, news)
+
+    def _is_mine(self, uid: JobUid, attempt: int) -> bool:
+        return (uid, attempt) == (self._job_uid, self._attempt)
 
     async def _look_round(self) -> None:
         while True:

@@ -68,6 +68,8 @@ class AgentHandle:
         self.is_unheard = False
         #: The cluster is just being asked to start it.
         self.is_starting = False
+        #: It has no attempt now, and waits for another one.
+        self.is_resting = False
         #: It has reported that it ends, and starts nothing more.
         self.is_ending = False
         self._connection: Connection | None = None

@@ -155,7 +155,7 @@ class Agents:
     async def serve(self, connection: Connection) -> None:
         """Hear an agent out, until its connection ends."""
         agent = self._by_name.get(connection.peer)
-        if agent is None:
+        if agent is None or agent.is_resting:
             return
         try:
             await self._hear(agent, connection)
@@ -167,6 +167,9 @@ class Agents:
             _log(agent).warning("agent on node %s: streams not taken: %s", agent.node, error)
         finally:
             agent.disconnect(connection)
+            if agent.is_resting and not agent.is_connected:
+                # Nobody would look after it.
+                self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
         """Send an agent content that it may fetch; called by the hub."""
@@ -220,10 +223,16 @@ class Agents:
     # --- what they tell ---
 
     def _gang(self, agent: AgentHandle | None) -> Gang | None:
-        """Return the gang that an agent works for; None = its attempt is over."""
-        if agent is None:
+        """Return the gang that an agent works for; None = it rests."""
+        if agent is None or agent.is_resting:
             return None
         return self.attempts.gangs.get((agent.job_uid, agent.attempt))
+
+    async def sizes(self, gang: Gang, agent: AgentHandle) -> dict[str, dict[str, int]]:
+        """Return how much the service has of the streams of an agent's replicas."""
+        copies = StreamCopies(self._streams, *gang.key)
+        replicas = [seat.replica for seat in gang.seats_of(agent)]
+        return await asyncio.to_thread(copies.sizes, replicas)
 
     async def _hear(self, agent: AgentHandle, connection: Connection) -> None:
         gang = self._gang(agent)
@@ -244,20 +253,22 @@ class Agents:
             time.monotonic()
         )
         copies = StreamCopies(self._streams, *gang.key)
-        replicas = [seat.replica for seat in gang.seats_of(agent)]
-        await connection.send(messages.Welcome(await asyncio.to_thread(copies.sizes, replicas)))
+        sizes = await self.sizes(gang, agent)
+        await connection.send(messages.Welcome(sizes))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
-            if self._gang(agent) is not gang:
-                # It lives as long as it hears from this service, until it can be told to leave.
-                if isinstance(news, messages.Answer):
-                    agent.answered(news)
-                elif isinstance(news, messages.Beat):
-                    agent.acknowledge(news.number)
-                continue
+            if (now := self._gang(agent)) is not gang:
+                if now is None:
+                    if isinstance(news, messages.Answer):
+                        agent.answered(news)
+                    elif isinstance(news, messages.Beat):
+                        # It waits as long as it hears from this service.
+                        agent.acknowledge(news.number)
+                    continue
+                gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
                 case messages.Appended():
                     # The files of a replica that has left the node are there still, and come once more.

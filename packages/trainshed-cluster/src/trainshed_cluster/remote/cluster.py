@@ -136,6 +136,8 @@ class ClusterReport(Struct, frozen=True):
     #: Further names of this service in the cluster, of which nothing runs: requests that wait, and what has
     #: ended and was not given back.
     idle: frozenset[HoldName] = frozenset()
+    #: Holds that the cluster may end before another attempt with the same needs would be over.
+    old: frozenset[HoldName] = frozenset()
 
 
 class HoldEnd(Struct, frozen=True):

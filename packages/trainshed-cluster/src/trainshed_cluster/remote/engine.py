@@ -240,7 +240,7 @@ class RemoteEngine(NoTerminals):
             # Forgotten first: agents that have left cannot be asked once more whether all has ended.
             await self._attempts.delete(gang)
             try:
-                await self._slots.leaving.let_go(gang)
+                await self._slots.kept.let_go(gang)
             finally:
                 self._attempts.forget(gang)
 

@@ -59,6 +59,8 @@ class GangRecord(msgspec.Struct, frozen=True):
     lease: float
     #: What tells the last agent in each `place` from earlier ones.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    #: Names of adopted holds, by part; the other holds are named after the attempt.
+    holds: dict[int, HoldName] = msgspec.field(default_factory=dict[int, HoldName])
     #: Grace period in ns with which it was stopped; None = it was not stopped.
     stopped: int | None = None
 
@@ -425,4 +427,6 @@ def _shape(need: NodeNeed) -> tuple[object, ...]:
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
     """Return the name of a part's hold."""
-    return HoldName(service, record.job_uid, record.attempt, part, record.owner.user)
+    return record.holds.get(part) or HoldName(
+        service, record.job_uid, record.attempt, part, record.owner.user
+    )

@@ -172,6 +172,19 @@ class OpenTerminal(Call, frozen=True, tag=True):
     stream: str
 
 
+class Rest(Call, frozen=True, tag=True):
+    """Remove what is left of the attempt, of which nothing lives any more, and wait for another."""
+
+
+class Adopt(Call, frozen=True, tag=True):
+    """Become the agent of another attempt, after `Rest`."""
+
+    job_uid: JobUid
+    attempt: int
+    #: As in `Welcome`.
+    sizes: dict[str, dict[str, int]]
+
+
 class Leave(Call, frozen=True, tag=True):
     """Remove what is left of the attempt, of which nothing lives any more, and end."""
 
@@ -186,6 +199,8 @@ AnyCall = (
     | Hosts
     | WriteLog
     | OpenTerminal
+    | Rest
+    | Adopt
     | Leave
 )
 """All that a service asks for."""

@@ -81,6 +81,9 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     anywhere: bool = False
     #: Each replica has its own hold and agent, even beside others on its node.
     apart: bool = False
+    #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
+    #: `apart`; two at least, for a retry or the next job in the queue.
+    keep: float = 0.0
     #: Seconds between failed starts of agents, as `gang.PAUSES`.
     start_pauses: Sequence[float] = PAUSES
     #: The clock, in seconds since the epoch.

@@ -45,7 +45,7 @@ from trainshed_cluster.remote.gang import (
     vacated,
     with_them,
 )
-from trainshed_cluster.remote.leaving import LeavingHolds
+from trainshed_cluster.remote.kept_holds import KeptHolds
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class SlotMaker:
         self._nodes = agents.nodes
         self._options = agents.options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
-        self.leaving = LeavingHolds(agents)
+        self.kept = KeptHolds(agents)
         self._starter = AgentStarter(agents)
         self._tasks = Crew()
 
@@ -87,10 +87,10 @@ class SlotMaker:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
-        await self.leaving.close()
+        await self.kept.close()
         await self._tasks.close()
         left = (gang for gang in self._attempts.gangs.values() if gang.is_released)
-        return (*self.leaving.names(), *(name for gang in left for name in self._holds_of(gang)))
+        return (*self.kept.names(), *(name for gang in left for name in self._holds_of(gang)))
 
     async def stop_preparing(self, gang: Gang) -> None:
         """Cancel a gang's preparation."""
@@ -142,7 +142,7 @@ class SlotMaker:
             ),
         )
         for part in before.parts.keys() - gang.record.parts.keys():
-            self.leaving.take(gang, before, part)
+            self.kept.give_back(self.kept.taken_from(gang, before, part))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
         """Free the seats of replicas that have lost their node and wait for another: holds that become empty
@@ -154,7 +154,7 @@ class SlotMaker:
         await self._attempts.write(gang, record)
         taken = {place(seat.part, seat.request.node) for seat in record.seats if not seat.is_vacant}
         for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
-            self.leaving.take(gang, record, part)
+            self.kept.give_back(self.kept.taken_from(gang, record, part))
         left = [where for where in gang.agents if where not in taken]
         for agent in [gang.agents.pop(where) for where in left]:
             self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
@@ -220,12 +220,12 @@ class SlotMaker:
         return [hold_name(self._options.identity, gang.record, part) for part in gang.record.parts]
 
     async def _give_back_strays(self) -> None:
-        """Give back holds that no attempt knows: those that a killed service had not given back, or that were
-        granted after it was killed."""
+        """Give back holds that no attempt knows: those that a killed service had kept, or had not given back,
+        or that were granted after it was killed."""
         before: set[HoldName] = set()
         while True:
             await asyncio.sleep(_ROUND)
-            known = self.leaving.names().union(*map(self._holds_of, self._attempts.gangs.values()))
+            known = self.kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
             report = self._cluster.report()
             strays = (report.agents.keys() | report.idle) - known
             for name in strays & before:
@@ -286,7 +286,7 @@ class SlotMaker:
             if self._options.anywhere:
                 holds = await self._hold_anywhere(gang)
             else:
-                await self.leaving.left(_fresh_nodes(gang))
+                await self.kept.adopt(gang)
             agents = await self._with_agents(gang, holds)
             await self._get_slots(gang, agents)
         except ClusterRefused as failure:
@@ -411,13 +411,6 @@ class SlotMaker:
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
         return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
-
-
-def _fresh_nodes(gang: Gang) -> set[str]:
-    """Return the nodes of the parts that no agent was started for yet."""
-    there = {agent.part for agent in gang.agents.values()}
-    fresh = gang.record.parts.keys() - there
-    return {need.node for part in fresh for need in gang.record.parts[part]}
 
 
 def _sending(nodes: Sequence[str]) -> Delay:

@@ -53,6 +53,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=_command(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
+        keep=settings.keep,
         anywhere=settings.queue == "slurm",
     )
 

@@ -28,7 +28,7 @@ from trainshed_cluster.remote.cluster import (
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import Output, SlurmClient
 from trainshed_cluster.slurm.commands import Ask
-from trainshed_cluster.slurm.look import Look, compile_look, end_of, own_jobs
+from trainshed_cluster.slurm.look import OLD_SECONDS, Look, compile_look, end_of, own_jobs
 from trainshed_cluster.slurm.queries import (
     list_jobs,
     list_limits,
@@ -62,8 +62,9 @@ _SETTLE_SECONDS = 20.0
 """For which a service that ends waits at most to be certain of that."""
 _REMEMBERED_SECONDS = 600.0
 """For which a name that was given back is not to come up again."""
-_SPARE_SECONDS = 86400
-"""For which an allocation is requested beyond what its job may run, for what comes before and after that."""
+_SPARE_SECONDS = 2 * OLD_SECONDS
+"""For which an allocation is requested beyond what its job may run: for what comes before, and for attempts
+that adopt it until it is old."""
 _LONGEST_SECONDS = 365 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """By which commands are found on nodes."""

@@ -32,6 +32,8 @@ from trainshed_cluster.slurm.records import (
 )
 from trainshed_cluster.slurm.routes import Routes
 
+OLD_SECONDS = 43200
+"""Age of an allocation that no further attempt adopts."""
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
 """What is told of a job that the scheduler has not come to."""
 _WORDS = {
@@ -183,6 +185,7 @@ def compile_look(
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - held.keys()),
+            old=frozenset(name for name, job in held.items() if now - job.starts > OLD_SECONDS),
         ),
     )
 

@@ -122,6 +122,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Seconds without contact after which an agent ends its programs, which are then lost. The service may be
     #: away for that long. It counts for attempts that begin after it was set.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 180.0
+    #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs; two at
+    #: least, for a retry or the job that is next.
+    keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "slurm" asks for whatever the
     #: quotas allow, on nodes that Slurm chooses.
     queue: Literal["trainshed", "slurm"] = "trainshed"

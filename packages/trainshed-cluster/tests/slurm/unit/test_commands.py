@@ -60,6 +60,12 @@ def look(
     )
 
 
+def test_an_allocation_is_old_after_half_of_what_it_may_last_beyond_its_job() -> None:
+    begun = look().jobs[HELD].starts
+    assert not look(now=begun + 43_200).report.old
+    assert look(now=begun + 43_201).report.old == {HELD}
+
+
 def test_a_recorded_cluster_is_read() -> None:
     seen = look()
     assert seen.report.agents == {HELD: frozenset({"node2"})}

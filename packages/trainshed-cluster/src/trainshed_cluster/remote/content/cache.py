@@ -7,6 +7,7 @@ locks. Nothing slow happens on the loop: units are unpacked in threads.
 import asyncio
 import errno
 import logging
+import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -47,8 +48,8 @@ class NodeCache:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def have(self, manifest: Manifest, fetch: Fetch) -> None:
-        """Return once all units of a manifest are there, to stay as long as this process. Raises
-        LaunchRejected (this node can never have them), EngineUnavailable; no incomplete unit is left then."""
+        """Return once all units of a manifest are there, to stay until `close`. Raises LaunchRejected (this
+        node can never have them), EngineUnavailable; no incomplete unit is left then."""
         missing = await asyncio.to_thread(_missing, manifest.outside)
         if missing:
             raise LaunchRejected(
@@ -62,6 +63,12 @@ class NodeCache:
             async with self._turns.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     self._leases[unit.path] = await self._lease(unit, fetch)
+
+    def close(self) -> None:
+        """Release all locks; shims hold those of their programs' units."""
+        for handle in self._leases.values():
+            os.close(handle)
+        self._leases.clear()
 
     async def _lease(self, unit: Unit, fetch: Fetch) -> int:
         """Return the handle that keeps a unit there, fetched if need be. Raises EngineUnavailable."""

@@ -1,0 +1,161 @@
+"""What an attempt held goes to the next one that needs the same: no agent is started for it."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conformance.lab import Program
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from tests.engines.remote_lab import RemoteLab
+from tests.isolation import needs_mounts
+from tests.ports import free_port
+from trainshed.core.names import JobUid
+from trainshed_cluster.remote import slots
+from trainshed_cluster.remote.attempts import Records
+from trainshed_cluster.remote.cluster import HoldName
+from trainshed_cluster.remote.gang import GangRecord
+from trainshed_cluster.remote.kept_holds import KeptHolds
+
+
+def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
+    return RemoteLab(directory, free_port(), keep=keep)
+
+
+def _held(stage: Stage) -> dict[str, dict[str, int]]:
+    assert isinstance(stage.lab, RemoteLab)
+    return stage.lab.cluster.held()
+
+
+async def _over(stage: Stage, uid: JobUid, program: Program, attempt: int = 1) -> None:
+    """An attempt of one replica, until it has been given back."""
+    await stage.allocate(uid, attempt=attempt)
+    await stage.engine.launch([stage.plan(uid, program, attempt=attempt)])
+    await stage.until(lambda: bool(stage.ends(uid, attempt=attempt)), f"the end of {attempt}")
+    await stage.engine.release(uid, attempt)
+    stage.forget(uid, attempt)
+
+
+@needs_mounts
+class TestARetry:
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> RemoteLab:
+        return _lab(tmp_path)
+
+    @staged
+    async def test_goes_on_with_the_agent_of_what_failed(self, stage: Stage) -> None:
+        uid = stage.job()
+        await stage.allocate(uid)
+        before = _held(stage)
+        await _over(stage, uid, Program(prints=2, code=1))
+        assert _held(stage) == before
+        assert await stage.engine.allocations() == ()
+        await stage.allocate(uid, attempt=2)
+        assert _held(stage) == before
+        await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None), attempt=2)])
+        await stage.until(
+            lambda: len(stage.lines(uid, attempt=2)) == 1, "the line of the second attempt"
+        )
+        assert len(stage.lines(uid)) == 2
+        # And it is found again by a service that was started anew.
+        await stage.restart()
+        assert await stage.engine.allocations() == ((uid, 2),)
+        await stage.until(lambda: bool(stage.starts(uid, attempt=2)), "that it runs is told again")
+        await stage.engine.stop(uid, 2, 0)
+        await stage.until(lambda: bool(stage.ends(uid, attempt=2)), "its end")
+        await stage.engine.release(uid, 2)
+        stage.forget(uid, 2)
+        await stage.until(lambda: not _held(stage), "that it is given back")
+
+    @staged
+    async def test_holds_nothing_when_the_service_ends(self, stage: Stage) -> None:
+        await _over(stage, stage.job(), Program(code=1))
+        await stage.restart()
+        assert _held(stage) == {}
+        assert await stage.engine.allocations() == ()
+
+    @staged
+    async def test_and_the_next_job_in_the_queue_are_not_waited_for_long(
+        self, stage: Stage
+    ) -> None:
+        first, second = stage.job(), stage.job()
+        await _over(stage, first, Program(prints=1))
+        before = _held(stage)
+        await _over(stage, second, Program(prints=2))
+        assert before and _held(stage) == before
+        await stage.until(lambda: not _held(stage), "that it is given back")
+        assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
+
+
+@needs_mounts
+class TestKeeping:
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> RemoteLab:
+        return _lab(tmp_path, keep=600.0)
+
+    @staged
+    async def test_serves_other_jobs_that_need_the_same(self, stage: Stage) -> None:
+        first, second = stage.job(), stage.job()
+        await stage.allocate(first)
+        before = _held(stage)
+        await _over(stage, first, Program(prints=1))
+        await _over(stage, second, Program(prints=2))
+        assert _held(stage) == before
+        assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
+
+    @staged
+    async def test_belongs_to_somebody_while_it_is_adopted(self, stage: Stage) -> None:
+        """However long it takes to write that down: it is not given back as what nobody has."""
+        first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
+        write, names = Records.write, KeptHolds.names
+
+        def slow(records: Records, record: GangRecord) -> None:
+            if record.holds:
+                rounds.append(0)
+                go.wait(30)
+            write(records, record)
+
+        def counted(kept: KeptHolds) -> set[HoldName]:
+            rounds.extend([1] if rounds else [])
+            return names(kept)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slots, "_ROUND", 0.01)
+            patch.setattr(KeptHolds, "names", counted)
+            await stage.restart()
+            await _over(stage, first, Program())
+            before = _held(stage)
+            patch.setattr(Records, "write", slow)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(stage.allocate(second))
+                await stage.until(lambda: len(rounds) > 5, "looks at what is held")
+                go.set()
+            assert before and _held(stage) == before
+
+    @staged
+    async def test_makes_way_for_jobs_that_need_something_else_there(self, stage: Stage) -> None:
+        first, second = stage.job(), stage.job()
+        await _over(stage, first, Program())
+        before = _held(stage)
+        await stage.allocate(second, PRIMARY, SECOND_REPLICA)
+        assert before and not before.keys() & _held(stage).keys()
+
+    @staged
+    async def test_is_not_for_what_the_cluster_may_soon_end(self, stage: Stage) -> None:
+        assert isinstance(stage.lab, RemoteLab)
+        stage.lab.cluster.mark((await stage.nodes())[0], "old", True)
+        await _over(stage, stage.job(), Program())
+        assert _held(stage) == {}
+
+    @staged
+    async def test_goes_on_when_the_agent_has_died(self, stage: Stage) -> None:
+        assert isinstance(stage.lab, RemoteLab)
+        first, second = stage.job(), stage.job()
+        await _over(stage, first, Program())
+        before = _held(stage)
+        stage.lab.end_agents((await stage.nodes())[0])
+        await stage.until(lambda: _held(stage) == {}, "the giving back of what the agent held")
+        await _over(stage, second, Program(prints=1))
+        assert _held(stage) != before
+        assert len(stage.lines(second)) == 1
