@@ -106,8 +106,6 @@ class Communicator:
         running = self._running = RunningGroup(self._membership, formation)
         running.begin()
         self._operations.open()
-        if self._membership.reports is not None:
-            self._membership.reports.begin()
         while not self._operations.closing:
             running.turn()
         running.leave()
