@@ -131,27 +131,14 @@ def quotas() -> None:
     "--user", metavar="EMAIL", default="", help="Limit one person, or `each`: whoever has no limit."
 )
 @takes_endpoint
-def set_(
-    endpoint: Endpoint,
-    *,
-    metric: str,
-    limit: float | str,
-    project: str | None,
-    region: str | None,
-    user: str,
-) -> None:
+def set_(endpoint: Endpoint, *, metric: str, limit: float | str, user: str) -> None:
     """Let jobs use at most LIMIT of METRIC: a number, or `unlimited`.
 
     Most metrics are of what jobs hold at a time. Those whose names end with _per_month are budgets: when one
     is used up, nothing new starts until the next month. With _hard what runs stops, and waits, too.
     Beyond queued_jobs and highest_priority jobs are refused.
     """
-    wanted: dict[str, Any] = {
-        **place_of(endpoint, project, region),
-        "metric": metric,
-        "user": user,
-        "limit": limit,
-    }
+    wanted: dict[str, Any] = {**place_of(endpoint), "metric": metric, "user": user, "limit": limit}
     answer = endpoint.client().post(f"{_QUOTAS}:set", wanted)
     quota = read(answer, PlacedQuota)
     whose = f"{quota.user} of " if quota.user else ""

@@ -25,8 +25,8 @@ from trainshed.wire.trainshed_v1.record import read
 R = TypeVar("R")
 
 _START = "Start one: trainshed up"
-PROJECT = "trainshed.project"
-"""Where the context of a command has what `takes_project` was given."""
+PROJECT, REGION = "trainshed.project", "trainshed.region"
+"""Where the context of a command has what `takes_project` and `takes_place` were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +173,21 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
     """Add --url, --token, --ca and --data to a command, and pass it the service that they name as its first
     argument."""
 
+    @takes_service
+    @functools.wraps(command)
+    def connected(service: Callable[[], Endpoint], *args: Any, **options: Any) -> R:
+        return command(service(), *args, **options)
+
+    return connected
+
+
+def takes_service(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the same to a command that may do without a service, and pass it what finds the one that they
+    name."""
+
     @takes_address
     @functools.wraps(command)
-    def connected(
+    def finding(
         *args: Any,
         url: str | None,
         token: str | None,
@@ -183,13 +195,16 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
         ca: str | None,
         **options: Any,
     ) -> R:
-        endpoint = find(url, token, data, ca)
-        project = click.get_current_context().meta.get(PROJECT)
-        return command(
-            replace(endpoint, project=project) if project else endpoint, *args, **options
-        )
+        meta = click.get_current_context().meta
 
-    return connected
+        def service() -> Endpoint:
+            known = find(url, token, data, ca)
+            project, region = meta.get(PROJECT), meta.get(REGION)
+            return replace(known, project=project or known.project, region=region or known.region)
+
+        return command(service, *args, **options)
+
+    return finding
 
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
@@ -277,32 +292,32 @@ def project_of(endpoint: Endpoint) -> str:
 
 def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Add `--project` to a command that `takes_endpoint`, for its endpoint. `text`: the help begins so."""
-
-    def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
-        context.meta[PROJECT] = value
-
-    help_text = f"{text} Default: the service's."
-    return click.option(
-        "--project", metavar="PROJECT", help=help_text, callback=note, expose_value=False
-    )
+    return _noted("project", text)
 
 
 def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add `--project` and `--region` to a command. `what`: the kind of thing that they locate, for the help
-    texts."""
-
-    def take(command: Callable[..., R]) -> Callable[..., R]:
-        for name in ("region", "project"):
-            text = f"{name.capitalize()} of the {what}. Default: the service's."
-            command = click.option(f"--{name}", metavar=name.upper(), help=text)(command)
-        return command
-
-    return take
+    """Add `--project` and `--region` to such a command. `what`: the kind of thing that they locate, for the
+    help texts."""
+    project, region = (
+        _noted("project", f"Project of the {what}."),
+        _noted("region", f"Region of the {what}."),
+    )
+    return lambda command: project(region(command))
 
 
-def place_of(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
+def _noted(name: str, text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        context.meta[f"trainshed.{name}"] = value
+
+    help_text = f"{text} Default: the service's."
+    return click.option(
+        f"--{name}", metavar=name.upper(), help=help_text, callback=note, expose_value=False
+    )
+
+
+def place_of(endpoint: Endpoint) -> dict[str, str]:
     """Return the project and region, as parameters of a request: those of the command, else of the
     environment, else the service's defaults. Raises Refused, Unreachable."""
-    if not (project or endpoint.project) or not (region or endpoint.region):
+    if not endpoint.project or not endpoint.region:
         endpoint = answering(endpoint)
-    return {"project": project or endpoint.project, "region": region or endpoint.region}
+    return {"project": endpoint.project, "region": endpoint.region}

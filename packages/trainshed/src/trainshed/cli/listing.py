@@ -4,29 +4,17 @@ import csv
 import sys
 from collections.abc import Callable
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import click
 
-from trainshed.cli.connection import Endpoint, find, place_of, takes_address, takes_place
+from trainshed.cli.connection import Endpoint, place_of, takes_endpoint, takes_place, takes_service
 from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data, terminal_width, yaml_text
 from trainshed.cli.resources import KINDS, Kind, Place
 from trainshed.cli.text.moments import moment, rfc3339
 from trainshed.cli.text.tables import table_of
-
-
-class _Where(TypedDict):
-    """The options that say which service, project and region are meant."""
-
-    url: str | None
-    token: str | None
-    data: Path | None
-    ca: str | None
-    project: str | None
-    region: str | None
 
 
 class _KindName(click.ParamType[Kind]):
@@ -76,15 +64,15 @@ _takes_place = takes_place("things")
 @output_format(
     "table", "Output as a table, as JSON (a line each: jsonl), YAML or CSV.", more=("jsonl", "csv")
 )
-@takes_address
+@takes_service
 def list_(
+    service: Callable[[], Endpoint],
     *,
     kind: Kind,
     every: bool,
     by: str | None,
     since: str | None,
     form: str,
-    **where: Unpack[_Where],
 ) -> None:
     """List all things of a KIND: audit (who changed what), datasets, experiments, grants (who has which
     role), machine-types, models, nodes, projects, quotas, secrets, studies, tokens or usage (of
@@ -95,7 +83,7 @@ def list_(
     wanted = {name: value for name, value in (("by", by), ("since", since)) if value}
     if wanted and kind.name != "usage":
         raise click.UsageError(f"--{min(wanted)} goes with usage alone, and not with {kind.name}.")
-    place = None if kind.local else _place(kind, where, raw=form in ("json", "jsonl"))
+    place = None if kind.local else _place(kind, service(), raw=form in ("json", "jsonl"))
     records = place.records(kind, every=every, wanted=wanted) if place else kind.made()
     if form == "json":
         print_data(records)
@@ -123,8 +111,8 @@ def list_(
 @click.argument("name")
 @_takes_place
 @output_format("text", "Output as text, which is YAML, or as JSON or YAML for programs.")
-@takes_address
-def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> None:
+@takes_service
+def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: str) -> None:
     """Show all that is known of the thing NAME of a KIND: its id, its full name or its display name.
     `trainshed KIND describe NAME` is the same.
 
@@ -138,12 +126,12 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
                 f"There is no {name!r} among the {kind.name}; all of them: trainshed list {kind.name}"
             )
     elif kind.of_job:
-        endpoint = _endpoint(where)
+        endpoint = service()
         client = endpoint.client(raw=form == "json")
-        job = JobView.parse(find_job(client, name, where["project"] or endpoint.project))
+        job = JobView.parse(find_job(client, name, endpoint.project))
         record = Place(client, "", "").one(kind, attrgetter(kind.of_job)(job))
     else:
-        record = _place(kind, where, raw=form == "json").describe(kind, name)
+        record = _place(kind, service(), raw=form == "json").describe(kind, name)
     if form == "json":
         print_data(record)
     else:
@@ -154,8 +142,8 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
 @click.argument("kind", type=_KindName(lambda kind: kind.deleted))
 @click.argument("name", nargs=-1, required=True)
 @_takes_place
-@takes_address
-def delete(*, kind: Kind, name: tuple[str, ...], **where: Unpack[_Where]) -> None:
+@takes_endpoint
+def delete(endpoint: Endpoint, *, kind: Kind, name: tuple[str, ...]) -> None:
     """Delete the things NAME of a KIND: datasets, models, secrets, studies or tokens. `trainshed KIND delete
     NAME` is the same.
 
@@ -163,7 +151,7 @@ def delete(*, kind: Kind, name: tuple[str, ...], **where: Unpack[_Where]) -> Non
     secrets that they were given; jobs that name a deleted one fail when they start. A token is revoked by its
     id, and all of a person by the e-mail address.
     """
-    place = _place(kind, where, raw=False)
+    place = _place(kind, endpoint, raw=False)
     for target in name:
         place.delete(kind, target)
         is_person = kind.name == "tokens" and "@" in target
@@ -171,12 +159,6 @@ def delete(*, kind: Kind, name: tuple[str, ...], **where: Unpack[_Where]) -> Non
         click.echo(f"{target}  {gone if is_person else 'is deleted'}")
 
 
-def _endpoint(where: _Where) -> Endpoint:
-    return find(where["url"], where["token"], where["data"], where["ca"])
-
-
-def _place(kind: Kind, where: _Where, *, raw: bool) -> Place:
-    endpoint = _endpoint(where)
-    at = place_of(endpoint, where["project"], where["region"]) if kind.is_placed else {}
-    client = endpoint.client(raw=raw)
-    return Place(client, at.get("project", ""), at.get("region", ""))
+def _place(kind: Kind, endpoint: Endpoint, *, raw: bool) -> Place:
+    at = place_of(endpoint) if kind.is_placed else {"project": "", "region": ""}
+    return Place(endpoint.client(raw=raw), **at)

@@ -182,15 +182,12 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 @takes_endpoint
 def cancel(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     """Cancel one or more jobs. The others are cancelled even if one cannot be."""
-    client = endpoint.client()
-
-    def cancel_one(reference: str) -> None:
-        view = JobView.parse(find_job(client, reference, endpoint.project))
-        client.post(job_path(view.uid, ":cancel"), {})
-        click.echo(f"{view.job_id}  is being cancelled")
-
-    if not _for_all(job, cancel_one):
-        raise SystemExit(1)
+    _for_all(
+        endpoint,
+        job,
+        lambda client, uid: client.post(job_path(uid, ":cancel"), {}),
+        "is being cancelled",
+    )
 
 
 def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
@@ -289,27 +286,27 @@ def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
 
     The others are deleted even if one cannot be.
     """
-    client = endpoint.client()
-
-    def delete_one(reference: str) -> None:
-        view = JobView.parse(find_job(client, reference, endpoint.project))
-        client.delete(job_path(view.uid))
-        click.echo(f"{view.job_id}  is deleted")
-
-    if not _for_all(job, delete_one):
-        raise SystemExit(1)
+    _for_all(endpoint, job, lambda client, uid: client.delete(job_path(uid)), "is deleted")
 
 
-def _for_all(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
-    """Call `act` for each job, and print the errors; whether there was none. After an error it goes on with
-    the next job."""
-    well = True
+def _for_all(
+    endpoint: Endpoint,
+    references: tuple[str, ...],
+    act: Callable[[Client, str], object],
+    outcome: str,
+) -> None:
+    """Call `act` with the uid of each job, and print its `outcome` or the error. After an error it
+    goes on with the next job, and raises SystemExit in the end."""
+    client, well = endpoint.client(), True
     for reference in references:
         try:
-            act(reference)
+            view = JobView.parse(find_job(client, reference, endpoint.project))
+            act(client, view.uid)
+            click.echo(f"{view.job_id}  {outcome}")
         except click.ClickException as failure:
             text = failure.format_message()
             # Many messages name the job already.
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
             well = False
-    return well
+    if not well:
+        raise SystemExit(1)

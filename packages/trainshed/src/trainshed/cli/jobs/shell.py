@@ -3,13 +3,12 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _NO_STATUS = 255
 """Exit status if the shell's own is not known; the same as ssh's."""
 _PATIENCE = 10.0
-"""Seconds to wait for the service to open the shell, and in the end for its last output."""
+"""Seconds to wait for the service to open the shell."""
 _LEAVE = b"~."
 """Hangs up when typed at the beginning of a line."""
 
@@ -100,28 +99,26 @@ class _Session:
         self._input, self._output = files
         self._connection = connection
         self._is_terminal = is_terminal
-        self._woken, self._wake = os.pipe()
         self._status = _NO_STATUS
         self._error = "The connection broke off."
         self._typed = b"\n"
 
     def run(self) -> int:
         """Copy until the shell is over, and return its exit status."""
-        hearing = threading.Thread(target=self._hear, daemon=True)
         if self._is_terminal:
             signal.signal(signal.SIGWINCH, self._resized)
-        hearing.start()
-        # If the connection is closed while input is sent, the shell is over; `_hear` knows how it ended.
-        with contextlib.suppress(_connection_closed()):
-            self._type()
-        hearing.join(_PATIENCE)
+        _beside(self._type)
+        self._hear()
         if self._error:
             ending = "\r\n" if self._is_terminal else "\n"
             sys.stderr.write(f"{plain(self._error)}{ending}")
         return self._status
 
     def _resized(self, number: int, frame: object) -> None:
-        os.write(self._wake, b"r")
+        size = _size()
+        order = json.dumps({"resize": [size.lines, size.columns]})
+        # Not in this thread: it may have been interrupted while it has the connection's lock.
+        _beside(partial(self._connection.send, order))
 
     def _hear(self) -> None:
         try:
@@ -141,29 +138,15 @@ class _Session:
             self._error = ""  # Nobody reads standard output any more.
         except _connection_closed():
             pass  # The service is gone; `_error` says so already.
-        finally:
-            os.write(self._wake, b"d")
 
     def _type(self) -> None:
-        handles = [self._input, self._woken]
-        while True:
-            ready, _, _ = select.select(handles, [], [])
-            if self._woken in ready:
-                if b"d" in os.read(self._woken, 64):
-                    return
-                size = _size()
-                self._connection.send(json.dumps({"resize": [size.lines, size.columns]}))
-            if self._input in ready:
-                data = os.read(self._input, 1 << 15)
-                if self._is_terminal and self._hangs_up(data):
-                    self._error = "Hung up."
-                    self._connection.close()
-                    return
-                if data:
-                    self._connection.send(data)
-                else:
-                    self._connection.send(json.dumps({"end": True}))
-                    handles = [self._woken]
+        while data := os.read(self._input, 1 << 15):
+            if self._is_terminal and self._hangs_up(data):
+                self._error = "Hung up."
+                self._connection.close()
+                return
+            self._connection.send(data)
+        self._connection.send(json.dumps({"end": True}))
 
     def _hangs_up(self, data: bytes) -> bool:
         """Whether the input so far ends with `_LEAVE` at the beginning of a line."""
@@ -189,6 +172,16 @@ def _connected(client: Client, path: str) -> Generator["ClientConnection"]:
         except (OSError, WebSocketException) as failure:
             raise Unreachable(f"The shell at {address} does not answer: {failure}.") from None
         yield connection
+
+
+def _beside(work: Callable[[], None]) -> None:
+    """Do something in a thread until a connection is closed, or this process ends."""
+
+    def until_closed() -> None:
+        with contextlib.suppress(OSError, _connection_closed()):
+            work()
+
+    threading.Thread(target=until_closed, daemon=True).start()
 
 
 def _connection_closed() -> type[Exception]:
@@ -264,7 +257,7 @@ def _carry(client: Client, path: str, which: Mapping[str, Any], connection: sock
                 opened = json.loads(far.recv(_PATIENCE))
                 if "error" in opened:
                     raise Refused(0, opened["error"])
-                threading.Thread(target=_send_on, args=(connection, far), daemon=True).start()
+                _beside(partial(_send_on, connection, far))
                 for message in far:
                     if isinstance(message, bytes):
                         connection.sendall(message)
@@ -279,10 +272,9 @@ def _carry(client: Client, path: str, which: Mapping[str, Any], connection: sock
 
 
 def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
-    with contextlib.suppress(OSError, _connection_closed()):
-        while data := connection.recv(1 << 15):
-            far.send(data)
-        far.send(json.dumps({"end": True}))
+    while data := connection.recv(1 << 15):
+        far.send(data)
+    far.send(json.dumps({"end": True}))
 
 
 @click.command()

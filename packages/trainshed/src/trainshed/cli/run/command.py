@@ -9,7 +9,15 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, answering, find, takes_address, takes_place
+from trainshed.cli.connection import (
+    PROJECT,
+    REGION,
+    Endpoint,
+    answering,
+    find,
+    takes_address,
+    takes_place,
+)
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
@@ -204,6 +212,7 @@ def command(
     With --local no service is needed: it runs to its end in a temporary directory, which is then removed, or
     in that of --data, which stays. Ctrl-C cancels it.
     """
+    options |= {"project": context.meta[PROJECT], "region": context.meta[REGION]}
     if not local:
         _run(context, session, find(url, token, data, ca), options)
         return
