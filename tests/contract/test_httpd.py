@@ -19,9 +19,7 @@ from msgspec.structs import replace
 from trainshed.httpd.connections import Connections, Limits
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 
-LIMITS = Limits(
-    head_seconds=60, body_seconds=60, body_bytes=100, unread_bytes=1 << 20, half_closed_seconds=60
-)
+LIMITS = Limits(head_seconds=60, body_seconds=60, body_bytes=100, unread_bytes=1 << 20)
 """No test whose callers do what they should meets one of them, however slow the machine is."""
 SHORT = replace(LIMITS, head_seconds=0.5, body_seconds=0.5)
 POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
@@ -186,13 +184,6 @@ def test_who_has_left_is_not_answered_though_he_had_asked_for_more(served: Serve
         hang_up = struct.pack("ii", 1, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, hang_up)
     assert served.application.left.get(timeout=60) == "/17"
-
-
-def test_who_has_closed_his_own_side_is_answered(served: Served) -> None:
-    with served.connected() as connection:
-        connection.sendall(asked("/0.2"))
-        connection.shutdown(socket.SHUT_WR)
-        assert statuses(told(connection)) == [b"200"]
 
 
 def test_half_a_request_whose_caller_has_left_ends_at_once(served: Served) -> None:

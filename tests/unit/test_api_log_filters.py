@@ -3,9 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
+from trainshed.api.filters.matching import LAST_MOMENT
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry, task_of
-from trainshed.api.logging_v2.filters import FOREVER, compile_log_filter
+from trainshed.api.logging_v2.filters import compile_log_filter
 from trainshed.core.names import Api, JobName
 from trainshed.store.logs.lines import Severity
 
@@ -25,7 +26,7 @@ def test_the_resume_form() -> None:
     compiled = compile_log_filter(
         '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
     )
-    assert (compiled.start, compiled.end) == (100 * SECOND, FOREVER)
+    assert (compiled.start, compiled.end) == (100 * SECOND, LAST_MOMENT)
     assert compiled.passes(ENTRY)
     assert not compiled.passes(replace(ENTRY, insert_id="id4"))
     assert compiled.passes(replace(ENTRY, insert_id="id4", at=100 * SECOND + 1))

@@ -21,9 +21,9 @@ from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.resources.jobs import (
-    add_to_job,
     add_to_trials,
     cancel_work,
+    links_of,
     queue_position,
     read_job_name,
     with_link,
@@ -253,7 +253,8 @@ async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> 
     view: Any = job_view(shown, etag, queue_position(services.capacity, work), evidence)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):
-            add_to_job(call, work, view.training_output.web_access_uris)
+            links = links_of(services, call.principal, work)
+            view.training_output.web_access_uris.update(links)
         elif isinstance(work, TuningJob):
             add_to_trials(call, work, view.training_output.trials)
     return view

@@ -165,9 +165,15 @@ async def test_permissions(call: Call, request: Any) -> Message:
     """Return which of the requested permissions the caller has. Roles are given in projects, so the answer is
     the same for every resource of one. Only the form of a resource's name is checked, because the public
     method does not tell whether a resource exists."""
-    wrong = [*_resource_faults(request.resource), *_permission_faults(request.permissions)]
-    if wrong:
-        raise InvalidRequest(tuple(wrong))
+    faults = Faults()
+    with faults.gathered():
+        _check_resource(request.resource, faults)
+    for index, permission in enumerate(request.permissions):
+        # The public method takes no wildcards.
+        if "*" in permission or permission.count(".") < 2:
+            text = f"{permission!r} is not the name of one permission, such as aiplatform.customJobs.get."
+            faults.add(f"permissions[{index}]", text)
+    faults.refuse()
     principal = call.principal
     mine = principal.rights.within(request.resource.split("/")[1])
     if principal.program is not None and request.resource.count("/") == 1 and mine:
@@ -361,27 +367,26 @@ def policy_view(grants: Iterable[Grant]) -> Message:
 
 def _grants(project: str, policy: Any) -> frozenset[Grant]:
     """Return the grants of a policy. Raises InvalidRequest, which names everything that is wrong."""
-    faults: list[Violation] = []
+    faults = Faults()
     grants: set[Grant] = set()
     for index, binding in enumerate(policy.bindings):
         path = f"policy.bindings[{index}]"
         if fault := role_fault(binding.role):
-            faults.append(Violation(f"{path}.role", fault))
+            faults.add(f"{path}.role", fault)
         if binding.HasField("condition"):
             text = "Conditions are not served: give the role without one, or not at all."
-            faults.append(Violation(f"{path}.condition", text))
+            faults.add(f"{path}.condition", text)
         for position, member in enumerate(binding.members):
             if fault := member_fault(member):
-                faults.append(Violation(f"{path}.members[{position}]", fault))
+                faults.add(f"{path}.members[{position}]", fault)
             grants.add(Grant(project, binding.role, member))
     if policy.audit_configs:
         text = "What is recorded cannot be chosen: every change is. Leave it out."
-        faults.append(Violation("policy.audit_configs", text))
+        faults.add("policy.audit_configs", text)
     if len(grants) > _MOST_MEMBERS:
         text = f"It has {len(grants)} members in all; at most {_MOST_MEMBERS} are taken."
-        faults.append(Violation("policy.bindings", text))
-    if faults:
-        raise InvalidRequest(tuple(faults))
+        faults.add("policy.bindings", text)
+    faults.refuse()
     return frozenset(grants)
 
 
@@ -423,27 +428,11 @@ def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
     }
 
 
-def _resource_faults(name: str) -> list[Violation]:
-    """Return the violation of a name that is not `projects/P`, followed by pairs of collection and id."""
+def _check_resource(name: str, faults: Faults) -> None:
+    """Note a name that is not `projects/P`, followed by pairs of collection and id. Raises InvalidRequest."""
     parts = name.split("/")
-    try:
-        ProjectName.parse("/".join(parts[:2]), field="resource")
-    except InvalidRequest as refused:
-        return list(refused.violations)
+    ProjectName.parse("/".join(parts[:2]), field="resource")
     if len(parts) % 2 or not all(parts):
-        text = f"{name!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
-        return [Violation("resource", text)]
-    return []
-
-
-def _permission_faults(permissions: list[str]) -> list[Violation]:
-    """Return the violations of names that are not one permission each: the public method takes no
-    wildcards."""
-    return [
-        Violation(
-            f"permissions[{index}]",
-            f"{permission!r} is not the name of one permission, such as aiplatform.customJobs.get.",
+        faults.add(
+            "resource", f"{name!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
         )
-        for index, permission in enumerate(permissions)
-        if "*" in permission or permission.count(".") < 2
-    ]

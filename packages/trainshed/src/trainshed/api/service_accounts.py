@@ -38,6 +38,7 @@ from trainshed.core.errors import (
     Unavailable,
     Violation,
 )
+from trainshed.core.requests import Faults
 from trainshed.httpd.hosts import name_of
 from trainshed.store.audit import concerns
 
@@ -65,10 +66,10 @@ async def create(call: HandCall) -> dict[str, Any]:
     """Make an account. Raises InvalidRequest, AlreadyExists."""
     project = ProjectName.parse(f"projects/{call.names['project']}", field="name").project_id
     id_ = str(call.body.get("accountId") or "")
-    faults: list[Violation] = []
+    faults = Faults()
     if not _ID.fullmatch(id_):
         text = f"{id_!r} is not 6 to 30 of a-z, 0-9 and '-', with a letter first and no '-' at the end."
-        faults.append(Violation("accountId", text))
+        faults.add("accountId", text)
     email = f"{id_}@{project}.iam.gserviceaccount.com"
     account = _described(call, ServiceAccount(email, project, call.services.now()), faults)
 
@@ -94,7 +95,7 @@ async def get(call: HandCall) -> dict[str, Any]:
 
 async def update(call: HandCall) -> dict[str, Any]:
     """Change an account's display name and description. Raises InvalidRequest, NotFound."""
-    await _change(call, lambda book, now: book.with_account(_described(call, now, [])))
+    await _change(call, lambda book, now: book.with_account(_described(call, now, Faults())))
     return _view(_account(call))
 
 
@@ -319,15 +320,14 @@ def _key(call: HandCall) -> AccountKey:
     return key
 
 
-def _described(call: HandCall, account: ServiceAccount, faults: list[Violation]) -> ServiceAccount:
+def _described(call: HandCall, account: ServiceAccount, faults: Faults) -> ServiceAccount:
     """Return the account with the texts that a request sets. Raises InvalidRequest, for `faults` as well."""
     sent = _Described()
     try:
         sent = msgspec.convert(call.body.get("serviceAccount") or {}, _Described)
     except msgspec.ValidationError as error:
-        faults.append(Violation("serviceAccount", f"{error}."))
-    if faults:
-        raise InvalidRequest(tuple(faults))
+        faults.add("serviceAccount", f"{error}.")
+    faults.refuse()
     return replace(
         account,
         display_name=account.display_name if sent.display_name is None else sent.display_name,

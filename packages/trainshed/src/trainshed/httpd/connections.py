@@ -32,8 +32,6 @@ class Limits(Struct, frozen=True):
     body_seconds: float = 20.0
     #: Bytes of a body that are read and dropped when its request is answered already.
     unread_bytes: int = 64 << 20
-    #: Seconds for which a caller that has closed its own side, or left, is still answered.
-    half_closed_seconds: float = 10.0
 
 
 def of_this_process() -> Limits:

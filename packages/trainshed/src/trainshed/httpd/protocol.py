@@ -71,8 +71,6 @@ class GuardedProtocol(HttpToolsProtocol):
     _next = b""
     #: Set after a refusal: the timer that closes the connection.
     _leaving: asyncio.TimerHandle | None = None
-    #: Set when the caller has closed its side while it waits for an answer: the timer that ends the waiting.
-    _half_closed: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
@@ -82,29 +80,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._counted.closed(self)
-        for timer in (self._leaving, self._half_closed):
-            if timer is not None:
-                timer.cancel()
+        if self._leaving is not None:
+            self._leaving.cancel()
         super().connection_lost(exc)
-
-    def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's is None
-        """Close the connection, unless a complete request still has to be answered: `nc -N` and some proxies
-        close their own side behind a request. A caller who has left altogether looks the same until something
-        is written to it, so nobody is kept for long, and nobody whose answer has begun. TLS cannot be closed
-        by half."""
-        is_waiting = self._is_busy and not self.cycle.response_started
-        if (
-            not is_waiting
-            or not self._in_head
-            or self._leaving is not None
-            or self.scheme == "https"
-        ):
-            return None
-        self.cycle.keep_alive = False
-        self._half_closed = self.loop.call_later(
-            self._limits.half_closed_seconds, self.transport.close
-        )
-        return True
 
     def data_received(self, data: bytes) -> None:
         if self._leaving is not None or self._is_last:

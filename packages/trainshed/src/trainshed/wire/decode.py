@@ -69,13 +69,17 @@ def _too_many_values() -> WireError:
 class Walk:
     """One walk over one body; `violations` and `undecided` grow on the way.
 
-    If `keep_output_only` is false, output-only fields are ignored, whatever they hold.
+    If `keep_output_only` is false, output-only fields are ignored, whatever they hold. `printed`: makes texts
+    of numbers in fields that take texts; None = they are refused.
     """
 
-    def __init__(self, *, keep_output_only: bool) -> None:
+    def __init__(
+        self, *, keep_output_only: bool, printed: Callable[[int | float], str] | None = None
+    ) -> None:
         self.violations: list[Violation] = []
         self.undecided: list[Undecided] = []
         self._keep_output_only = keep_output_only
+        self._printed = printed
         self._depth = 0
         # Values in a message that came in binary form.
         self._values = 0
@@ -167,7 +171,7 @@ class Walk:
         if field.shape is Shape.ONE:
             if value.read is not None:
                 try:
-                    setattr(message, field.name, value.read(raw))
+                    setattr(message, field.name, value.read(self._spelled(value, raw)))
                 except plans.Unreadable as error:
                     if value.enum_names is not None:
                         self.undecided.append(Undecided(message, field.name, (*value.enum_names,)))
@@ -233,9 +237,16 @@ class Walk:
             self.message(value.plan, raw, into(), where)
         else:
             try:
-                into(value.read(raw))
+                into(value.read(self._spelled(value, raw)))
             except plans.Unreadable as error:
                 self._invalid(where, value.label, raw, str(error))
+
+    def _spelled(self, value: Value, raw: Any) -> Any:
+        """Return a value as its field takes it."""
+        if self._printed is None or value.read is not plans.read_text:
+            return raw
+        is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+        return self._printed(raw) if is_number else raw
 
     def _special(self, plan: Plan, raw: Any, message: Any, path: str) -> None:
         """Read a message whose JSON is not an object of its fields."""

@@ -13,7 +13,7 @@ from trainshed.api.aiplatform_v1.references import add_to_run, make_run, unknown
 from trainshed.api.aiplatform_v1.views import V1
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
-from trainshed.api.resources.jobs import add_to_job, add_to_trials, of_kind
+from trainshed.api.resources.jobs import add_to_trials, links_of, of_kind
 from trainshed.api.resources.submission import checked, new_vertex_job, store_works
 from trainshed.core.errors import Violation
 from trainshed.core.job import JobDraft
@@ -91,8 +91,7 @@ async def create_tuning_job(call: Call, request: Any) -> Message:
 
 async def _custom_job(call: Call, job: Job, in_list: bool) -> Message:
     view: Any = views.custom_job(job)
-    if view.job_spec.enable_web_access:
-        add_to_job(call, job, view.web_access_uris)
+    view.web_access_uris.update(links_of(call.services, call.principal, job))
     return view
 
 

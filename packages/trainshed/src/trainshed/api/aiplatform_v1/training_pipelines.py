@@ -51,7 +51,6 @@ _MESSAGES: Final[Mapping[Task, str]] = {
     Task.CUSTOM: "CustomJobSpec",
     Task.TUNING: "HyperparameterTuningJob",
 }
-_TEXT: Final = "TYPE_STRING"
 _TUNING_FIELDS: Final = frozenset(
     {
         "study_spec",
@@ -287,10 +286,10 @@ def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
     if task is None or inputs is None:
         return {}, ()
     inputs_message = message(_MESSAGES[task])
-    plan = plans.plan_for(inputs_message)
     known, unknown = _split(task, inputs)
-    walk = Walk(keep_output_only=False)
-    walk.message(plan, _with_texts(plan, known), inputs_message, FIELD)
+    # The SDK lets arguments be numbers, and sends 10, which was meant as `10`, as 10.0.
+    walk = Walk(keep_output_only=False, printed=printed)
+    walk.message(plans.plan_for(inputs_message), known, inputs_message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
     return wire_json.to_public(inputs_message), (*unknown, *refused)
 
@@ -310,31 +309,3 @@ def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:
         )
         for name in unknown
     )
-
-
-def _with_texts(plan: plans.Plan, raw: Any) -> Any:
-    """Return a message's JSON with numbers as texts in its text fields: the SDK lets arguments be numbers,
-    and sends 10, which was meant as `10`, as 10.0."""
-    if plan.is_special or not isinstance(raw, dict):
-        return raw
-    members = cast("dict[str, Any]", raw)
-    return {
-        name: value if (field := plan.by_key.get(name)) is None else _values(field, value)
-        for name, value in members.items()
-    }
-
-
-def _values(field: plans.Field, raw: Any) -> Any:
-    if field.shape is plans.Shape.LIST and isinstance(raw, list):
-        return [_value(field.value, element) for element in cast("list[Any]", raw)]
-    if field.shape is plans.Shape.MAP and isinstance(raw, dict):
-        entries = cast("dict[str, Any]", raw)
-        return {key: _value(field.value, element) for key, element in entries.items()}
-    return _value(field.value, raw)
-
-
-def _value(kind: plans.Value, raw: Any) -> Any:
-    if kind.message is not None:
-        return _with_texts(kind.plan, raw)
-    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
-    return printed(raw) if is_number and kind.label == _TEXT else raw

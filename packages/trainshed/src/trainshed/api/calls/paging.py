@@ -93,7 +93,7 @@ def encode_token(position: str, *question: str) -> str:
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def decode_token(token: str, *question: str, field: str = "page_token") -> str:
+def decode_token(token: str, *question: str) -> str:
     """Return the position of a token; "" for no token. Raises InvalidRequest for one that is not ours or of
     another question."""
     if not token:
@@ -104,19 +104,19 @@ def decode_token(token: str, *question: str, field: str = "page_token") -> str:
     except (binascii.Error, ValueError):
         packed, position = b"", ""
     if not position or packed[:_DIGEST_SIZE] != _digest(question):
-        raise _refused(field)
+        raise _refused()
     return position
 
 
-def decode_number(token: str, *question: str, field: str = "page_token") -> int:
+def decode_number(token: str, *question: str) -> int:
     """Return the position of a token as a number; 0 for no token. Raises InvalidRequest."""
-    return position_number(decode_token(token, *question, field=field) or "0", field)
+    return position_number(decode_token(token, *question) or "0")
 
 
-def position_number(position: str, field: str = "page_token") -> int:
+def position_number(position: str) -> int:
     """Return a position as a number. Raises InvalidRequest: callers can make up tokens, so it may be none."""
     if not (position.isascii() and position.isdecimal()) or len(position) > _MOST_DIGITS:
-        raise _refused(field)
+        raise _refused()
     return min(int(position), _LARGEST)
 
 
@@ -167,12 +167,12 @@ async def list_jobs(
     return Page(tuple(passing_jobs), encode_token(str(after), *question))
 
 
-def _refused(field: str) -> InvalidRequest:
+def _refused() -> InvalidRequest:
     text = (
         "The page token was not given for this request; repeat parent, filter and order "
         "of the request that gave it, or start again without a token."
     )
-    return InvalidRequest((Violation(field, text),))
+    return InvalidRequest((Violation("page_token", text),))
 
 
 def _digest(question: tuple[str, ...]) -> bytes:

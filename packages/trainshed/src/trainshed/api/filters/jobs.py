@@ -11,13 +11,12 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.api.filters.matching import (
-    LAST_MOMENT,
     compile_tree,
     everything,
     implied,
     label_test,
-    moment,
     moment_test,
+    span_of,
     text_test,
 )
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
@@ -112,7 +111,8 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobFilte
         return JobFilter(lambda job: matches(text_of(job)), _named(leaf, _COLUMNS[field]))
     if moment_of := _MOMENTS.get(field):
         happened = moment_test(leaf)
-        where = _created(leaf) if field == "create_time" else None
+        span = span_of(leaf) if field == "create_time" else None
+        where = Created(span[0], span[1] - 1) if span else None
         return JobFilter(lambda job: happened(moment_of(job)), where)
     known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *further))
     raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
@@ -154,19 +154,6 @@ def _named(leaf: Comparison, column: Column) -> Condition | None:
         # A text that matches a pattern contains what stands between its asterisks.
         return Contains(max(leaf.value.split("*"), key=len))
     return None
-
-
-def _created(leaf: Comparison) -> Condition | None:
-    at = moment(leaf.value)
-    match leaf.operator:
-        case Operator.EQUAL | Operator.HAS:
-            return Created(at, at)
-        case Operator.GREATER | Operator.GREATER_EQUAL:
-            return Created(at, LAST_MOMENT)
-        case Operator.LESS | Operator.LESS_EQUAL:
-            return Created(0, at)
-        case _:
-            return None
 
 
 def _tests(where: Condition) -> Iterator[Condition]:

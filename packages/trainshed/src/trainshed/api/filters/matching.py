@@ -183,6 +183,28 @@ def moment_test(comparison: Comparison) -> Callable[[int], bool]:
     return lambda at: at != 0 and test(at)
 
 
+def span_of(comparison: Comparison) -> tuple[int, int] | None:
+    """Return the time from which on, and before which, what passes the test of a time has happened; None if
+    that may be any. Raises FilterError."""
+    at = moment(comparison.value)
+    behind = min(at + 1, LAST_MOMENT)
+    match comparison.operator:
+        case Operator.EQUAL | Operator.HAS:
+            return at, behind
+        case Operator.LESS:
+            return 0, at
+        case Operator.LESS_EQUAL:
+            return 0, behind
+        case Operator.GREATER:
+            return behind, LAST_MOMENT
+        case Operator.GREATER_EQUAL:
+            return at, LAST_MOMENT
+        case Operator.NOT_EQUAL:
+            return None
+        case _:
+            assert_never(comparison.operator)
+
+
 def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
     """Return the test of a word's rank, such as a log severity's. Raises FilterError for an unknown word."""
     rank = ranks.get(comparison.value.upper())

@@ -24,6 +24,7 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.calls.services import Services
+from trainshed.api.filters.matching import LAST_MOMENT
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import (
     Entry,
@@ -32,7 +33,7 @@ from trainshed.api.logging_v2.entry import (
     replica_entry,
     service_entries,
 )
-from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
+from trainshed.api.logging_v2.filters import LogFilter, compile_log_filter
 from trainshed.api.resources.jobs import with_links
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -278,7 +279,7 @@ def _end(job: Work, wanted: LogFilter, now: Nanos) -> int:
     """
     if not job.state.is_final:
         return min(wanted.end, now - _SETTLED)
-    return wanted.end if wanted.end < now - _READERS_MARGIN else FOREVER
+    return wanted.end if wanted.end < now - _READERS_MARGIN else LAST_MOMENT
 
 
 def _is_descending(order_by: str) -> bool:

@@ -6,17 +6,18 @@ language.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, assert_never, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
 from trainshed.api.filters.matching import (
+    LAST_MOMENT,
     compile_tree,
     implied,
-    moment,
     moment_test,
     ordered_test,
     ranked_test,
+    span_of,
     text_test,
 )
 from trainshed.api.filters.syntax import (
@@ -33,10 +34,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
 
 EntryTest = Callable[[Entry], bool]
-FOREVER: Final = 2**63 - 1
-"""A time in nanoseconds since the epoch that no line reaches."""
-
-_EVERYTHING: Final = (0, FOREVER)
+_EVERYTHING: Final = (0, LAST_MOMENT)
 _RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
 _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
 """Both names of the resource; old clients ask for the second one as well."""
@@ -63,7 +61,7 @@ class LogFilter(Struct, frozen=True):
 def compile_log_filter(text: str) -> LogFilter:
     """Read a filter. Raises FilterError."""
     tree = parse_filter(text)
-    start, end = implied(tree, _span_of, _common, _hull) or _EVERYTHING
+    start, end = implied(tree, _span, _common, _hull) or _EVERYTHING
     return LogFilter(
         job_ids=_values(tree, "resource.labels.job_id"),
         tasks=_values(tree, "resource.labels.task_name"),
@@ -190,25 +188,8 @@ def _without_end(tree: Expression | None) -> Expression | None:
             return tree
 
 
-def _span_of(leaf: Comparison | Term) -> Span | None:
-    if isinstance(leaf, Term) or leaf.path != ("timestamp",):
-        return None
-    at = moment(leaf.value)
-    match leaf.operator:
-        case Operator.EQUAL | Operator.HAS:
-            return at, at + 1
-        case Operator.LESS:
-            return 0, at
-        case Operator.LESS_EQUAL:
-            return 0, at + 1
-        case Operator.GREATER:
-            return at + 1, FOREVER
-        case Operator.GREATER_EQUAL:
-            return at, FOREVER
-        case Operator.NOT_EQUAL:
-            return None
-        case _:
-            assert_never(leaf.operator)
+def _span(leaf: Comparison | Term) -> Span | None:
+    return span_of(leaf) if isinstance(leaf, Comparison) and leaf.path == ("timestamp",) else None
 
 
 def _of_audit(leaf: Comparison | Term) -> bool | None:

@@ -252,10 +252,6 @@ OPEN: Final = "trainshed.v1.Jobs.Shell"
 """The method that a link stands for."""
 
 
-def add_to_job(call: Call, job: Job, uris: Any) -> None:
-    uris.update(_of_job(call.services, call.principal, job))
-
-
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
     """Add the links of the running trials of a tuning job that was made with web access, in either API's
     view."""
@@ -276,8 +272,10 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
     """Return the links of a running job of either API that was made with web access; {} if `principal` may
     not see them."""
-    by_replica = _of_job(services, principal, job)
-    return by_replica if by_replica and asked_for(job.spec) else {}
+    links, shown = _links(services, principal, job.name.project_id), principal.shown
+    if links is None or shown is None or not asked_for(job.spec):
+        return {}
+    return links.of_job(job, shown)
 
 
 def pages_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
@@ -292,13 +290,6 @@ def pages_of(services: Services, principal: Principal, job: Job) -> dict[str, st
 def asked_for(spec: JobSpec) -> bool:
     """Whether a job of either API was made with web access."""
     return bool(json.loads(spec.job_json).get("enableWebAccess"))
-
-
-def _of_job(services: Services, principal: Principal, job: Job) -> dict[str, str]:
-    links = _links(services, principal, job.name.project_id)
-    if links is None or principal.shown is None:
-        return {}
-    return links.of_job(job, principal.shown)
 
 
 def _links(services: Services, principal: Principal, project: str) -> Links | None:

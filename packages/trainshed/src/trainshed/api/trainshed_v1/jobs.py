@@ -3,7 +3,8 @@ service."""
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
@@ -32,19 +33,8 @@ from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket
 from trainshed.core.printed_measures import Bound, read_bound
-from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.port import (
-    PERSON,
-    Column,
-    Condition,
-    Created,
-    Either,
-    Equal,
-    Every,
-    JobQuery,
-    Labelled,
-)
+from trainshed.store.port import PERSON, Column, Created, Either, Equal, Every, JobQuery, Labelled
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
 from trainshed.wire.trainshed_v1.timeline import Timeline
@@ -123,14 +113,7 @@ async def list_(call: JsonCall) -> records.JobList:
     state, whatever else is asked for. `?parent=NAME` in place of the project lists what a tuning job or
     pipeline made: the jobs of its trials, or its job.
     """
-    since = call.moment("since")
-    labels = [key.partition("=") for key in _few(call, "label")]
-    machine = call.parameter("machine").lower()
-    states = frozenset(map(_state, call.texts("state")))
-    words = call.parameter("search").lower().split()
-    display_name = call.parameter("displayName")
-    user = call.parameter("user")
-    user = call.principal.email if user == _ME else user
+    wanted, made_of = _filter(call)
     try:
         bounds = tuple([read_bound(text) for text in _few(call, "metric") if text])
     except ValueError as wrong:
@@ -139,31 +122,16 @@ async def list_(call: JsonCall) -> records.JobList:
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
 
-    def passes(work: Work) -> bool:
-        return (
-            (not states or work.state in states)
-            and (not display_name or work.display_name == display_name)
-            and (not user or person_of(work.creator) == user)
-            and work.created >= since
-            and all(_is_labelled(work, label) for label in labels)
-            and (not machine or _runs_on(work, machine))
-            and all(_mentions(work, word) for word in words)
-        )
-
     # What the token of a page is bound to, besides whose jobs are listed.
-    bound = (
-        *(",".join(sorted(states)), call.parameter("search"), display_name, user, machine),
-        *(str(since), *map("".join, labels), *map(str, bounds)),
-    )
+    bound = (*made_of, *map(str, bounds))
     if parent := call.parameter("parent"):
-        return await _list_below(call, parent, passes, size, bound, bounds)
+        return await _list_below(call, parent, wanted.passes, size, bound, bounds)
     project = _project(call)
-    where = _stored_as(states, display_name, user, labels, since)
     question = (project, *bound)
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=_LARGEST_PAGE if bounds else size),
-        JobFilter(passes if where or words or machine else everything, where),
+        wanted,
         token=call.parameter("pageToken"),
         question=question,
     )
@@ -298,28 +266,41 @@ def _project(call: JsonCall) -> str:
     return "" if call.parameter("project") == _ALL_PROJECTS else queried_project(call, "jobs")
 
 
-def _stored_as(
-    states: Collection[JobState],
-    display_name: str,
-    user: str,
-    labels: Iterable[tuple[str, str, str]],
-    since: Nanos,
-) -> Condition | None:
-    """Return the store's condition for works in one of these states, with this display name, of this person,
-    with these labels (key, "=", value; without "=": any value), created since then; no states, or "": any."""
-    conditions: list[Condition] = []
+def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
+    """Return the filter of a list, and what it was made of. Raises InvalidRequest."""
+    states = frozenset(map(_state, call.texts("state")))
+    labels = [text.partition("=") for text in _few(call, "label")]
+    display_name, search = call.parameter("displayName"), call.parameter("search")
+    user, machine = call.parameter("user"), call.parameter("machine").lower()
+    user = call.principal.email if user == _ME else user
+    since = call.moment("since")
+    tests = [JobFilter(partial(_mentions, word=word)) for word in search.lower().split()]
     if states:
-        conditions.append(
-            Either(tuple(Equal(Column.STATE, state.value) for state in sorted(states)))
-        )
+        either = Either(tuple(Equal(Column.STATE, state.value) for state in sorted(states)))
+        tests.append(JobFilter(lambda work: work.state in states, either))
     if display_name:
-        conditions.append(Equal(Column.DISPLAY_NAME, display_name))
+        of_name = Equal(Column.DISPLAY_NAME, display_name)
+        tests.append(JobFilter(lambda work: work.display_name == display_name, of_name))
     if user:
-        conditions.append(Labelled(PERSON, user))
-    conditions += [Labelled(key, value if equals else None) for key, equals, value in labels]
+        of_user = Labelled(PERSON, user)
+        tests.append(JobFilter(lambda work: person_of(work.creator) == user, of_user))
+    for label in labels:
+        key, equals, value = label
+        labelled = Labelled(key, value if equals else None)
+        tests.append(JobFilter(partial(_is_labelled, label=label), labelled))
     if since:
-        conditions.append(Created(since, LAST_MOMENT))
-    return Every(tuple(conditions)) if conditions else None
+        created = Created(since, LAST_MOMENT)
+        tests.append(JobFilter(lambda work: work.created >= since, created))
+    if machine:
+        tests.append(JobFilter(partial(_runs_on, machine=machine)))
+    where = tuple(test.where for test in tests if test.where is not None)
+    made_of = (",".join(sorted(states)), search, display_name, user, machine, str(since))
+
+    def passes(work: Work) -> bool:
+        return all(test.passes(work) for test in tests)
+
+    wanted = JobFilter(passes if tests else everything, Every(where) if where else None)
+    return wanted, (*made_of, *map("".join, labels))
 
 
 def _mentions(work: Work, word: str) -> bool:

@@ -23,10 +23,12 @@ from trainshed.api.calls.timestamps import text_nanos
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.drills import read_replica
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
+from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import LogCursor, LogPage, Severity, Stream, read_line
 from trainshed.store.logs.lines import LogLine as StoredLine
@@ -147,18 +149,14 @@ def _names(api: Api, replica: ReplicaId) -> tuple[str, str]:
 
 
 def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
-    """Return the writers with these ids (`workerpool0-0`) or tasks (`master-replica-0`, `service`); None for
-    all. Raises InvalidRequest for an unknown one."""
-    if not names:
-        return None
-    known = {str(replica): replica for replica in job.spec.replicas()}
-    known |= {log_task_name(job.name.api, replica): replica for replica in known.values()}
-    known[SERVICE_TASK] = SERVICE
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        text = f"{job.name} has no replica {unknown[0]!r}; it has: {', '.join(known)}."
-        raise InvalidRequest((Violation("replica", text),))
-    return frozenset(known[name] for name in names)
+    """Return the writers with these names, as of a drill, or `service`; None for all. Raises InvalidRequest
+    for unknown ones."""
+    faults = Faults()
+    chosen = [
+        SERVICE if name == SERVICE_TASK else read_replica(name, job, faults) for name in names
+    ]
+    faults.refuse()
+    return frozenset(chosen) or None
 
 
 def seen_places(texts: Sequence[str]) -> Position:
@@ -264,14 +262,12 @@ async def page(call: JsonCall) -> records.LogPage:
 def _filter(call: JsonCall) -> Callable[[StoredLine], bool] | None:
     """Return the filter that the request names; None: everything passes. Raises InvalidRequest."""
     severity, text = call.parameter("severity"), call.parameter("search")
-    faults: list[Violation] = []
+    faults = Faults()
     if severity and severity not in tuple(Severity):
-        names = ", ".join(Severity)
-        faults.append(Violation("severity", f"{severity!r} is not one of: {names}."))
+        faults.add("severity", f"{severity!r} is not one of: {', '.join(Severity)}.")
     if len(text) > _LONGEST_SEARCH:
-        faults.append(Violation("search", f"It may have at most {_LONGEST_SEARCH} characters."))
-    if faults:
-        raise InvalidRequest(tuple(faults))
+        faults.add("search", f"It may have at most {_LONGEST_SEARCH} characters.")
+    faults.refuse()
     if not severity and not text:
         return None
     order: dict[Any, int] = {level: rank for rank, level in enumerate(Severity)}
