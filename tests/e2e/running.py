@@ -75,7 +75,7 @@ class Service:
         seconds: float = 60,
     ) -> Generator[http.client.HTTPResponse]:
         """The answer of one request on a connection of its own. `body`: JSON, unless it is bytes or a file,
-        which is sent in chunks. `place`: of the ready file. `token`: the service's own if it is empty; None
+        which is sent in chunks. `place`: of service.json. `token`: the service's own if it is empty; None
         sends none."""
         parts = urlsplit(self.rest if place == "rest" else str(self.extra[place]))
         is_tls = parts.scheme == "https"

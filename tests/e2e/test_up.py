@@ -104,9 +104,8 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
 
 @pytest.fixture(scope="module")
 def announced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that leaves a ready file, in a directory whose name has spaces."""
-    data = tmp_path_factory.mktemp("up") / "of the team"
-    with running(data, "--ready-file", str(data.with_name("ready.json"))) as started:
+    """A service in a directory whose name has spaces."""
+    with running(tmp_path_factory.mktemp("up") / "of the team") as started:
         yield started
 
 
@@ -122,15 +121,12 @@ def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Pa
     assert shell.stdout.strip() == announced.rest, shell.stderr
 
 
-def test_the_ready_file_says_how_to_reach_it_and_is_private(announced: Service) -> None:
-    data, ready = announced.data, announced.data.with_name("ready.json")
-    document = json.loads(ready.read_text())
+def test_its_files_say_how_to_reach_it_and_are_private(announced: Service) -> None:
+    data = announced.data
+    document = json.loads((data / "service.json").read_text())
     assert document["rest"] == announced.rest
-    # At level user programs may read the file, wherever it lies; the data directory is hidden from them.
-    assert announced.token not in ready.read_text()
-    assert Path(document["token_file"]).read_text().strip() == announced.token
     assert document["pid"] == announced.pid == announced.process.pid
-    for file in (ready, data / "service.json", data / "credentials.json", data / "owner.token"):
+    for file in (data / "service.json", data / "credentials.json", data / "owner.token"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     # The log is this test's own; whom to trust is for every program to read.
     public = {"service.log", "trust"}
@@ -158,15 +154,11 @@ def test_a_port_in_use_is_refused(data: Path) -> None:
 
 
 def test_what_only_a_start_can_find_is_named(data: Path, tmp_path: Path) -> None:
-    """Settings that only the engine knows, a ready file that cannot be written, a directory in the way."""
-    config, file = tmp_path / "config.toml", tmp_path / "file"
+    """Settings that only the engine knows, a directory in the way."""
+    config = tmp_path / "config.toml"
     config.write_text('engine = "slurm"\n[engines.slurm]\nquarantine_minutes = 0.5\n')
     refusal = up(data, "--port", "0", "--config", str(config))
     expect_error(refusal, "[engines.slurm] quarantine_minutes: ")
-    file.touch()
-    ready = str(file / "ready.json")
-    refusal = up(data, "--port", "0", "--ready-file", ready)
-    expect_error(refusal, "--ready-file", ready, "cannot be written")
     other = tmp_path / "other"
     other.mkdir()
     (other / "slots").write_text("in the way")

@@ -1,8 +1,6 @@
 """The service's own authority and server certificate, those that a user gives, and the one for Google's
 storage hosts with whom programs trust for it (spec/program#storage)."""
 
-import errno
-import os
 import re
 import ssl
 import stat
@@ -16,7 +14,6 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
-from trainshed.serve.bootstrap import advice_on
 from trainshed.serve.certificates import CertificatesUnusable, given, own, signed
 
 NOW = 1_760_000_000.0
@@ -150,19 +147,6 @@ def test_bad_files_are_named_with_what_to_do(
     with pytest.raises(CertificatesUnusable, match=words) as refused:
         given(chain, key, tmp_path / "tls")
     assert "--tls-key" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("code", "advice"),
-    [
-        (errno.EACCES, "Make the directory writable."),
-        (errno.EINVAL, "Its file system cannot do what a service needs"),
-        (errno.EIO, "Mend that, or choose another directory with --data."),
-    ],
-)
-def test_a_failure_is_told_with_what_mends_it(code: int, advice: str) -> None:
-    """Issue 42: EINVAL was told as "make the directory writable"."""
-    assert advice_on(OSError(code, os.strerror(code))).startswith(advice)
 
 
 def trusted(files: certificates.Interception) -> list[str]:

@@ -74,7 +74,7 @@ async def test_who_guesses_tokens_is_known_by_the_address(
 
 
 async def test_tls_is_trusted_by_the_ca_and_by_nothing_else(serving: Serving) -> None:
-    """Issue 4, item 1: the ready file's `ca` is what a client needs."""
+    """Issue 4, item 1: `ca` in service.json is what a client needs."""
     for roots in (serving.files.ca, serving.files.roots):
         trusting = grpc.ssl_channel_credentials(roots.read_bytes())
         assert await serving.call(grpc.aio.secure_channel(serving.secure, trusting)) == b""

@@ -307,8 +307,7 @@ def test_a_job_file_of_either_api_is_submitted(
     [
         ((), "What is to run?"),
         (("x.py", "--epochs", "3"), "put it behind --: trainshed run task.py"),
-        (("x.py",), "There is no file or directory x.py."),
-        (("gs://b/x.py",), "to this machine first: trainshed buckets cp gs://b/x.py ."),
+        (("x.py",), "There is no file or directory x.py on this machine."),
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
         (("PROGRAM/other.py", "--gpus", "3"), "can have 1, 2, 4, 8, 16 GPUs"),
         (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE, not 'A' alone."),

@@ -1,5 +1,5 @@
 // The Node client, unmodified, over both ports (spec/clients#recipes): create, get, list in pages, cancel, delete, and errors.
-// Argument: the service's ready file. Prints one line of JSON with what it saw.
+// Argument: the service's file service.json. Prints one line of JSON with what it saw.
 const fs = require('fs');
 const { JobServiceClient } = require('@google-cloud/aiplatform').v1;
 const { OAuth2Client } = require('google-auth-library');

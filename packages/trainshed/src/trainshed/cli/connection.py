@@ -141,10 +141,6 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             f"No Trainshed service is running with its data in {data}. {_start_at(data)}\n"
             "To use one elsewhere: trainshed login URL"
         ) from None
-    except NotADirectoryError:
-        raise click.ClickException(
-            f"{data} is not a directory: it cannot be the data directory of a service."
-        ) from None
     except (OSError, ValueError) as failure:
         raise click.ClickException(
             f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"

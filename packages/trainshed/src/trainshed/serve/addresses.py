@@ -1,4 +1,4 @@
-"""Publishes the addresses of a service: for people, in a ready file, for the command line, and for replicas'
+"""Publishes the addresses of a service: for people, for the command line, and for replicas'
 endpoints."""
 
 import json

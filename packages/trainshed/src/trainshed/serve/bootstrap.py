@@ -155,7 +155,11 @@ def _explained(what: str) -> Generator[None]:
     try:
         yield
     except OSError as failure:
-        raise StartFailed(f"{what}: {failure}. {advice_on(failure)}") from failure
+        # A full disk is told elsewhere.
+        raise StartFailed(
+            f"{what}: {failure}. Mend that, or choose another directory, on a local file system, with "
+            "--data, or another --port or --host."
+        ) from failure
 
 
 def _certify(settings: Settings) -> Certificates:
@@ -174,22 +178,6 @@ def _certify(settings: Settings) -> Certificates:
         except CertificatesUnusable as failure:
             raise StartFailed(str(failure)) from failure
     return served
-
-
-def advice_on(failure: OSError) -> str:
-    """Return what to do about a failure in the data directory. A full disk is told elsewhere."""
-    match failure.errno:
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return "Make the directory writable."
-        case errno.EADDRINUSE | errno.EADDRNOTAVAIL:
-            return "Choose another --port, or an address of this machine with --host."
-        case errno.EINVAL | errno.ENOTSUP | errno.ENOSYS | errno.ENOLCK:
-            return (
-                "Its file system cannot do what a service needs (synced files, links, locks, sockets): "
-                "choose a directory on a local one with --data."
-            )
-        case _:
-            return "Mend that, or choose another directory with --data."
 
 
 def _grpc_ports(settings: Settings, cleanup: contextlib.ExitStack) -> GrpcPorts:

@@ -69,11 +69,6 @@ def _takes_settings(function: Callable[..., None]) -> Callable[..., None]:
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every request: --log-level info.")
-@click.option(
-    "--ready-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write addresses into once requests are served.",
-)
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
@@ -83,7 +78,6 @@ def _takes_settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--capture", type=click.Path(path_type=Path), hidden=True)
 def command(
     *,
-    ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
     stop_with_parent: bool,
@@ -138,7 +132,9 @@ def command(
             # Whoever has started it does so too, if it is not killed before.
             atexit.register(shutil.rmtree, settings.data, ignore_errors=True)
         _say_addresses(settings, document)
-        _write_addresses(settings, document, ready_file, ready_fd)
+        if ready_fd is not None:
+            with os.fdopen(ready_fd, "w") as parent:
+                parent.write(json.dumps(document) + "\n")
 
     try:
         emulation = None
@@ -211,32 +207,6 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
         say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
     for fact in facts_of(settings, document["taken_over"], option):
         say(fact)
-
-
-def _write_addresses(
-    settings: "Settings", document: dict[str, Any], ready_file: Path | None, ready_fd: int | None
-) -> None:
-    """Write the service's addresses for programs: into the ready file, and to the process that started it."""
-    from trainshed.serve.addresses import write_private
-
-    if ready_file is not None:
-        # Without the token: at some isolation levels programs run as the same user, and can read this file.
-        token_file = str(settings.data / "owner.token")
-        public = {
-            key: value
-            for key, value in document.items()
-            if key not in ("token", "links", "taken_over")
-        }
-        try:
-            write_private(ready_file, {**public, "token_file": token_file})
-        except OSError as failure:
-            raise click.ClickException(
-                f"--ready-file {ready_file} cannot be written: {failure.strerror}. Name a file in a directory"
-                " that can be written."
-            ) from None
-    if ready_fd is not None:
-        with os.fdopen(ready_fd, "w") as parent:
-            parent.write(json.dumps(document) + "\n")
 
 
 def facts_of(settings: "Settings", taken_over: list[str], option: str) -> Iterator[str]:

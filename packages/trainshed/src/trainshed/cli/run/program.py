@@ -40,8 +40,6 @@ _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _INSTEAD = {".ipynb": " Of a notebook make a file first: jupyter nbconvert --to script."}
 """What errors advise for files of other kinds, by their endings."""
-_ADDRESS = re.compile(r"(gs|https?|s3|file):/+(.+)")
-"""A URI that was given as a path; `Path` has reduced its slashes to one."""
 _LARGEST = 200 * 2**20
 """Maximum bytes of files that are packed; data belong into a bucket."""
 _SHOWN = 5
@@ -99,13 +97,7 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
     or a built package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on
     the disk. Raises PackagingError."""
     if not path.exists():
-        if address := _ADDRESS.fullmatch(str(path)):
-            uri = f"{address[1]}://{address[2]}"
-            how = f": trainshed buckets cp {uri} ." if address[1] == "gs" else "."
-            raise PackagingError(
-                f"{uri} is an address: copy the program to this machine first{how}"
-            )
-        raise PackagingError(f"There is no file or directory {path}.")
+        raise PackagingError(f"There is no file or directory {path} on this machine.")
     needed = _checked(requirements)
     if path.is_dir():
         return _directory(path.resolve(), entry, needed)

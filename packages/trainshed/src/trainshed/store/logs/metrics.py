@@ -10,7 +10,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.study.records import Measurement
 from trainshed.core.units import Nanos
-from trainshed.store.logs.segments import records
+from trainshed.store.logs.segments import contents, records
 
 _PRIMARY = ReplicaId(0, 0)
 
@@ -35,13 +35,8 @@ def read_metrics(streams: Streams, job_uid: JobUid, started: Nanos = 0) -> tuple
 
     `started`: the time from which `elapsed` counts, ns since the epoch; 0 = the trial's first start.
     """
-    sources = [source for source in streams.sources(job_uid) if source.replica == _PRIMARY]
-    entries = [
-        entry
-        for source in sorted(sources, key=lambda source: source.attempt)
-        for part in streams.open(source, StreamKind.METRICS)
-        for entry in records(part.read(0, part.size()), _decoder)
-    ]
+    kept = contents((streams,), job_uid, StreamKind.METRICS, replica=_PRIMARY)
+    entries = [entry for _, data in kept for entry in records(data, _decoder)]
     starts = [entry.started for entry in entries if entry.started]
     # Of two reports at the same time the one that was written later counts.
     reports = sorted((entry for entry in entries if entry.values), key=lambda entry: entry.at)

@@ -27,7 +27,7 @@ from trainshed.store.logs.lines import (
     read_line,
 )
 from trainshed.store.logs.progress import FEW, Sample, is_small, sample
-from trainshed.store.logs.segments import Entry, ReplicaLog, records
+from trainshed.store.logs.segments import Entry, ReplicaLog, contents, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 _Keyed = tuple[OrderKey, Entry, "_Source"]
@@ -76,13 +76,8 @@ def read_launches(
 ) -> tuple[Launch, ...]:
     """Return the launches of a replica in an attempt, in their order; () if there were none. Blocks for a
     small read."""
-    source = StreamSource(job_uid, attempt, replica)
-    launches: list[Launch] = []
-    for streams in held:
-        for part in streams.open(source, StreamKind.LAUNCHES):
-            data = part.read(0, part.size())
-            launches.extend(records(data, _decoder))
-    return tuple(launches)
+    kept = contents(held, job_uid, StreamKind.LAUNCHES, attempt, replica)
+    return tuple(launch for _, data in kept for launch in records(data, _decoder))
 
 
 class LogReader:

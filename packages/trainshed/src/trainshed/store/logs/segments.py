@@ -223,10 +223,19 @@ def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Reco
 
 
 def contents(
-    held: Iterable[Streams], job_uid: JobUid, attempt: int, kind: StreamKind
-) -> Iterator[tuple[ReplicaId, bytes]]:
-    """Yield, for each replica of an attempt that has a stream of this kind, all that it contains now."""
+    held: Iterable[Streams],
+    job_uid: JobUid,
+    kind: StreamKind,
+    attempt: int | None = None,
+    replica: ReplicaId | None = None,
+) -> Iterator[tuple[StreamSource, bytes]]:
+    """Yield all that a job's streams of a kind contain now, one attempt after the other; `attempt`,
+    `replica`: of this one alone."""
     for streams in held:
-        for source in streams.sources(job_uid):
-            if source.attempt == attempt and (parts := streams.open(source, kind)):
-                yield source.replica, b"".join(part.read(0, part.size()) for part in parts)
+        for source in sorted(streams.sources(job_uid), key=lambda source: source.attempt):
+            if (
+                attempt in (None, source.attempt)
+                and replica in (None, source.replica)
+                and (parts := streams.open(source, kind))
+            ):
+                yield source, b"".join(part.read(0, part.size()) for part in parts)

@@ -179,8 +179,8 @@ def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[
     """Return the usage of all replicas of an attempt that was recorded, in the order of replicas; () if there
     is none. Blocks for a few small reads."""
     usages = [
-        ReplicaUsage(replica, lives)
-        for replica, data in contents(held, job_uid, attempt, StreamKind.USAGE)
+        ReplicaUsage(source.replica, lives)
+        for source, data in contents(held, job_uid, StreamKind.USAGE, attempt)
         if (lives := _lives(data))
     ]
     return tuple(sorted(usages, key=lambda usage: usage.replica))
