@@ -5,8 +5,6 @@ import contextlib
 import http.client
 import logging
 import os
-import random
-import select
 import signal
 import socket
 import subprocess
@@ -101,36 +99,22 @@ def test_the_bucket_process_goes_with_a_service_that_was_killed(
     wait_until_gone([child])
 
 
-async def test_a_bucket_process_is_there_while_somebody_calls(
+async def test_a_bucket_process_is_there_when_somebody_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ADR 22: the first call waits for it, it ends when nobody is connected for long, and no call is lost
-    in that moment."""
-    setup = setup_in(tmp_path, linger=0.02)
+    """ADR 22: the first call waits for it, and so does the one after its end; it stays for those between."""
+    setup = setup_in(tmp_path)
     seen: list[tuple[int, int]] = []
     with caplog.at_level(logging.WARNING):
         async with kept(setup) as listeners:
-            while len({pid for _, pid in seen}) < 3:
-                seen.append(await asyncio.to_thread(ask, setup, listeners))
-                # Around the moment in which it leaves.
-                await asyncio.sleep(random.uniform(0.01, 0.04))
-    assert {status for status, _ in seen} == {401}
-    assert not caplog.records
-
-
-async def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
-    def calls(listeners: Listeners) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0], timeout=60)
-        with contextlib.closing(connection):
-            connection.connect()
             for _ in range(2):
-                connection.request("GET", "/storage/v1/b?project=p")
-                assert connection.getresponse().read()
-                # Nothing is to come but its end, if the other side left.
-                assert not select.select([connection.sock], [], [], 0.3)[0]
-
-    async with kept(setup_in(tmp_path, linger=0.05)) as listeners:
-        await asyncio.to_thread(calls, listeners)
+                seen += [await asyncio.to_thread(ask, setup, listeners) for _ in range(2)]
+                os.kill(seen[-1][1], signal.SIGTERM)
+                await asyncio.to_thread(wait_until_gone, [seen[-1][1]])
+    assert [status for status, _ in seen] == [401] * 4
+    first, again, second, last = (pid for _, pid in seen)
+    assert first == again != second == last
+    assert not caplog.records
 
 
 def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Runs the bucket process: it serves a store on Unix sockets and, if wanted, a TCP port.
 
 Whoever holds the listening sockets starts it (`python -m trainshed.buckets`) when somebody connects. It
-ends on SIGTERM after the requests in progress, by itself when nobody was connected for long, and is killed
-when its parent dies; killed at any moment it leaves a consistent tree.
+ends on SIGTERM after the requests in progress, and is killed when its parent dies; killed at any moment it
+leaves a consistent tree.
 """
 
 import asyncio
@@ -10,10 +10,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
 
 from trainshed.access.job_tokens import KEY_FILE, JobTokens
 from trainshed.buckets.authentication import Authenticator, Listener, Liveness, TokenFile, protocol
@@ -26,24 +24,18 @@ from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import joined
 from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, server_config
-from trainshed.httpd.secure import Acceptor, Certificate, SecureServer, TlsListener
+from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import raise_open_files
-
-if TYPE_CHECKING:
-    from uvicorn.config import Config
 
 _GRACE_S = 5
 _TAKE_OVER_S = 20
 _POLL_S = 0.1
 _ORPHAN_CHECK_S = 0.25
-_LOOKS = 10
-"""How often an idle process checks, during the time that it may be idle, whether it still is."""
 
 
 def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
-    """Serve the buckets of a setup until SIGTERM, the parent's death, or until nobody has come for long;
-    blocks.
+    """Serve the buckets of a setup until SIGTERM or the parent's death; blocks.
 
     `parent` is the process to die with: naming it catches a parent that was killed before this process
     looked. Raises TimeoutError if another process keeps the store.
@@ -68,7 +60,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     tls = [TlsListener(sockets["secure"], certificate)] if "secure" in sockets else []
     if setup.tls and "plain" in sockets:
         tls.append(TlsListener(sockets["plain"], certificate, plain=True))
-    server = LingeringServer(config, tls, groups)
+    server = SecureServer(config, tls, groups)
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
@@ -84,73 +76,20 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     spoken = {listener.socket for listener in tls}
     taken = [listener for listener in sockets.values() if listener not in spoken]
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_run(server, taken, parent, setup.linger))
+        runner.run(_run(server, taken, parent))
     listeners.close()
     os.close(lock)
 
 
-class LingeringServer(SecureServer):
-    """A server that can stop accepting while nobody is connected, so that no connection is left half served:
-    whoever connects after that waits for the next process."""
-
-    def __init__(
-        self, config: "Config", tls: Sequence[TlsListener], groups: ConnectionGroups
-    ) -> None:
-        super().__init__(config, tls, groups)
-        self._acceptors: list[Acceptor] = []
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup([])
-        if self.should_exit:
-            return
-        for listener in sockets or ():
-            taking: Any = Acceptor(listener, self._serve_one, "serving a connection")
-            self.servers.append(taking)
-        self._acceptors = [acceptor for acceptor in self.servers if isinstance(acceptor, Acceptor)]
-
-    def left(self, linger: float) -> bool:
-        """Stop accepting connections, if there are none and were none for `linger` seconds; returns whether
-        it did."""
-        state = self.server_state
-        now = asyncio.get_running_loop().time()
-        if not self.started or state.connections or state.tasks:
-            return False
-        if any(
-            acceptor.is_greeting or now - acceptor.last < linger for acceptor in self._acceptors
-        ):
-            return False
-        for acceptor in self._acceptors:
-            acceptor.stop()
-        self.should_exit = True
-        return True
-
-    async def _serve_one(self, connection: socket.socket, address: str) -> None:
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(self.made, connection)
-        except OSError:
-            connection.close()
-
-
-async def _run(
-    server: LingeringServer, listeners: list[socket.socket], parent: int, linger: float
-) -> None:
-    watching = [joined(_watch_parent(server, parent))]
-    if linger:
-        watching.append(joined(_leave_when_idle(server, linger)))
+async def _run(server: SecureServer, listeners: list[socket.socket], parent: int) -> None:
+    watching = joined(_watch_parent(server, parent))
     try:
         await server.serve(listeners)
     finally:
-        for watch in watching:
-            watch.cancel()
+        watching.cancel()
 
 
-async def _leave_when_idle(server: LingeringServer, linger: float) -> None:
-    """Have the server end when nobody has come for long."""
-    while not server.left(linger):  # noqa: ASYNC110 - no single event says so
-        await asyncio.sleep(linger / _LOOKS)
-
-
-async def _watch_parent(server: LingeringServer, parent: int) -> None:
+async def _watch_parent(server: SecureServer, parent: int) -> None:
     """Stop the server when the parent is gone."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
         await asyncio.sleep(_ORPHAN_CHECK_S)

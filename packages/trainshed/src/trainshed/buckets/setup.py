@@ -159,8 +159,6 @@ class BucketSetup(Struct, frozen=True):
     #: The host names by which it may be called there.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)
-    #: Seconds without a connection after which the process ends, with status 0; 0 = never.
-    linger: float = 0
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()

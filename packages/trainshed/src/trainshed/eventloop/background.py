@@ -112,10 +112,6 @@ class Crew:
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
         self._hold(keep(work, what))
 
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._tasks)
-
     def cancel(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()

@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket as Socket  # noqa: N812 beside a field of that name
 from typing import Any, Final
@@ -58,8 +58,7 @@ class SecureServer(Server):
             return
         for listener in self._tls:
             # uvicorn closes it like its own servers, and waits for that.
-            greet = _greeting(listener, self.made, self._groups.tcp)
-            taking: Any = Acceptor(listener.socket, greet, "finding out what a connection speaks")
+            taking: Any = Acceptor(listener, self.made, self._groups.tcp)
             self.servers.append(taking)
 
     def made(self) -> asyncio.Protocol:
@@ -68,44 +67,6 @@ class SecureServer(Server):
         return made(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-
-
-def _greeting(
-    listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
-) -> "Greet":
-    """Return what detects TLS on the connections of one port."""
-    context = listener.certificate.context()
-
-    async def greet(connection: socket.socket, address: str) -> None:
-        """Find out what a client speaks, and hand the connection on to the right protocol."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        half = HalfOpen(task)
-        counted.open(half)
-        try:
-            await _readable(connection)
-            first = connection.recv(1, socket.MSG_PEEK)
-            if first and first[0] == _HANDSHAKE:
-                seconds = counted.limits.head_seconds
-                await loop.connect_accepted_socket(
-                    made, connection, ssl=context, ssl_handshake_timeout=seconds
-                )
-                return
-            if first and listener.plain and _is_here(connection, address):
-                await loop.connect_accepted_socket(made, connection)
-                return
-            if first:
-                connection.recv(65536)
-                with contextlib.suppress(OSError):
-                    connection.send(_PLAIN)
-            connection.close()
-        except (OSError, asyncio.CancelledError):
-            # The client broke off, took too long, or spoke something else: there is nobody to tell.
-            connection.close()
-        finally:
-            counted.closed(half)
-
-    return greet
 
 
 async def _readable(connection: socket.socket) -> None:
@@ -174,45 +135,34 @@ def _new_context() -> ssl.SSLContext:
     return made
 
 
-Greet = Callable[[socket.socket, str], Coroutine[Any, Any, None]]
-"""Takes a new connection and the caller's address ("" on a Unix socket), and serves or closes it."""
-
 _NO_FILES_SECONDS: Final = 0.1
 
 
 class Acceptor:
-    """Accepts connections until it is closed. It has the methods that uvicorn expects of an asyncio
-    server."""
+    """Accepts the connections of one port until it is closed, and detects TLS on them. It has the methods
+    that uvicorn expects of an asyncio server."""
 
-    def __init__(self, listener: socket.socket, greet: Greet, what: str) -> None:
-        """`what` names the handling of a connection in the log."""
-        self._listener = listener
-        self._greet = greet
-        self._what = what
+    def __init__(
+        self, listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
+    ) -> None:
+        self._listener = listener.socket
+        self._takes_plain = listener.plain
+        self._context = listener.certificate.context()
+        self._made = made
+        self._counted = counted
         self._greeting = Crew()
         self._pause: asyncio.TimerHandle | None = None
         self._is_closed = False
-        #: When the last connection was taken (seconds of the event loop).
-        self.last = asyncio.get_running_loop().time()
-        listener.setblocking(False)
+        self._listener.setblocking(False)
         self._begin()
 
-    @property
-    def is_greeting(self) -> bool:
-        """Whether some accepted connections are not served yet."""
-        return self._greeting.is_busy
-
-    def stop(self) -> None:
-        """Accept no more connections. Other holders of the socket still can."""
+    def close(self) -> None:
+        """Accept no more connections, and cancel the handling of those that are not served yet."""
         if not self._is_closed:
             self._is_closed = True
             if self._pause is not None:
                 self._pause.cancel()
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
-
-    def close(self) -> None:
-        """Accept no more connections, and cancel the handling of those that are not served yet."""
-        self.stop()
         self._greeting.cancel()
 
     async def wait_closed(self) -> None:
@@ -235,9 +185,37 @@ class Acceptor:
             loop.remove_reader(self._listener.fileno())
             self._pause = loop.call_later(_NO_FILES_SECONDS, self._begin)
             return
-        self.last = loop.time()
         connection.setblocking(False)
-        is_tcp = connection.family != socket.AF_UNIX
-        if is_tcp:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._greeting.begin(self._greet(connection, str(address[0]) if is_tcp else ""), self._what)
+        greeting = self._greet(connection, str(address[0]))
+        self._greeting.begin(greeting, "finding out what a connection speaks")
+
+    async def _greet(self, connection: socket.socket, address: str) -> None:
+        """Find out what a client speaks, and hand the connection on to the right protocol."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        half = HalfOpen(task)
+        self._counted.open(half)
+        try:
+            await _readable(connection)
+            first = connection.recv(1, socket.MSG_PEEK)
+            if first and first[0] == _HANDSHAKE:
+                await loop.connect_accepted_socket(
+                    self._made,
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._counted.limits.head_seconds,
+                )
+                return
+            if first and self._takes_plain and _is_here(connection, address):
+                await loop.connect_accepted_socket(self._made, connection)
+                return
+            if first:
+                connection.recv(65536)
+                with contextlib.suppress(OSError):
+                    connection.send(_PLAIN)
+            connection.close()
+        except (OSError, asyncio.CancelledError):
+            # The client broke off, took too long, or spoke something else: there is nobody to tell.
+            connection.close()
+        finally:
+            self._counted.closed(half)

@@ -26,7 +26,7 @@ from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import GrpcPorts, browsers_address, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.certificates import Certificates, CertificatesUnusable
-from trainshed.serve.children import LINGER, BucketKeeper
+from trainshed.serve.children import BucketKeeper
 from trainshed.serve.settings import Settings, speaks_tls
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
@@ -145,7 +145,6 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         service=str(service),
         hosts=own_hosts(settings),
         rules=BucketRules(settings.project, settings.buckets),
-        linger=LINGER,
     )
 
 

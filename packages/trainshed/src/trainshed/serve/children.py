@@ -1,8 +1,8 @@
 """Starts and supervises the bucket process.
 
-The bucket process only runs while there are callers: the service holds the listening sockets, and starts it
-with the first connection. It never outlives the service: the kernel kills it when the service dies, and the
-service kills it when it does not end by itself.
+The service holds the listening sockets, and starts the bucket process with the first connection. It never
+outlives the service: the kernel kills it when the service dies, and the service kills it when it does not end
+by itself.
 """
 
 import asyncio
@@ -20,9 +20,6 @@ from trainshed.eventloop.background import keep
 
 log = logging.getLogger(__name__)
 
-LINGER = 300.0
-"""Seconds without a connection after which a bucket process ends: longer than the pauses of a working
-program, which would otherwise wait for a new process each time."""
 PAUSE = 0.2
 """Seconds before a bucket process that failed is started again; doubled each time, until one has lived for
 long."""
