@@ -185,9 +185,9 @@ class Books:
         used: dict[str, float] = {}
         for other in self.jobs.values():
             if other.is_placed and (other.name.project_id, other.spec.region) == (project, region):
-                for metric, amount in gang(other).quota:
+                for metric, amount in gang(other, Policy()).quota:
                     used[metric] = used.get(metric, 0) + amount
-        for metric, _ in gang(job).quota:
+        for metric, _ in gang(job, Policy()).quota:
             limit = self.quotas.get(QuotaKey(project, region, metric))
             if limit is not None and used[metric] > limit:
                 self._wrong(job, f"{used[metric]} of {limit} {metric} are used by {project}")

@@ -159,8 +159,9 @@ def controller(
     launching = LaunchDefaults()
 
     def ports(report: Callable[[JobUid, Event], None]) -> Ports:
+        shown, probe = SimBuckets().shown, SimBuckets().write_probe
         return Ports(
-            engine, runtimes, NoDatasets(), SimBuckets(), Unheard(), launching, report, GRACE
+            engine, runtimes, NoDatasets(), shown, probe, Unheard(), launching, report, GRACE
         )
 
     return Controller(

@@ -130,7 +130,8 @@ async def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
         await w.state(uid, JobState.RUNNING)
         messages = [entry.message for entry in await w.store.reader.timeline(uid)]
         assert any("the splits of the dataset 7" in message for message in messages)
-        assert any("8 training rows in 1 file" in message for message in messages)
+        lines = [line.text for line in (await w.logs.page(uid)).lines]
+        assert any("8 training rows in 1 file" in line for line in lines)
         (account,) = w.datasets.asked
         assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 

@@ -112,13 +112,10 @@ def test_a_module_of_the_jobs_own() -> None:
     assert "pip install mymodel" in unknown
 
 
-def test_frameworks_come_with_a_runtime_version_or_an_image() -> None:
-    tensorflow = on(missing("tensorflow"), PACKAGE, Api.ML)
-    assert "--runtime-version=2.11 --python-version=3.7" in tensorflow
+def test_frameworks_come_with_an_image() -> None:
     assert "vertex-ai/training/tf-cpu.2-17.py310:latest" in on(missing("tensorflow.keras"))
-    assert "vertex-ai/training/pytorch-gpu.2-4.py310:latest" in on(missing("torchvision"))
-    assert "--master-image-uri=" in on(missing("torch"), PACKAGE, Api.ML)
-    assert on(missing("torch"), RUN).endswith("name one, such as --image pytorch.")
+    assert "vertex-ai/training/pytorch-xla.2-4.py310:latest" in on(missing("torchvision"), PACKAGE)
+    assert "name one, such as pytorch (" in on(missing("torch"), RUN)
     torch = replace(COMMAND, runtime=replace(RUNTIME, family="pytorch"))
     assert "If torchaudio is" in on(missing("torchaudio"), torch)
     # TensorFlow 2.1 has `tensorflow.io` as an attribute only.

@@ -1,5 +1,4 @@
-"""Build lines on their way to a job's log and timeline (spec/runtimes#environments, spec/logs#lines,
-spec/operations#timeline)."""
+"""Build lines on their way to a job's log (spec/runtimes#environments, spec/logs#lines)."""
 
 import asyncio
 import threading
@@ -8,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.controller import carrier as module
 from trainshed.controller.carrier import BuildOutput
-from trainshed.core.lifecycle.events import Event, PreparationAdvanced
 from trainshed.core.names import SERVICE, JobUid
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs.lines import Severity
@@ -26,14 +23,6 @@ class Written(ServiceLog):
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.failure: OSError | None = None
-        self._news = asyncio.Event()
-
-    async def has(self, count: int) -> None:
-        """Wait until so many lines were written."""
-        async with asyncio.timeout(60):
-            while sum(map(len, self.batches)) < count:
-                await self._news.wait()
-                self._news.clear()
 
     async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
         raise AssertionError("nothing is begun while environments are built")
@@ -42,18 +31,13 @@ class Written(ServiceLog):
         if self.failure is not None:
             raise self.failure
         self.batches.append(list(lines))
-        self._news.set()
-
-
-def _ignore(uid: JobUid, event: Event) -> None:
-    """The timeline is not looked at."""
 
 
 async def test_all_lines_are_in_the_log_when_the_preparation_is_over(tmp_path: Path) -> None:
     """They can be read, under the task of the service, before a replica has said anything."""
     published: list[JobUid] = []
     log = ServiceLog(tmp_path, published.append)
-    async with BuildOutput(UID, 2, log, _ignore) as hearing:
+    async with BuildOutput(UID, 2, log) as hearing:
         lines = [f"line {n}" for n in range(100)]
         thread = threading.Thread(target=lambda: [hearing.hear(line) for line in lines])
         thread.start()
@@ -81,36 +65,10 @@ async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
     assert published == [UID, UID]
 
 
-async def test_a_long_build_tells_its_last_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_GATHER", 0.0)
-    written, news = Written(), list[PreparationAdvanced]()
-    clock = 0.0
-
-    def report(uid: JobUid, event: Event) -> None:
-        assert isinstance(event, PreparationAdvanced)
-        news.append(event)
-
-    def now(loop: asyncio.AbstractEventLoop) -> float:
-        return clock
-
-    monkeypatch.setattr(module, "_now", now)
-    async with BuildOutput(UID, 3, written, report) as hearing:
-        for second in range(0, 601, 5):
-            clock = float(second)
-            hearing.hear(f"after {second}")
-            await written.has(second // 5 + 1)
-        assert hearing.took == 600 * 10**9
-    assert [event.took // 10**9 for event in news] == [5, 10, 30, 60, 120, 240, 480]
-    assert news[-1].message == "after 480"
-    assert {event.attempt for event in news} == {3}
-
-
 async def test_a_log_that_cannot_be_written_fails_no_build() -> None:
     written = Written()
     written.failure = OSError("no space left")
-    async with BuildOutput(UID, 1, written, _ignore) as hearing:
+    async with BuildOutput(UID, 1, written) as hearing:
         hearing.hear("lost")
         await asyncio.sleep(0)
     assert hearing.took > 0
@@ -121,7 +79,7 @@ async def test_a_cancelled_preparation_has_written_what_it_heard() -> None:
     begun = asyncio.Event()
 
     async def prepare() -> None:
-        async with BuildOutput(UID, 1, written, _ignore) as hearing:
+        async with BuildOutput(UID, 1, written) as hearing:
             hearing.hear("heard")
             await asyncio.sleep(0)
             begun.set()
@@ -139,7 +97,7 @@ async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> 
     """As when a service ends in the middle of a build: to wait then would look like a build that failed."""
 
     async def prepare() -> None:
-        async with BuildOutput(UID, 1, Written(), _ignore):
+        async with BuildOutput(UID, 1, Written()):
             await asyncio.sleep(0)
 
     preparation = prepare()
@@ -150,7 +108,7 @@ async def test_one_that_is_dropped_with_its_loop_ends_without_another_turn() -> 
 async def test_a_later_preparation_of_the_attempt_goes_on_behind_it(tmp_path: Path) -> None:
     """As after a restart of the service in the middle of a build."""
     for text in ("first", "second"):
-        async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None), _ignore) as hearing:
+        async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None)) as hearing:
             hearing.hear(text)
     page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
     assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]

@@ -4,7 +4,7 @@ environments on the job's timeline (spec/operations#why-it-waits: it says at eve
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, REDUCER, SECOND, Life, job
-from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import ReplicaId
 
@@ -53,13 +53,8 @@ def _said(life: Life) -> list[tuple[str, str]]:
     return [(entry.kind, entry.message) for entry in life.told]
 
 
-def test_what_is_built_is_told_until_it_is_there_and_how_long_it_took() -> None:
-    life = Life(job(1)).see(PLACES)
-    before = life.job
-    life.see(PreparationAdvanced(1, "Downloading torch (180MiB)", 12 * SECOND))
-    assert life.job == before
-    assert _said(life)[-1] == ("building", "After 12 s: Downloading torch (180MiB)")
-    life.see(RuntimePrepared(1, 28_140_000_000))
+def test_how_long_a_build_took_is_told() -> None:
+    life = Life(job(1)).see(PLACES).see(RuntimePrepared(1, 28_140_000_000))
     assert _said(life)[-1] == (
         "launching",
         "The runtime is ready after 28 s; starting all replicas.",

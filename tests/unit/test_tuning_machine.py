@@ -59,15 +59,19 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
     ("api", "tags", "reason"),
     [
         (Api.ML, None, "hypertune"),
-        (Api.ML, ("a_1", "b"), f"the tags 'a_1' and 'b'; hyperparameterMetricTag says '{METRIC}'"),
-        (Api.VERTEX, ("a_1", "b"), f"the tags 'a_1' and 'b'; metricId says '{METRIC}'"),
+        (Api.ML, ("a_1", "b"), f"'a_1' and 'b', and hyperparameterMetricTag says '{METRIC}'"),
+        (Api.VERTEX, ("a_1", "b"), f"'a_1' and 'b', and metricId says '{METRIC}'"),
         (Api.ML, (), "hypertune.* as a TensorFlow summary below gs://b/job/1"),
         (
             Api.ML,
             (METRIC,),
             f"^its program measured no finite value of the metric '{METRIC}', only",
         ),
-        (Api.ML, tuple(f"layer_{number}" for number in range(1000)), "'layer_19' and 980 more;"),
+        (
+            Api.ML,
+            tuple(f"layer_{number}" for number in range(1000)),
+            "'layer_19' and 980 more, and",
+        ),
     ],
     ids=["nothing", "other tags", "other tags of Vertex", "no summaries", "never finite", "many"],
 )

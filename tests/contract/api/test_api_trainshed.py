@@ -15,7 +15,7 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.calls.services import ApiSettings
 from trainshed.api.trainshed_v1 import streams
-from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
@@ -245,7 +245,7 @@ async def test_parts_of_a_log(house: House, query: str, messages: list[str]) -> 
 async def test_the_lines_of_a_build_come_first_and_count_among_the_last(house: House) -> None:
     """spec/logs#lines, facts/lifecycle#service-lines: task `service`. By Logging's filters:
     test_api_logging.py."""
-    await house.happen(NAME, JobAdmitted(()), PreparationAdvanced(1, "Downloading numpy", SECOND))
+    await house.happen(NAME, JobAdmitted(()))
     built = (START + 2 * SECOND, "Building"), (START + 3 * SECOND, "Downloading numpy")
     house.write_log(1000, "service", *built)
     house.clock = START + 60 * SECOND

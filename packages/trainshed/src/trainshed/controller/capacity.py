@@ -55,7 +55,6 @@ from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
-    PLAIN,
     Admit,
     Decision,
     GangState,
@@ -73,6 +72,13 @@ from trainshed.store.port import NodeDrain
 
 AT_ONCE: Final = 1000
 """Jobs and nodes up to which a decision is made on the event loop: at most some 20 ms of it."""
+_CONDITIONS: Final = {
+    NodeState.DRAINING: NodeCondition.DRAINED,
+    NodeState.QUARANTINED: NodeCondition.QUARANTINED,
+    NodeState.UNHEARD: NodeCondition.GONE,
+    NodeState.GONE: NodeCondition.GONE,
+}
+"""What it comes to for the scheduler that an engine does not report a node as UP."""
 T = TypeVar("T")
 
 
@@ -306,18 +312,10 @@ class CapacityTracker:
             reason = f": {drain.reason}" if drain.reason else ""
             return NodeNews(NodeCondition.DRAINED, f"{node} is under maintenance{reason}")
         state, cause = self._engine_says.get(node, (NodeState.UP, ""))
-        match state:
-            case NodeState.UP:
-                return None
-            case NodeState.DRAINING:
-                return NodeNews(NodeCondition.DRAINED, cause or f"{node} is to be left")
-            case NodeState.QUARANTINED:
-                return NodeNews(NodeCondition.QUARANTINED, cause or f"{node} was found unfit")
-            case NodeState.UNHEARD:
-                why = cause or f"{node} is not heard of"
-                return NodeNews(NodeCondition.GONE, why, running_stays=True)
-            case NodeState.GONE:
-                return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
+        if state is NodeState.UP:
+            return None
+        is_unheard = state is NodeState.UNHEARD
+        return NodeNews(_CONDITIONS[state], cause or f"{node} is out of use", is_unheard)
 
     def on_unfit_nodes(self) -> tuple[JobUid, ...]:
         """Return the jobs that have, or were just given, places on nodes that take no work."""
@@ -430,7 +428,7 @@ def _is_starting(job: Job, attempt: int) -> bool:
     )
 
 
-def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> GangState:
+def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
     """Return a job as the scheduler sees it. `before`: how it saw the job last."""
     demand = before.gang if before and job.memory_factor == 1.0 else gang(job, policy)
     if not job.is_placed:

@@ -4,18 +4,16 @@ Never decides and never writes state: the results of an instruction go back as e
 not demanded any more is given up where that harms nothing: while environments are built, and between two
 tries.
 
-The output of builds goes to the job's log line by line, and to its timeline now and then. Builds run in
-threads and know no job: `BuildOutput` takes their lines to the event loop, gathers them, and writes them; no
-line causes a commit of its own.
+The output of builds goes to the job's log line by line. Builds run in threads and know no job: `BuildOutput`
+takes their lines to the event loop, gathers them, and writes them.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from itertools import chain, count
 from types import TracebackType
-from typing import Protocol, Self, assert_never
+from typing import Self, assert_never
 
 from msgspec import Struct
 
@@ -30,7 +28,6 @@ from trainshed.core.lifecycle.events import (
     Event,
     InjectFault,
     Instruction,
-    PreparationAdvanced,
     PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
@@ -73,25 +70,9 @@ _TOLD_AT = len(RETRY_DELAYS)
 """Failed tries after which the reason is logged and reported: most failures of an engine pass sooner."""
 _GATHER = 0.2
 """Seconds for which lines are gathered before they are written."""
-_LONGEST_TOLD = 300
-"""Characters of a line that are shown on the timeline; the log has all of them."""
 
 Package = tuple[RuntimeChoice, tuple[JobPackage, ...]]
 """A runtime and the packages on top of it."""
-
-
-class JobBuckets(Protocol):
-    """Answers questions about the buckets of a job. Blocking, so called from a worker thread, except for
-    `shown`."""
-
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Return (name, directory) of the buckets that a project's programs may see. Does not block. Raises
-        EngineUnavailable."""
-        ...
-
-    def write_probe(self, uri: str) -> None:
-        """Raise OSError or ValueError, with the reason, if a program could not write there."""
-        ...
 
 
 class Ports(Struct, frozen=True):
@@ -101,7 +82,11 @@ class Ports(Struct, frozen=True):
     runtimes: Runtimes
     #: Writes the splits of datasets that programs read.
     datasets: SplitFiles
-    buckets: JobBuckets
+    #: Returns (name, directory) of the buckets that a project's programs may see. Does not block. Raises
+    #: EngineUnavailable.
+    shown_buckets: Callable[[str], tuple[tuple[str, str], ...]]
+    #: Raises OSError or ValueError, with the reason, if a program could not write to a URI. Blocks.
+    write_probe: Callable[[str], None]
     #: Takes the output of preparations.
     log: ServiceLog
     launch_defaults: LaunchDefaults
@@ -309,7 +294,7 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     requests = slot_requests(job, ports.launch_defaults)
     slots = await ports.engine.allocate(job.uid, instruction.attempt, requests)
     waiting = dict(instruction.waiting)
-    buckets = ports.buckets.shown(job.name.project_id)
+    buckets = ports.shown_buckets(job.name.project_id)
     plans: list[LaunchPlan] = []
     # Each plan names the whole gang, so those of a large one take a while.
     async for some in in_turns(tuple(waiting.items()), _PLANS_IN_A_TURN):
@@ -384,16 +369,16 @@ def _title(choice: RuntimeChoice) -> str:
 async def prepare(ports: Ports, job: Job, attempt: int) -> None:
     await begin_log(ports, job)
     await _probe_job_dir(ports, job)
-    async with BuildOutput(job.uid, attempt, ports.log, ports.report) as output:
+    async with BuildOutput(job.uid, attempt, ports.log) as output:
         for choice, on_top in packages(job):
             await ports.runtimes.prepare(choice, on_top, output.hear)
         if has_reducers(job.spec):
             await ports.runtimes.prepare_reduction(output.hear)
-        await _split_dataset(ports, job, attempt, output)
+        await _split_dataset(ports, job, output)
     ports.report(job.uid, RuntimePrepared(attempt, output.took))
 
 
-async def _split_dataset(ports: Ports, job: Job, attempt: int, output: "BuildOutput") -> None:
+async def _split_dataset(ports: Ports, job: Job, output: "BuildOutput") -> None:
     """Write the splits of a dataset that the job's programs read; quick if an earlier attempt or trial has
     done it."""
     plan = job.spec.data
@@ -404,7 +389,6 @@ async def _split_dataset(ports: Ports, job: Job, attempt: int, output: "BuildOut
     written = await ports.datasets.write(plan, account, output.hear)
     for line in summary(written):
         output.hear(line)
-    ports.report(job.uid, PreparationAdvanced(attempt, summary(written)[0], output.took))
 
 
 async def begin_log(ports: Ports, job: Job) -> None:
@@ -423,7 +407,7 @@ async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, P
     runtimes = {package: ports.runtimes.ready(*package) for package in packages(job)}
     ready = {package: runtime for package, runtime in runtimes.items() if runtime is not None}
     if missing := [package for package in runtimes if package not in ready]:
-        async with BuildOutput(job.uid, attempt, ports.log, ports.report) as output:
+        async with BuildOutput(job.uid, attempt, ports.log) as output:
             for package in missing:
                 ready[package] = await ports.runtimes.prepare(*package, output.hear)
     return ready
@@ -439,7 +423,7 @@ async def _probe_job_dir(ports: Ports, job: Job) -> None:
     if not _is_probed(job):
         return
     try:
-        await asyncio.to_thread(ports.buckets.write_probe, job.spec.job_dir)
+        await asyncio.to_thread(ports.write_probe, job.spec.job_dir)
     except (OSError, ValueError) as failure:
         raise PackageFailed(
             f"The job directory {job.spec.job_dir} cannot be written: {failure}"
@@ -449,22 +433,12 @@ async def _probe_job_dir(ports: Ports, job: Job) -> None:
 class BuildOutput:
     """Collects the output of one preparation, as a context manager: on exit all lines are written."""
 
-    def __init__(
-        self,
-        uid: JobUid,
-        attempt: int,
-        written_to: ServiceLog,
-        report: Callable[[JobUid, Event], None],
-    ) -> None:
+    def __init__(self, uid: JobUid, attempt: int, written_to: ServiceLog) -> None:
         self._uid = uid
         self._attempt = attempt
         self._log = written_to
-        self._report = report
         self._loop = asyncio.get_running_loop()
-        self._began = _now(self._loop)
-        # Less and less often: half an hour of building makes ten entries.
-        self._moments = chain((3.0, 10.0, 30.0), (60.0 * 2**n for n in count()))
-        self._next = next(self._moments)
+        self._began = self._loop.time()
         self._lines: list[str] = []
         self._left = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
@@ -474,7 +448,7 @@ class BuildOutput:
     def took(self) -> int:
         """How long the builds have taken, in ns; 0 = nothing was built."""
         # The loop's clock may stand still for a millisecond.
-        return max(1, round((_now(self._loop) - self._began) * 1e9)) if self._heard else 0
+        return max(1, round((self._loop.time() - self._began) * 1e9)) if self._heard else 0
 
     def hear(self, line: str) -> None:
         """Take a line. Callable from any thread, also after the end."""
@@ -518,19 +492,4 @@ class BuildOutput:
                 await self._log.append(self._uid, self._attempt, lines)
             except OSError as failure:
                 about(log, self._uid, attempt=self._attempt).warning("log not written: %s", failure)
-            self._tell(lines[-1])
         self._writing = None
-
-    def _tell(self, line: str) -> None:
-        passed = _now(self._loop) - self._began
-        if self._left.is_set() or passed < self._next:
-            return
-        while passed >= self._next:
-            self._next = next(self._moments)
-        message = line.strip()[:_LONGEST_TOLD]
-        self._report(self._uid, PreparationAdvanced(self._attempt, message, self.took))
-
-
-def _now(loop: asyncio.AbstractEventLoop) -> float:
-    """Return the seconds of the loop's own clock, which a simulation drives."""
-    return loop.time()

@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.machine import drill_target
 from trainshed.core.lifecycle.records import Drill, Job
 from trainshed.core.names import JobUid
-from trainshed.core.patterns import PatternError, Regex, compile_regex
+from trainshed.core.patterns import Regex, compile_regex
 from trainshed.eventloop.background import keep
 from trainshed.store.logs.lines import LogCursor, LogPage
 from trainshed.store.logs.reader import LogReader
@@ -97,14 +97,7 @@ class Watchers:
 
     async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
         """Whether a line that was written since the drill was ordered, and not looked at before, matches."""
-        try:
-            wanted = compile_regex(drill.at_line)
-        except PatternError as fault:
-            # Ordered from a release that accepted more patterns than this one.
-            about(log, uid, replica=drill.replica).warning(
-                "drill %d waits for ever: %s", drill.number, fault
-            )
-            return False
+        wanted = compile_regex(drill.at_line)
         while True:
             page = await self._logs.page(
                 uid,

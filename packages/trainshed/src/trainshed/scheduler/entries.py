@@ -163,13 +163,10 @@ class ResourceRequest:
 class Shape:
     """What gangs with equal chances have in common: if one does not fit, no other of its project does."""
 
-    __slots__ = ("__weakref__", "amounts", "charged", "kinds", "person", "replicas", "request")
+    __slots__ = ("__weakref__", "amounts", "charged", "kinds", "replicas", "request")
 
-    def __init__(
-        self, request: ResourceRequest, quota: Sequence[tuple[str, float]], person: str
-    ) -> None:
+    def __init__(self, request: ResourceRequest, quota: Sequence[tuple[str, float]]) -> None:
         self.request = request
-        self.person = person
         self.kinds = request.kinds
         #: What it takes of each quota, by metric.
         self.amounts = tuple([(metric, thousandths(value)) for metric, value in quota if value])
@@ -250,8 +247,6 @@ def _held(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Ki
 def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[ReplicaId, str], ...]:
     """Return which replica goes where. In relaxed mode the nodes come in the order of the replicas."""
     replicas = [replica for replica, _ in entry.gang.replicas]
-    if len(parts) == 1:
-        return tuple([(replica, parts[0].node) for replica in replicas])
     nodes: dict[Kind, list[str]] = {}
     for part in parts:
         nodes.setdefault(part.kind, []).extend([part.node] * part.count)
@@ -288,7 +283,7 @@ class Shapes:
         key = (request, gang.quota, gang.region, gang.person)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(request, gang.quota, gang.person)
+            shape = self._shapes[key] = Shape(request, gang.quota)
         # Gangs of one shape share this tuple: there may be a hundred thousand.
         return shape, request.in_order if len(runs) == len(counts) else _in_order(runs)
 

@@ -39,7 +39,6 @@ from trainshed.scheduler.resources import (
     count_placeable,
     find_placements,
     placement_orders,
-    plus,
 )
 from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
 
@@ -67,11 +66,7 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 
 def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     """Return whether a gang that is not in the snapshot would start at once, and where; else why not. Costs
-    one plan, and uses up the snapshot: give it a copy. Raises ValueError if its uid is in the snapshot."""
-    if gang.uid in snapshot.entries:
-        raise ValueError(
-            f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
-        )
+    one plan, and uses up the snapshot: give it a copy."""
     snapshot.put(GangState(gang, waiting_since=now))
     at = position(snapshot, gang.uid)
     planned = plan(snapshot.copy(), now)
@@ -108,7 +103,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
             return _short(snapshot, entry, meter, amount)
     if snapshot.policy.strict and not find_placements(snapshot.free, entry.shape.kinds):
         message, held = _capacity(snapshot, entry)
-        message += _used_by_others(snapshot, entry.shape.kinds)
+        message += _used_by_others(snapshot)
         names = _names(snapshot, entry.gang, held)
         return Waiting(WaitReason.CAPACITY, message, None, names)
     return _not_its_turn(snapshot, entry)
@@ -128,7 +123,7 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
         message = f"{lost}; {_no_node(snapshot, kinds)}"
         return Waiting(WaitReason.NO_NODE, message, _undrain(snapshot, kinds))
     needs = f" and needs {described(kinds[0][0])} on another node" if snapshot.policy.strict else ""
-    others = _used_by_others(snapshot, kinds) if snapshot.policy.strict else ""
+    others = _used_by_others(snapshot) if snapshot.policy.strict else ""
     held = _in_the_way(snapshot, entry, kinds[0][0])
     return Waiting(
         WaitReason.CAPACITY, lost + needs + others, None, _names(snapshot, entry.gang, held)
@@ -264,26 +259,12 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
     return f"needs room for {size} replicas together, and the nodes do not have it now", held
 
 
-def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
-    """Return `; node3 and node4 are used by others`: the nodes that could hold more replicas if others gave
-    them back; "" if there is none. With a single node the sums say it."""
-    if len(snapshot.ready) == 1:
-        return ""
-    names = [
-        name
-        for name in sorted(snapshot.ready)
-        if any(snapshot.nodes[name].others) and _more_without_others(snapshot, name, kinds)
-    ]
-    if not names:
+def _used_by_others(snapshot: Snapshot) -> str:
+    """Return `; node3 and node4 are used by others`; "" if none is. With a single node the sums say it."""
+    names = [name for name in sorted(snapshot.ready) if any(snapshot.nodes[name].others)]
+    if not names or len(snapshot.ready) == 1:
         return ""
     return f"; {listed(names, _NAMED)} {'is' if len(names) == 1 else 'are'} used by others"
-
-
-def _more_without_others(snapshot: Snapshot, name: str, kinds: Kinds) -> bool:
-    node, free = snapshot.nodes[name], snapshot.free.vector(name)
-    given_back = plus(free, node.others)
-    needs = [kind.vector(node.layout) for kind, _ in kinds if kind.suits(node.layout)]
-    return any(count_fitting(given_back, need) > count_fitting(free, need) for need in needs)
 
 
 def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:

@@ -100,8 +100,6 @@ class Policy(Struct, frozen=True):
     memory_beside: int = 0
 
 
-PLAIN = Policy()
-
 Quotas = dict[QuotaKey, float]
 """Limits that an operator has set."""
 
@@ -150,7 +148,7 @@ class Plan(Struct, frozen=True):
     reservations: tuple[JobUid, ...] = ()
 
 
-def gang(job: Job, policy: Policy = PLAIN) -> Gang:
+def gang(job: Job, policy: Policy) -> Gang:
     """Return the job's gang, which is the same for the whole life of the job except for the memory that the
     out-of-memory escalation gives it.
 

@@ -87,10 +87,7 @@ class Group(Struct):
         )
 
     def add(self, entry: Entry) -> None:
-        if not self.waiting or self.waiting[-1] < entry:  # true of nearly all that come
-            self.waiting.append(entry)
-        else:
-            insort(self.waiting, entry)
+        insort(self.waiting, entry)
         self._count(entry, 1)
 
     def drop(self, entry: Entry) -> None:
@@ -105,13 +102,10 @@ class Group(Struct):
             insort(heads, entry)
             return
         bucket = self.buckets[entry.shape]
-        if bucket[-1] < entry:
-            bucket.append(entry)
-        else:
-            if entry < bucket[0]:
-                _remove(heads, bucket[0])
-                insort(heads, entry)
-            insort(bucket, entry)
+        if entry < bucket[0]:
+            _remove(heads, bucket[0])
+            insort(heads, entry)
+        insort(bucket, entry)
 
     def withdraw(self, entry: Entry) -> None:
         """Undo `release`."""
@@ -142,15 +136,17 @@ class Queue:
         #: The keys of `levels`, in the order in which they come.
         self.order: list[LevelKey] = []
         self._size = 0
-        #: (end of the back-off, uid) of gangs that had one when they came, soonest first.
-        self._back_offs: list[tuple[int, JobUid]] = []
-        self._backing_off: dict[JobUid, Entry] = {}
+        #: (end of the back-off, gang) of those that have one, soonest first.
+        self._back_offs: list[tuple[int, Entry]] = []
 
     def copy(self) -> "Queue":
         made = Queue()
         made.levels = {level: _copied(groups) for level, groups in self.levels.items()}
-        made.order, made._size = self.order.copy(), self._size
-        made._back_offs, made._backing_off = self._back_offs.copy(), self._backing_off.copy()
+        made.order, made._size, made._back_offs = (
+            self.order.copy(),
+            self._size,
+            self._back_offs.copy(),
+        )
         return made
 
     def __len__(self) -> int:
@@ -166,8 +162,7 @@ class Queue:
         group.add(entry)
         self._size += 1
         if entry.state.not_before:
-            self._backing_off[entry.gang.uid] = entry
-            insort(self._back_offs, (entry.state.not_before, entry.gang.uid))
+            insort(self._back_offs, (entry.state.not_before, entry))
         else:
             group.release(entry)
 
@@ -176,9 +171,9 @@ class Queue:
         key = level_of(entry)
         groups = self.levels[key]
         group = groups[entry.gang.project_id]
-        if self._backing_off.pop(entry.gang.uid, None) is not None:
-            wait = (entry.state.not_before, entry.gang.uid)
-            del self._back_offs[bisect_left(self._back_offs, wait)]
+        at = bisect_left(self._back_offs, (entry.state.not_before, entry))
+        if at < len(self._back_offs) and self._back_offs[at][1] is entry:
+            del self._back_offs[at]
         else:
             group.withdraw(entry)
         group.drop(entry)
@@ -196,8 +191,7 @@ class Queue:
         """Let the gangs start whose back-off is over at `now`. Return when the next one's is (ns, 0 =
         never)."""
         at = bisect_right(self._back_offs, now, key=itemgetter(0))
-        for _, uid in self._back_offs[:at]:
-            entry = self._backing_off.pop(uid)
+        for _, entry in self._back_offs[:at]:
             self.group(entry).release(entry)
         del self._back_offs[:at]
         return self._back_offs[0][0] if self._back_offs else 0

@@ -161,7 +161,8 @@ class App:
                 engine=engine,
                 runtimes=self.runtimes,
                 datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
-                buckets=buckets,
+                shown_buckets=buckets.shown,
+                write_probe=buckets.write_probe,
                 log=ServiceLog(logs_directory, notices.publish),
                 launch_defaults=LaunchDefaults(
                     memory_cap, settings.warm_starts if settings.keeps_imports else "off"

@@ -38,9 +38,6 @@ _PUBLIC_LINES: Final[Mapping[str, str]] = {
 }
 """Timeline kinds whose line in the log is this public one; all others are logged with their own message."""
 
-_IN_THE_LOG: Final = frozenset({"building"})
-"""Timeline kinds that are left out, because the service's lines in the log say more."""
-
 _SEVERITIES: Final[Mapping[str, Severity]] = {
     "notice": Severity.NOTICE,
     "warning": Severity.WARNING,
@@ -185,8 +182,6 @@ def message(entry: Entry) -> Message:
 
 
 def _texts(event: TimelineEntry) -> Iterator[str]:
-    if event.kind in _IN_THE_LOG:
-        return
     public = _PUBLIC_LINES.get(event.kind)
     if public is None or event.kind == "failed":
         yield event.message

@@ -28,7 +28,7 @@ from trainshed.wire.trainshed_v1 import jobs as records
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
     JobState.PREPARING: frozenset(
-        {"waiting", "admitted", "attempt", "preparing", "building", "launching", "delayed"}
+        {"waiting", "admitted", "attempt", "preparing", "launching", "delayed"}
     ),
 }
 """Kinds of timeline entries that say what a job in this state waits for."""

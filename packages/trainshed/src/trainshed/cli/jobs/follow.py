@@ -19,7 +19,7 @@ from trainshed.wire.trainshed_v1.timeline import Timeline, TimelineEntry
 
 Update = JobView | TimelineEntry | Sequence[Line]
 
-_SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
+_SAID_IN_THE_LOG = frozenset({"notice", "warning"})
 """Kinds of timeline entries that the log has as well; they are left out if the log is read."""
 PATIENCE = 60.0
 """Seconds that a follower waits for the service to be back."""

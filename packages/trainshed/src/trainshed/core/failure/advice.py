@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from trainshed.core.catalog import images
 from trainshed.core.catalog.tables import table
 from trainshed.core.job import JobSpec, Program
-from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
 
 
@@ -27,8 +26,6 @@ _SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
 """The package in which the Vertex SDK puts a script."""
 _RUN_PROGRAM: Final = "trainshed_program."
 """The package in which `trainshed run` puts a program, and its dot."""
-_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
-
 _FRAMEWORKS: Final = {
     "tensorflow": "tensorflow",
     "keras": "tensorflow",
@@ -36,7 +33,7 @@ _FRAMEWORKS: Final = {
     "torchvision": "pytorch",
     "torchaudio": "pytorch",
 }
-"""What comes with an image or a runtime version rather than as a requirement: module -> framework."""
+"""What comes with an image rather than as a requirement: module -> framework."""
 
 
 def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
@@ -51,7 +48,7 @@ def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
             f"{module} is a part of the job's own package and not in it: its setup.py takes every folder "
             "with packages=find_packages() that has an __init__.py, and data files with package_data."
         )
-    if with_framework := _with_framework(_FRAMEWORKS.get(root, ""), spec, program):
+    if with_framework := _with_framework(_FRAMEWORKS.get(root, ""), program):
         return with_framework
     if "." in module and _FRAMEWORKS.get(root) == program.runtime.family:
         return (
@@ -86,34 +83,15 @@ def _distribution(module: str) -> str:
     return known.get(".".join((root, *below[:1]))) or known.get(root, "")
 
 
-def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
+def _with_framework(framework: str, program: Program) -> str:
     """Return how the job would get an environment with the framework; "" if it has one, or needs none."""
     if not framework or program.runtime.family in (framework, CONTAINER):
         return ""
-    title = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}[framework]
-    if spec.api is Api.ML and not program.image_uri and framework == "tensorflow":
-        version = images.newest()
-        python = images.default_python(version)
-        return (
-            f"{title} comes with a runtime version, and this job "
-            f"{'names ' + spec.runtime_version if spec.runtime_version else 'names none'}: submit it with "
-            f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, "
-            "pythonVersion)."
-        )
-    if _way(program) is _RUN:
-        return f"{title} comes with an image that holds it: name one, such as --image {framework}."
-    image = next(
-        name
-        for name in images.listed_images()
-        if (prebuilt := images.parse_prebuilt(f"{_IMAGES}{name}:latest"))
-        and prebuilt.framework == framework
-        and prebuilt.device in ("cpu", "gpu")
+    image = framework if _way(program) is _RUN else images.named_image(framework)
+    return (
+        f"It comes with an image that holds it: name one, such as {image} (--image of trainshed run; "
+        "imageUri, or executorImageUri of a package; masterConfig.imageUri)."
     )
-    flag = {
-        Api.ML: f"--master-image-uri={_IMAGES}{image}:latest (masterConfig.imageUri)",
-        Api.VERTEX: f"{_IMAGES}{image}:latest (imageUri, or executorImageUri of a package)",
-    }[spec.api]
-    return f"{title} comes with an image that holds it: name one, such as {flag}."
 
 
 class _Way(NamedTuple):

@@ -51,16 +51,6 @@ class RuntimePrepared(Struct, frozen=True):
     took: int = 0
 
 
-class PreparationAdvanced(Struct, frozen=True):
-    """The preparation that the attempt waits for has made progress."""
-
-    attempt: int
-    #: What was last reported of it.
-    message: str
-    #: Nanoseconds that it has taken so far.
-    took: int
-
-
 class PreparationFailed(Struct, frozen=True):
     """The job's programs, or those that do not run yet, cannot be started."""
 
@@ -169,7 +159,6 @@ Event = (
     | DrillTriggered
     | DrillLanded
     | RuntimePrepared
-    | PreparationAdvanced
     | PreparationFailed
     | StartDelayed
     | NodesGiven

@@ -36,7 +36,6 @@ from trainshed.core.lifecycle.events import (
     NodesGiven,
     PauseOver,
     Preempted,
-    PreparationAdvanced,
     PreparationFailed,
     ReplicaPlaced,
     RuntimePrepared,
@@ -95,7 +94,7 @@ def _take(transition: Transition, event: Event) -> None:
     match event:
         case JobAdmitted():
             _admitted(transition, event)
-        case RuntimePrepared() | PreparationAdvanced() | StartDelayed() | NodesGiven():
+        case RuntimePrepared() | StartDelayed() | NodesGiven():
             _take_preparation(transition, event)
         case PreparationFailed():
             _preparation_failed(transition, event)
@@ -329,21 +328,16 @@ def _current(
 
 
 def _take_preparation(
-    transition: Transition, event: RuntimePrepared | PreparationAdvanced | StartDelayed | NodesGiven
+    transition: Transition, event: RuntimePrepared | StartDelayed | NodesGiven
 ) -> None:
-    """Apply an event of the attempt's preparation: start what is prepared, record progress and delays, and
-    take over the nodes that the cluster has chosen."""
+    """Apply an event of the attempt's preparation: start what is prepared, record delays, and take over the
+    nodes that the cluster has chosen."""
     if event.attempt != transition.job.attempt:
         return
     match event:
         case RuntimePrepared():
             if transition.fire_attempt(AttemptTrigger.PREPARED):
                 transition.record(timeline.launching(event.took, transition.now))
-        case PreparationAdvanced():
-            if transition.job.phase is AttemptState.PREPARING:
-                transition.record(
-                    timeline.building(event.attempt, event.message, event.took, transition.now)
-                )
         case StartDelayed():
             _tell_delay(transition, event.delay)
         case NodesGiven():

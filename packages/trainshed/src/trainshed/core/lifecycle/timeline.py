@@ -88,11 +88,6 @@ def expected_start(expected: int) -> str:
     return f"start expected at {moment:%Y-%m-%d %H:%M} UTC"
 
 
-def building(attempt: int, message: str, took: Nanos, now: Nanos) -> TimelineEntry:
-    text = f"After {_rounded(took)}: {message}"
-    return TimelineEntry(now, "building", text, {"attempt": attempt, "took": took})
-
-
 def launching(took: Nanos, now: Nanos) -> TimelineEntry:
     after = f" after {_rounded(took)}" if took else ""
     text = f"The runtime is ready{after}; starting all replicas."

@@ -135,11 +135,7 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     running = {hw.role.position for hw in hardware}
     for role in ROLES:
         config = training.section(role.config_field)
-        if config.is_set("tpuTfVersion"):
-            texts.append(
-                f"{config.at('tpuTfVersion')} is not served here: there are no TPUs, and programs have the "
-                "TensorFlow of their runtime or image."
-            )
+        texts += syntax.ignored(config, {"tpuTfVersion": "there are no TPUs"})
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running:
             names = " and ".join(map(training.at, unused))

@@ -24,7 +24,7 @@ from trainshed.core.job import (
     Strategy,
     WorkerPool,
 )
-from trainshed.core.names import Api
+from trainshed.core.names import PLACE, Api, read_name
 from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import machines, reducers, syntax, warnings
@@ -146,15 +146,9 @@ def _read_scheduling(section: Section) -> Scheduling:
 
 def _check_tensorboard(spec: Section) -> None:
     """Check the form of its name. Whether there is such a one is for the API to say."""
-    name = spec.text("tensorboard")
-    parts = name.split("/")
-    is_one = parts[::2] == ["projects", "locations", "tensorboards"] and len(parts) == 6
-    if name and not (is_one and all(parts)):
-        spec.fault(
-            "tensorboard",
-            f"{name!r} is not a resource name; it must look like"
-            " projects/PROJECT/locations/LOCATION/tensorboards/TENSORBOARD.",
-        )
+    if name := spec.text("tensorboard"):
+        with spec.faults.gathered():
+            read_name(name, f"{PLACE}/tensorboards/TENSORBOARD", spec.at("tensorboard"))
 
 
 def _read_output_directory(spec: Section) -> str:

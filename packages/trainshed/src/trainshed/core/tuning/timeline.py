@@ -72,29 +72,20 @@ def no_metric(
     """Return why a trial whose program went well has no result; the most common cause is a tag that is
     spelled differently."""
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
-    written = summaries.tags if summaries is not None else ()
-    if wanted in (*reported, *written):
+    names = (*reported, *(summaries.tags if summaries is not None else ()))
+    if wanted in names:
         return f"its program measured no finite value of the metric {wanted!r}, only such as nan."
-    texts: list[str] = []
-    if reported:
-        texts.append(f"its program reported {listed(map(repr, reported))}")
-    if summaries is not None and written:
-        texts.append(f"summaries under {summaries.uri} have the tags {listed(map(repr, written))}")
-    if texts:
-        return (
-            f"{'; '.join(texts)}; {field} says {wanted!r}. Report the metric under that name "
-            "(hyperparameter_metric_tag of cloudml-hypertune) or write it so, or name the other one in "
-            "the tuning job."
-        )
-    ways = (
+    below = f", or write it as a TensorFlow summary below {summaries.uri}" if summaries else ""
+    way = (
         "Report it with cloudml-hypertune: "
-        "hypertune.HyperTune().report_hyperparameter_tuning_metric(...)"
+        f"hypertune.HyperTune().report_hyperparameter_tuning_metric(...){below}."
     )
-    if summaries is not None:
-        ways += f", or write it as a TensorFlow summary below {summaries.uri}"
+    if names:
+        text = f"its program measured {listed(map(repr, names))}, and {field} says {wanted!r}"
+        return f"{text}: name one of these there. Or: {way}"
     return (
         f"its program ended without reporting a finite value of the metric {wanted!r} (its log names "
-        f"values that do not count, such as nan). {ways}."
+        f"values that do not count, such as nan). {way}"
     )
 
 
