@@ -24,15 +24,15 @@ def node(name: str, *replicas: str) -> NodeStatus:
     count = len(replicas)
     return NodeStatus(
         name,
-        NodeCondition.READY,
-        "",
         8,
         32 * GIB,
         (("NVIDIA_TESLA_T4", 1),),
-        2 * count,
-        4 * count * GIB,
-        (),
-        replicas,
+        condition=NodeCondition.READY,
+        cause="",
+        used_vcpus=2 * count,
+        used_memory_bytes=4 * count * GIB,
+        used_accelerators=(),
+        replicas=replicas,
     )
 
 

@@ -210,16 +210,12 @@ class Node(Struct, frozen=True):
     unreached: str | None = None
 
 
-class NodeStatus(Struct, frozen=True):
+class NodeStatus(Node, frozen=True, kw_only=True):
     """A node and how much of it is used."""
 
-    name: str
     condition: NodeCondition
+    #: Why it is in that condition; "" = it is not known.
     cause: str
-    vcpus: float
-    memory_bytes: int
-    #: (public type, count)
-    accelerators: tuple[tuple[str, int], ...]
     #: Used by replicas, as are the next two: never more than the node has, whatever the replicas asked for.
     used_vcpus: float
     used_memory_bytes: int
@@ -227,7 +223,6 @@ class NodeStatus(Struct, frozen=True):
     used_accelerators: tuple[tuple[str, int], ...]
     #: Full job name and replica of each, `projects/p/…/customJobs/7 workerpool0-0`.
     replicas: tuple[str, ...]
-    others: OthersUse = NOBODY_ELSE
 
 
 class QuotaKey(Struct, frozen=True):

@@ -4,7 +4,7 @@ them."""
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainshed.core.capacity import (
     NodeCondition,
@@ -365,17 +365,12 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
         )
         statuses.append(
             NodeStatus(
-                name=name,
-                condition=capacity.condition,
+                **asdict(capacity),
                 cause=causes.get(name, ""),
-                vcpus=capacity.vcpus,
-                memory_bytes=capacity.memory_bytes,
-                accelerators=capacity.accelerators,
                 used_vcpus=min(node.used[-2] / 1000, capacity.vcpus),
                 used_memory_bytes=min(node.used[-1], capacity.memory_bytes),
                 used_accelerators=tuple((kind, count) for kind, count in used if count),
                 replicas=tuple(sorted(replicas.get(name, ()))),
-                others=capacity.others,
             )
         )
     return tuple(statuses)

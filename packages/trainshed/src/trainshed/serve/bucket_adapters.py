@@ -23,8 +23,8 @@ from trainshed.viewers.process import ShownDirectory
 
 
 class BucketAdapter:
-    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.carrier.JobBuckets`,
-    and `api.calls.services.BucketProbe`."""
+    """What others ask of buckets: `runtimes.port.PackageSource`, `api.calls.services.BucketProbe`, and two
+    calls of `controller.carrier.Ports`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
