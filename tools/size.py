@@ -37,10 +37,10 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 635,
-    "modules that one machine needs": 539,
+    "modules": 636,
+    "modules that one machine needs": 520,
     "lines": 112_430,
-    "lines that one machine needs": 94_805,
+    "lines that one machine needs": 91_020,
     "lines of code": 78_762,
     "lines of code on the way of a start": 8_790,
     "lines of tests": 93_690,

@@ -6,11 +6,11 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
 from trainshed.controller.parents import ParentStores
+from trainshed.core.curves import Point
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.records import SeenSummaries
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.database import Store

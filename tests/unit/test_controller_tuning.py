@@ -13,12 +13,12 @@ from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from trainshed.controller.parents import Next
 from trainshed.controller.tuning import TuningReconciler
+from trainshed.core.curves import Point
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Selection, StudySpec
-from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.store.port import Commit
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen

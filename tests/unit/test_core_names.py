@@ -3,9 +3,7 @@
 import pytest
 
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.metadata import NodeKind, NodeName
 from trainshed.core.names import EvaluationName, ModelName, StudyName
-from trainshed.core.tensorboards import BoardName, Level
 
 HERE = "projects/p/locations/l"
 
@@ -17,10 +15,6 @@ def test_parts_of_names_are_read() -> None:
     assert EvaluationName.parse(f"{HERE}/models/m/evaluations/7") == EvaluationName(model, 7)
     assert EvaluationName.parse(f"{HERE}/models/m@2/evaluations/7") == EvaluationName(model, 7)
     assert StudyName.parse_trial(f"{HERE}/studies/s/trials/{10**19 - 1}")[1] == 2**63 - 1
-    series = f"{HERE}/tensorboards/b/experiments/e/runs/r/timeSeries/t"
-    assert BoardName.parse(series, Level.SERIES).ids == ("b", "e", "r", "t")
-    node = f"{HERE}/metadataStores/default/contexts/c"
-    assert str(NodeName.parse(node, NodeKind.CONTEXT)) == node
 
 
 @pytest.mark.parametrize("end", ["", "/", "/s/t", "/s/trials", "/s@1"])

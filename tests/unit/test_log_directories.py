@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import job
+from trainshed.core.curves import VARIABLE, log_directory
 from trainshed.core.job import JobSpec
 from trainshed.core.names import Api
-from trainshed.core.tensorboards import VARIABLE, log_directory
 
 
 def spec_with(value: str) -> JobSpec:

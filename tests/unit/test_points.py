@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainshed.core.curves import Point, averaged, thinned
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.tensorboards import Point, averaged, thinned
 from trainshed.store import points as store_points
 from trainshed.store.points import Part, PointFiles
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -21,9 +21,10 @@ from trainshed.access.issuers import Issuer
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
-from trainshed.api.additions import AdditionContext
+from trainshed.api.additions import AdditionContext, registry_with
 from trainshed.api.calls.links import Links, Tickets
-from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
+from trainshed.api.calls.services import ApiSettings, Authenticate, ContentDigest, Services
+from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import Event, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
@@ -36,7 +37,7 @@ from trainshed.core.terminals import NoTerminals
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
-from trainshed.httpd.messages import Lapse, Request, Response, sized
+from trainshed.httpd.messages import Application, Lapse, Request, Response, sized
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
@@ -47,6 +48,7 @@ from trainshed.store.sqlite.database import Store, open_database
 from trainshed.studies.port import Seen
 from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.trainshed_v1.jobs import Outlook
+from trainshed_tracking.addition import addition_with
 
 ADDRESS = "http://trainshed.example"
 SECOND = 10**9
@@ -132,6 +134,9 @@ class Stand:
     def end(self, wanted: Callable[[str], bool]) -> None:
         """Nothing runs here."""
 
+    async def close(self) -> None:
+        """Neither when the service ends."""
+
 
 class House:
     """One data directory with everything the API needs; `clock` stands still until it is moved."""
@@ -164,9 +169,6 @@ class House:
             studies=self.store.studies,
             models=self.store.models,
             evaluations=self.store.evaluations,
-            metadata_stores=self.store.metadata_stores,
-            metadata=self.store.metadata,
-            tensorboards=self.store.tensorboards,
             datasets=self.store.datasets,
             curves=self.store.curves,
             points=self.points,
@@ -188,12 +190,33 @@ class House:
             tickets=Tickets(self.now),
             shells=NoTerminals(),
             allows_shells=False,
-            viewers=self.viewers,
             write_log=self.write,
             settings=ApiSettings(version="0.0.1"),
         )
-        self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
+        tracking = addition_with(self.addition_context(directory), self.viewers)
+        self.services = replace(self.services, tracking=tracking.tracking)
+        self.registry = registry_with({"tracking": tracking})
+        self.mounts: Mapping[str, Application] = tracking.mounts(self.caller())
+        self.app = self.application()
         self._epoch = 0
+
+    def caller(self) -> InsideCaller:
+        """What calls methods of this service from inside."""
+        return InsideCaller(self.services, self.registry)
+
+    def application(
+        self,
+        mounts: Mapping[str, Application] | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> ApiApplication:
+        """The API with its addition and further applications."""
+        return ApiApplication(
+            self.services,
+            authenticate or self.signing_in.authenticate,
+            {**self.mounts, **(mounts or {})},
+            hosts=HOSTS,
+            registry=self.registry,
+        )
 
     def addition_context(self, directory: Path, address: str = ADDRESS) -> AdditionContext:
         """What an addition of this service is built with."""
@@ -206,6 +229,15 @@ class House:
             authenticate=self.signing_in.authenticate,
             signing_in=self.signing_in,
             gateway=directory / "nobody-listens.sock",
+            access=self.keeper,
+            links=self.services.links,
+            store=self.store,
+            points=self.points,
+            new_uid=self.services.new_uid,
+            # Nothing is built or shown here.
+            runtimes=cast("Any", None),
+            terms=cast("Any", None),
+            event_files=lambda directory: None,
         )
 
     def now(self) -> int:
@@ -228,7 +260,7 @@ class House:
     def serve(self, **services: Any) -> None:
         """Serve with other services than before."""
         self.services = replace(self.services, **services)
-        self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
+        self.app = self.application()
 
     async def call(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, House
+from tests.contract.api.house import House
 from trainshed.access.permissions import PROGRAM as PROGRAM_MAY
 from trainshed.access.principals import Principal, Rights
 from trainshed.api.rest import ApiApplication
@@ -140,7 +140,7 @@ class Shelled(House):
         super().__init__(directory)
         self.shells = PlayedShells()
         self.services = replace(self.services, shells=self.shells, allows_shells=True)
-        self.app = ApiApplication(self.services, _with_program(self.signing_in), hosts=HOSTS)
+        self.app = self.application(authenticate=_with_program(self.signing_in))
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import HOSTS, LOCATION, House
-from trainshed.api import additions
 from trainshed.api.additions import (
     ADDITIONS,
     Addition,
@@ -22,7 +21,7 @@ from trainshed.api.additions import (
 )
 from trainshed.api.calls.call import Call
 from trainshed.api.inside import InsideCaller
-from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.api.registry import BUILT_IN
 from trainshed.api.rest import ApiApplication
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire import pool
@@ -58,12 +57,6 @@ def new_addition(context: AdditionContext) -> Addition:
 
 def new_thief(context: AdditionContext) -> Addition:
     return Addition({next(iter(BUILT_IN.handlers)): store})
-
-
-@pytest.fixture(autouse=True)
-def _without_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {name: call for name, call in BUILT_IN.handlers.items() if not name.startswith(SERVICE)}
-    monkeypatch.setattr(additions, "BUILT_IN", Registry(kept, BUILT_IN.checks))
 
 
 @pytest.fixture

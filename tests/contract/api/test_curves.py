@@ -8,15 +8,15 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_tensorboards import board_made
 from tests.contract.store.metadata_samples import make_progress
+from tests.tracking.test_tensorboards import board_made
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.api.trainshed_v1 import jobs, measures
+from trainshed.core.curves import CurveSeries, Point
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.core.tensorboards import CurveSeries, Point
 
 UID = JobUid(1000)
 CURVES = "/trainshed/v1/jobs/1000/curves"

@@ -25,7 +25,6 @@ from trainshed.access.policy import Grant
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import program
 from trainshed.api import metrics, projects, service_accounts
-from trainshed.api.registry import HANDLERS
 from trainshed.api.trainshed_v1.transport import METHODS, PREFIX
 from trainshed.core.names import project_number
 from trainshed.wire import pool, routes
@@ -61,7 +60,7 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
         path = "/".join(("", *route.template.segments)).replace("**", "*")
         path += f":{route.template.custom}" * bool(route.template.custom)
         # Some address datasets without their project, which nobody in one project may.
-        if method in HANDLERS and not path.startswith("/v1/datasets"):
+        if method in house.registry.handlers and not path.startswith("/v1/datasets"):
             paths.setdefault(method if by_grpc else (route.verb, path), (method, route.verb, path))
     if not by_grpc:
         by_hand = {**projects.METHODS, **service_accounts.METHODS}
@@ -69,7 +68,7 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
         for (verb, path), (method, *_) in {**by_hand, **ours}.items():
             paths[verb, path] = method, verb, re.sub(r"\{[a-z]+\}", "*", path)
         paths[metrics.METHOD] = metrics.METHOD, "GET", "/metrics"
-    every = HANDLERS.keys() if by_grpc else PERMISSIONS.keys() - {SHADOWED}
+    every = house.registry.handlers.keys() if by_grpc else PERMISSIONS.keys() - {SHADOWED}
     assert {method for method, _, _ in paths.values()} == every
     yield from paths.values()
 

@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import HOSTS, LOCATION, Answer, House
+from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.test_access import audit, token_of
 from tests.people import known
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
-from trainshed.api.inside import InsideCaller
 from trainshed.api.mcp.protocol import MOST, McpSurface
 from trainshed.api.mcp.tools import BY_NAME, TOOLS
-from trainshed.api.rest import ApiApplication
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
 
@@ -45,9 +43,8 @@ NEEDS: dict[str, set[str]] = {
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    caller = InsideCaller(house.services)
-    mounts = {"mcp": McpSurface(house.services, house.signing_in.authenticate, caller)}
-    house.app = ApiApplication(house.services, house.signing_in.authenticate, mounts, hosts=HOSTS)
+    surface = McpSurface(house.services, house.signing_in.authenticate, house.caller())
+    house.app = house.application({"mcp": surface})
     yield house
     house.close()
 

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.contract.api.house import HOSTS, Answer, House, Lines
+from tests.contract.api.house import Answer, House, Lines
 from trainshed.access.issuers import Issuer
 from trainshed.access.sessions import Sessions
 from trainshed.access.tokens import digest_of
-from trainshed.api.inside import InsideCaller
-from trainshed.api.rest import ApiApplication
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.visits import FIRST_SEGMENTS, Facts
 
@@ -40,7 +38,7 @@ class ConsoleHouse(House):
         )
         console = ConsoleApplication(
             self.sessions,
-            InsideCaller(self.services),
+            self.caller(),
             self.directory / "nobody-listens.sock",
             signing_in=self.signing_in,
             facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
@@ -48,7 +46,7 @@ class ConsoleHouse(House):
             closing=self.services.closing,
         )
         mounts = dict.fromkeys(FIRST_SEGMENTS, console)
-        self.app = ApiApplication(self.services, self.signing_in.authenticate, mounts, hosts=HOSTS)
+        self.app = self.application(mounts)
 
     def link(self) -> str:
         """As `trainshed up` prints one for the owner."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START
-from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
 from tests.contract.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ModelName

@@ -18,6 +18,7 @@ from tests.contract.store.metadata_samples import (
     make_metadata_store,
     make_node,
     make_progress,
+    tracked,
 )
 from tests.contract.store.store_samples import (
     T0,
@@ -82,9 +83,9 @@ async def fill(store: Store) -> None:
     await store.studies.begin_operation(suggesting(5, 30))
     await registered(store, make_version("m", 1, "default", "champion"), told(1))
     await store.evaluations.create(make_evaluation(1))
-    await store.metadata_stores.create(make_metadata_store(), told(3))
-    await store.metadata.create(make_node(context("e")))
-    await store.tensorboards.create(make_board("t"))
+    await tracked(store).metadata_stores.create(make_metadata_store(), told(3))
+    await tracked(store).metadata.create(make_node(context("e")))
+    await tracked(store).tensorboards.create(make_board("t"))
     await store.curves.put(JobUid(1), make_progress("events"), (make_curve(1, "", "loss"),))
     await store.datasets.create(make_dataset(1), told(4))
     await store.secrets.add("p", "db", T0, lambda _: b"sealed")
@@ -110,9 +111,9 @@ async def contents(store: Store) -> dict[str, Any]:
         "versions": await store.models.versions(version.name),
         "champion": await store.models.version(version.name, "champion"),
         "evaluation": await store.evaluations.get(make_evaluation(1).name),
-        "metadata": await store.metadata_stores.get(make_metadata_store().name),
-        "node": await store.metadata.get(context("e")),
-        "board": await store.tensorboards.get(make_board("t").name),
+        "metadata": await tracked(store).metadata_stores.get(make_metadata_store().name),
+        "node": await tracked(store).metadata.get(context("e")),
+        "board": await tracked(store).tensorboards.get(make_board("t").name),
         "curve files": await store.curves.files(JobUid(1)),
         "curves": await store.curves.series(JobUid(1)),
         "dataset": await store.datasets.get(make_dataset(1).name),

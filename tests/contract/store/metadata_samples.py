@@ -1,10 +1,16 @@
 """Metadata stores and tensorboards, and what is in them, for tests of stores."""
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 from tests.contract.store.store_samples import T0
-from trainshed.core.metadata import (
+from trainshed.core.curves import CurveSeries
+from trainshed.core.names import JobUid
+from trainshed.store.points import PointFiles
+from trainshed.store.sqlite.database import Store
+from trainshed.summaries.reading import FileProgress
+from trainshed_tracking.metadata.records import (
     Edge,
     EdgeRole,
     MetadataStore,
@@ -13,10 +19,15 @@ from trainshed.core.metadata import (
     NodeName,
     StoreName,
 )
-from trainshed.core.tensorboards import BoardName, BoardResource, CurveSeries
-from trainshed.summaries.reading import FileProgress
+from trainshed_tracking.stores import Stores, stores_in
+from trainshed_tracking.tensorboards.records import BoardName, BoardResource
 
 STORE = StoreName("p", "us-central1", "default")
+
+
+def tracked(store: Store, points: Path = Path("nowhere")) -> Stores:
+    """The parts of tracking in a store, with points in a directory."""
+    return stores_in(store, PointFiles(points), lambda: JobUid(9), lambda: T0)
 
 
 def make_metadata_store(name: StoreName = STORE) -> MetadataStore:

@@ -20,6 +20,7 @@ from tests.contract.store.metadata_samples import (
     make_metadata_store,
     make_node,
     make_progress,
+    tracked,
 )
 from tests.contract.store.store_samples import (
     T0,
@@ -41,14 +42,14 @@ from tests.contract.store.study_samples import (
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.metadata import EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
-from trainshed.core.tensorboards import Level
 from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.connections import logged
 from trainshed.store.sqlite.copying import unreadable_in
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
+from trainshed_tracking.metadata.records import EdgeRole, Node, NodeKind
+from trainshed_tracking.tensorboards.records import Level
 
 STUDY = StudyUid(30)
 PLACE = {"project_id": "p", "location": "us-central1"}
@@ -56,7 +57,7 @@ Read = Callable[[Store], Awaitable[Any]]
 
 
 async def lineage_nodes(store: Store) -> tuple[Node, ...]:
-    return (await store.metadata.lineage(execution("x1"))).nodes
+    return (await tracked(store).metadata.lineage(execution("x1"))).nodes
 
 
 READS: dict[tuple[str, str], tuple[Read, ...]] = {
@@ -84,16 +85,16 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lambda store: store.evaluations.list(PLACE | {"model_id": "m", "version": 1}),
     ),
     ("tensorboard_resources", "record"): (
-        lambda store: store.tensorboards.list(
+        lambda store: tracked(store).tensorboards.list(
             {"parent": "projects/p/locations/us-central1", "level": Level.TENSORBOARD}
         ),
     ),
     ("curve_files", "record"): (lambda store: store.curves.files(JobUid(1)),),
     ("curve_series", "record"): (lambda store: store.curves.series(JobUid(1)),),
     ("datasets", "record"): (lambda store: store.datasets.list(PLACE),),
-    ("metadata_stores", "record"): (lambda store: store.metadata_stores.list(PLACE),),
+    ("metadata_stores", "record"): (lambda store: tracked(store).metadata_stores.list(PLACE),),
     ("metadata_nodes", "record"): (
-        lambda store: store.metadata.nodes(STORE, NodeKind.ARTIFACT),
+        lambda store: tracked(store).metadata.nodes(STORE, NodeKind.ARTIFACT),
         lineage_nodes,
     ),
 }
@@ -118,17 +119,19 @@ async def fill(store: Store) -> None:
     for number in (1, 2):
         await store.evaluations.create(make_evaluation(number))
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
-        await store.metadata_stores.create(make_metadata_store(name), operation(30 + number))
+        await tracked(store).metadata_stores.create(
+            make_metadata_store(name), operation(30 + number)
+        )
     for number in (1, 2):
-        await store.metadata.create(make_node(artifact(f"a{number}")))
-        await store.metadata.create(make_node(execution(f"x{number}")))
-    await store.metadata.link(
+        await tracked(store).metadata.create(make_node(artifact(f"a{number}")))
+        await tracked(store).metadata.create(make_node(execution(f"x{number}")))
+    await tracked(store).metadata.link(
         [
             edge(execution("x1"), EdgeRole.INPUT, artifact("a1")),
             replace(edge(execution("x1"), EdgeRole.OUTPUT, artifact("a2")), labels=(("a", "b"),)),
         ]
     )
-    await store.tensorboards.create_all([make_board("t1"), make_board("t2")])
+    await tracked(store).tensorboards.create_all([make_board("t1"), make_board("t2")])
     for path in ("a", "b"):
         series = make_curve(ord(path), path, "loss")
         await store.curves.put(JobUid(1), make_progress(path), (series,))

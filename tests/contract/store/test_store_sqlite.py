@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import trainshed_tracking
 from tests.contract.store.store_samples import job_of, live_job, make_job, operation, step
 from tests.contract.store.study_samples import child, make_pipeline, make_tuning
 from trainshed.core.errors import NotFound, Unavailable
@@ -29,17 +30,17 @@ from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.writer import Writer
 
 DOORS = (
-    *("curves", "datasets", "evaluations", "jobs", "metadata_stores", "models", "operations"),
-    *("reader", "studies", "tensorboards", "trials", "works"),
+    *("curves", "datasets", "evaluations", "jobs", "models", "operations"),
+    *("reader", "studies", "trials", "works"),
 )
+OF_TRACKING = Path(trainshed_tracking.__file__).parent
 
 
 def statements() -> list[tuple[str, str]]:
-    return [
-        (f"{door}.{name}", sql)
-        for door in DOORS
-        for name, sql in load_statements(f"{door}.sql").items()
-    ]
+    files = {door: load_statements(f"{door}.sql") for door in DOORS}
+    files["metadata_stores"] = load_statements("metadata_stores.sql", OF_TRACKING / "metadata")
+    files["tensorboards"] = load_statements("tensorboards.sql", OF_TRACKING / "tensorboards")
+    return [(f"{door}.{name}", sql) for door, file in files.items() for name, sql in file.items()]
 
 
 COUNTS = ["SCAN json_each VIRTUAL TABLE INDEX 1:", "SCAN (subquery-1)"]

@@ -6,6 +6,7 @@ imports nothing of them. Each names an `AdditionFactory`:
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -17,10 +18,18 @@ from trainshed.access.principals import Shown
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Check, Checks
-from trainshed.api.calls.services import ApiSettings, Authenticate
+from trainshed.api.calls.links import Links
+from trainshed.api.calls.services import ApiSettings, Authenticate, Tracking
 from trainshed.api.inside import InsideCaller
 from trainshed.api.registry import BUILT_IN, Registry
+from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Application
+from trainshed.runtimes.confinement import InstallationTerms
+from trainshed.runtimes.service import LocalRuntimes
+from trainshed.store.access_keeper import AccessKeeper
+from trainshed.store.points import PointFiles
+from trainshed.store.sqlite.database import Store
+from trainshed.summaries.directories import LogDirectory, ShownDirectory
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -62,6 +71,23 @@ class AdditionContext(Struct, frozen=True):
     signing_in: SigningIn
     #: The Unix socket at which the bucket process takes requests that the service has authenticated.
     gateway: Path
+    #: Who may do what now, by what they have shown.
+    access: AccessKeeper
+    #: Makes and reads the keys of links.
+    links: Links
+    #: The database; an addition makes parts of its own of the writer and the snapshots.
+    store: Store
+    #: Points of curves.
+    points: PointFiles
+    #: Returns a fresh identity; they ascend with time.
+    new_uid: Callable[[], JobUid]
+    runtimes: LocalRuntimes
+    #: Returns the terms on which processes are confined that show what programs wrote. To be called in a
+    #: thread after the start. Raises BuildFailed.
+    terms: Callable[[], InstallationTerms]
+    #: Returns a directory's place on this disk; None: it has no event files, or its project may not read it.
+    #: Blocks. Raises FailedPrecondition: it is elsewhere.
+    event_files: Callable[[LogDirectory], ShownDirectory | None]
 
 
 Mounts = Mapping[str, Application]
@@ -83,6 +109,8 @@ class Addition(Struct, frozen=True):
     #: Returns an address that signs a browser in once, with the rights of who has shown this, and opens its
     #: pages; None = it has none.
     link: Callable[[Shown], str] | None = None
+    #: What jobs have to do with what it keeps; None = nothing.
+    tracking: Tracking | None = None
 
 
 AdditionFactory = Callable[[AdditionContext], Addition]
@@ -100,6 +128,16 @@ def load_additions(context: AdditionContext) -> dict[str, Addition]:
 
     points = sorted(entry_points(group=ADDITIONS), key=lambda point: point.name)
     return {point.name: _built(point, context) for point in points}
+
+
+def import_additions() -> None:
+    """Import all that can be loaded, so that the records which they keep in the database are known."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=ADDITIONS):
+        # Of any kind, as below; the start says what is wrong with it.
+        with contextlib.suppress(Exception):
+            point.load()
 
 
 def _built(point: "EntryPoint", context: AdditionContext) -> Addition:

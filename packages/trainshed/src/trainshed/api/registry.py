@@ -13,12 +13,9 @@ from trainshed.api.aiplatform_v1 import (
     datasets,
     job_service,
     locations,
-    metadata,
     models,
     operations,
     studies,
-    tensorboard_points,
-    tensorboards,
     training_pipelines,
 )
 from trainshed.api.calls.call import Call, Handlers, performed
@@ -38,10 +35,7 @@ HANDLERS: Handlers = MappingProxyType(
             job_service,
             training_pipelines,
             models,
-            metadata,
             datasets,
-            tensorboards,
-            tensorboard_points,
             locations,
             operations,
             studies,

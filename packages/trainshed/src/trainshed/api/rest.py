@@ -2,8 +2,8 @@
 
 Pages of jobs have host names of their own, at which nothing else is served. All else goes by the first
 segment of a path: `/trainshed` is our own API; `/metrics` are the service's metrics; `/shell` checks tickets
-of its own, `/tensorboard` links; other applications (buckets, console) are mounted and check credentials
-themselves. Discovery documents and health need no token. All other paths belong to the public APIs, through
+of its own; other applications (buckets, those of additions) are mounted and check credentials themselves.
+Discovery documents and health need no token. All other paths belong to the public APIs, through
 the registry of handlers: match, authenticate, authorise, bind, call, render.
 
 Routes come from the http annotations of the public APIs. This module knows no method by name, only the
@@ -42,7 +42,6 @@ from trainshed.api.registry import BUILT_IN, Registry
 from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
-from trainshed.api.viewers.surface import ViewerSurface
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
 from trainshed.httpd.messages import (
@@ -110,7 +109,6 @@ class ApiApplication:
         self._surfaces: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "trainshed": trainshed.answer,
             "shell": self._shell.answer,
-            "tensorboard": ViewerSurface(services).answer,
             "metrics": MetricsSurface(services, authenticate).answer,
         }
         by_hand = {**projects.METHODS, **service_accounts.METHODS}

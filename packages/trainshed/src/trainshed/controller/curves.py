@@ -16,22 +16,15 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from trainshed.controller.board_curves import BoardCurves, BoardStores
+from trainshed.core.curves import MOST_SERIES, CurveSeries, CurveWriter, Point, log_directory, point
 from trainshed.core.errors import RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.tensorboards import (
-    MOST_SERIES,
-    CurveSeries,
-    Point,
-    board_experiment,
-    board_of,
-    log_directory,
-    point,
-)
 from trainshed.core.tuning.records import SeenSummaries
+from trainshed.core.units import Nanos
 from trainshed.eventloop.background import begin, keep
+from trainshed.store.points import PointFiles
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves
@@ -58,11 +51,17 @@ class CurveStores(Struct, frozen=True):
     """What curves are read from and kept in."""
 
     curves: Curves
-    boards: BoardStores
+    points: PointFiles
     reader: Reader
     intake: Intake
     #: Returns the directory of a URI; None if no program of the project may read it. Blocks.
     directory: Callable[[str, str], Directory | None]
+    #: Returns what writes the curves of a job to the tensorboard that it names; None = it names none.
+    board: Callable[[Job], CurveWriter | None]
+    #: Returns a new identity, ascending with time.
+    new_uid: Callable[[], JobUid]
+    #: Nanoseconds since the epoch.
+    now: Callable[[], Nanos]
 
 
 def _ignored(_uid: JobUid) -> None:
@@ -78,7 +77,7 @@ class _Followed(Struct):
         default_factory=dict[tuple[str, str], CurveSeries]
     )
     #: The Tensorboard that its curves are written to as well; None = none.
-    board: BoardCurves | None = None
+    board: CurveWriter | None = None
     #: Set when the job is over, so that its files are read for the last time.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     #: Whether its timeline says that it logs under more tags than are kept.
@@ -106,7 +105,7 @@ class JobCurves:
         """Follow a job whose programs run, or will run. May be called repeatedly."""
         if job.uid in self._followed or job.state.is_final:
             return
-        if (job.attempt and log_directory(job.spec)) or board_of(job.spec):
+        if (job.attempt and log_directory(job.spec)) or self._stores.board(job) is not None:
             self._begin(job)
 
     async def finish(self, job: Job) -> None:
@@ -136,7 +135,7 @@ class JobCurves:
         chosen = representative([series for series in known if series.tag == tag])
         points: Sequence[Point] = ()
         if chosen is not None:
-            points = (await self._stores.boards.points.read(job.uid, [chosen.uid]))[chosen.uid]
+            points = (await self._stores.points.read(job.uid, [chosen.uid]))[chosen.uid]
         return SeenSummaries(uri, tuple(sorted({series.tag for series in known}))), points
 
     async def close(self) -> None:
@@ -167,8 +166,8 @@ class JobCurves:
 
     async def _follow(self, followed: _Followed) -> None:
         job, curves = followed.job, self._stores.curves
-        if (experiment := board_experiment(job)) is not None:
-            followed.board = BoardCurves(self._stores.boards, job, experiment)
+        followed.board = self._stores.board(job)
+        if followed.board is not None:
             await followed.board.begin()
         followed.files = {file.path: file for file in await curves.files(job.uid)}
         if followed.files:
@@ -225,7 +224,7 @@ class JobCurves:
             if (series := self._series(followed, run, tag, fresh.keys())) is not None:
                 fresh[run, tag] = _with(series, some)
         kept = [(series.uid, points[tag]) for (_, tag), series in fresh.items()]
-        files = self._stores.boards.points
+        files = self._stores.points
         await files.append(uid, kept, thins=True)
         if followed.board is not None:
             await followed.board.write(run, {tag: points[tag] for _, tag in fresh})
@@ -238,7 +237,7 @@ class JobCurves:
                 f"The job logs scalars under more than {MOST_SERIES} tags, counted in each directory; what "
                 "comes under further ones is not kept as curves. The event files have all of it."
             )
-            entry = TimelineEntry(self._stores.boards.now(), "curves_limited", text)
+            entry = TimelineEntry(self._stores.now(), "curves_limited", text)
             await self._stores.intake.tell((uid,), entry)
         followed.files[progress.path] = progress
         followed.series |= fresh
@@ -252,7 +251,7 @@ class JobCurves:
         """Return a series as it was until now, or a new one; None if there are too many."""
         known = followed.series.get((run, tag))
         if known is None and len(followed.series.keys() | fresh) < MOST_SERIES:
-            return CurveSeries(self._stores.boards.new_uid(), run, tag, 0, 0, None, 0)
+            return CurveSeries(self._stores.new_uid(), run, tag, 0, 0, None, 0)
         return known
 
 

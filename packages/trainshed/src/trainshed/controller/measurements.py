@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from trainshed.core.curves import Point
 from trainshed.core.names import JobUid
 from trainshed.core.printed_measures import values_of
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.machine import Sight, Transition
 from trainshed.core.units import Nanos
 from trainshed.store.sqlite.studies import Studies

@@ -16,6 +16,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from trainshed.core import pipelines
+from trainshed.core.curves import Point
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.machine import Deadline, give_up_parent
@@ -25,7 +26,6 @@ from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Trial
-from trainshed.core.tensorboards import Point
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos

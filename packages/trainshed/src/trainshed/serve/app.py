@@ -16,7 +16,6 @@ from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.services import ApiSettings, Services
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.carrier import Ports
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
@@ -51,7 +50,7 @@ from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap, StartFailed
 from trainshed.serve.bucket_adapters import BucketAdapter, find_shown, find_summaries
-from trainshed.serve.engine_adapters import Vault, build_terms, link_key, viewer_terms
+from trainshed.serve.engine_adapters import Vault, build_terms, link_key
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.store.logs.metrics import read_metrics
@@ -61,10 +60,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
-from trainshed.viewers.service import LocalViewers, ViewerPool
 
-_TENSORBOARDS = 4
-"""TensorBoards that run at once, each with at most 2 GiB; beyond that the one used least lately is ended."""
 _ANY_NUMBER = 1 << 30
 """The limit of replicas at once if a cluster itself limits how many it takes."""
 
@@ -88,21 +84,6 @@ class App:
             retention_jobs=settings.retention_jobs,
             pages=address,
         )
-        context = AdditionContext(
-            settings=api_settings,
-            data=settings.data,
-            now=now,
-            closing=stopping,
-            tokens=bootstrap.tokens,
-            authenticate=bootstrap.signing_in.authenticate,
-            signing_in=bootstrap.signing_in,
-            gateway=bootstrap.gateway_socket,
-        )
-        try:
-            self.additions = load_additions(context)
-            self.registry = registry_with(self.additions)
-        except AdditionUnusable as failure:
-            raise StartFailed(str(failure)) from failure
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
 
         objects = ObjectStore(settings.data / "buckets", now=now, rules=bootstrap.bucket_rules)
@@ -130,6 +111,32 @@ class App:
             images=_images(settings, engine),
             interpreters=interpreters,
         )
+        links = Links(link_key(bootstrap.token), address, now, pages_host(settings, address))
+        context = AdditionContext(
+            settings=api_settings,
+            data=settings.data,
+            now=now,
+            closing=stopping,
+            tokens=bootstrap.tokens,
+            authenticate=bootstrap.signing_in.authenticate,
+            signing_in=bootstrap.signing_in,
+            gateway=bootstrap.gateway_socket,
+            access=bootstrap.access,
+            links=links,
+            store=store,
+            points=points,
+            new_uid=new_uid,
+            runtimes=self.runtimes,
+            terms=build_terms(settings, engine),
+            event_files=partial(find_shown, objects),
+        )
+        try:
+            self.additions = load_additions(context)
+            self.registry = registry_with(self.additions)
+        except AdditionUnusable as failure:
+            raise StartFailed(str(failure)) from failure
+        brought = (addition.tracking for addition in self.additions.values())
+        tracking = next(filter(None, brought), None)
         self.suggesting = StudyOperations(store.studies, self.advisor, notices, now)
         password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
         self.outbox = OutboxWorker(
@@ -143,12 +150,13 @@ class App:
         curves = JobCurves(
             CurveStores(
                 curves=store.curves,
-                boards=BoardStores(
-                    store.tensorboards, store.metadata_stores, store.metadata, points, new_uid, now
-                ),
+                points=points,
                 reader=store.reader,
                 intake=store.intake,
                 directory=partial(find_summaries, objects),
+                board=tracking.curves if tracking is not None else _no_board,
+                new_uid=new_uid,
+                now=now,
             )
         )
         memory_cap = settings.memory_per_replica << 20
@@ -200,23 +208,12 @@ class App:
             outbox=self.outbox,
             prices=prices,
         )
-        self.viewers = LocalViewers(
-            settings.data / "viewers",
-            self.runtimes,
-            partial(find_shown, objects),
-            viewer_terms(settings, engine),
-            pool=ViewerPool(_TENSORBOARDS),
-            closing=stopping,
-        )
         self.services = Services(
             intake=store.intake,
             reader=store.reader,
             studies=store.studies,
             models=store.models,
             evaluations=store.evaluations,
-            metadata_stores=store.metadata_stores,
-            metadata=store.metadata,
-            tensorboards=store.tensorboards,
             datasets=store.datasets,
             points=points,
             curves=store.curves,
@@ -227,11 +224,11 @@ class App:
             notices=notices,
             runtimes=self.runtimes.catalog,
             buckets=buckets,
-            links=Links(link_key(bootstrap.token), address, now, pages_host(settings, address)),
+            links=links,
             tickets=Tickets(now),
             shells=engine if isinstance(engine, Terminals) else NoTerminals(),
             allows_shells=settings.shell == "on",
-            viewers=self.viewers,
+            tracking=tracking,
             write_log=engine.write_log if isinstance(engine, LogWriter) else None,
             promises=lambda: asdict(engine.capabilities()),
             lag=self.lag.reading,
@@ -316,6 +313,10 @@ def _engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         return factory(settings.engine)(context)
     except (LookupError, ImportError, ValueError) as failure:
         raise SettingsError(f"The engine {settings.engine!r} cannot be built: {failure}") from None
+
+
+def _no_board(job: Job) -> None:
+    """No curves are written to tensorboards, since nobody keeps any."""
 
 
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:

@@ -17,9 +17,8 @@ from trainshed.core import errors
 from trainshed.core.patterns import fixed_part, matches
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
-from trainshed.summaries.directories import LocalDirectory, LogDirectory
+from trainshed.summaries.directories import LocalDirectory, LogDirectory, ShownDirectory
 from trainshed.summaries.reading import MARK, Directory, EventFile
-from trainshed.viewers.process import ShownDirectory
 
 
 class BucketAdapter:
@@ -175,8 +174,8 @@ def _readable(store: ObjectStore, uri: str, project: str) -> tuple[str, str]:
 
 
 def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | None:
-    """Return a directory's place on disk if it contains an event file, otherwise None
-    (`viewers.service.Find`). Raises FailedPrecondition."""
+    """Return a directory's place on disk if it contains an event file, otherwise None. Raises
+    FailedPrecondition: it is elsewhere."""
     try:
         bucket, name = _readable(store, wanted.uri, wanted.project)
     except BucketsError:

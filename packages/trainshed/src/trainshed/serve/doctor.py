@@ -96,6 +96,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 def _database(settings: Settings) -> Iterator[Finding]:
     """Yield the finding about the whole database, which is read at some seconds per GB; none if there is no
     database yet."""
+    from trainshed.api.additions import import_additions
     from trainshed.store.codec import ADVICE
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
     from trainshed.store.sqlite.connections import DATABASE_FILE
@@ -110,6 +111,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
             return
         row = "database_damaged"
         check_database(database)
+        import_additions()
         unreadable = list(unreadable_in(database))
     except StoreUnreadable as failure:
         if isinstance(failure, StoreOfOtherVersion):

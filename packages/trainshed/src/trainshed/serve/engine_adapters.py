@@ -4,8 +4,6 @@ links, and the terms of building packages."""
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 
-from msgspec.structs import replace
-
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import SecretRef
@@ -75,25 +73,6 @@ def build_terms(
         )
 
     return terms
-
-
-_VIEWER_PROCESSES = 256
-_VIEWER_MEMORY = 2 << 30
-_VIEWER_DISK = 64 << 20
-"""Bytes that a viewer may leave in its own directory, which should be next to nothing."""
-
-
-def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], InstallationTerms]:
-    """Return the terms on which a TensorBoard runs: at the isolation level of the engine's programs, with the
-    same directories hidden from it. The returned function must be called after the engine has started."""
-    of_builds = build_terms(settings, engine)
-    return lambda: replace(
-        of_builds(),
-        memory_bytes=_VIEWER_MEMORY,
-        processes=_VIEWER_PROCESSES,
-        disk_bytes=_VIEWER_DISK,
-        seconds=0.0,
-    )
 
 
 class Vault:

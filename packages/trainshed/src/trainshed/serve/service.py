@@ -148,7 +148,8 @@ class Service:
         await asyncio.gather(serving, grpc.stop(DRAIN))
         await self._end_work()
         await self._app.advisor.close()
-        await self._app.viewers.close()
+        if self._app.services.tracking is not None:
+            await self._app.services.tracking.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
             # The disk may have become read-only; readers of the file check whether the process lives.

@@ -12,14 +12,13 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from trainshed.core.curves import CurveSeries
 from trainshed.core.datasets.records import Dataset
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.metadata import MetadataStore, Node
 from trainshed.core.pipelines import ModelEvaluation, ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Study, Trial
-from trainshed.core.tensorboards import BoardResource, CurveSeries
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.records import Operation
@@ -89,11 +88,6 @@ MEASUREMENT = Codec("measurements", "record", Measurement)
 OPERATION = Codec("operations", "record", Operation)
 VERSION = Codec("model_versions", "record", ModelVersion)
 EVALUATION = Codec("model_evaluations", "record", ModelEvaluation)
-METADATA_STORE = Codec("metadata_stores", "record", MetadataStore)
-NODE = Codec("metadata_nodes", "record", Node)
-"""Nodes without their parents, which are stored as edges."""
-EDGE_LABELS = Codec("metadata_edges", "labels", Labels)
-BOARD_RESOURCE = Codec("tensorboard_resources", "record", BoardResource)
 CURVE_FILE = Codec("curve_files", "record", FileProgress)
 CURVE_SERIES = Codec("curve_series", "record", CurveSeries)
 DATASET = Codec("datasets", "record", Dataset)

@@ -24,8 +24,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from trainshed.core.curves import Point, averaged, folded, thinned
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.tensorboards import Point, averaged, folded, thinned
 from trainshed.replica.system import durable
 
 MOST_BYTES: Final = 64 << 20

@@ -28,6 +28,19 @@ class LogDirectory(Struct, frozen=True):
     project: str
 
 
+class ShownDirectory(Struct, frozen=True):
+    """A directory of event files that a viewer shows."""
+
+    #: The name under which it is shown; "" = it is the only one.
+    label: str
+    #: A directory of the service's.
+    base: Path
+    #: The names from there on, which a program chose: no link among them is followed.
+    below: tuple[str, ...]
+    #: Differs if another directory has taken its place.
+    identity: tuple[int, int] = (0, 0)
+
+
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opening a pipe must not wait for its writer.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1 import views, works
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.references import add_to_run, make_run, unknown_references
+from trainshed.api.aiplatform_v1.references import unknown_references
 from trainshed.api.aiplatform_v1.views import V1
 from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
@@ -63,17 +63,17 @@ async def asked_for(field: str, call: Call, request: Any) -> JobDraft[Any]:
 
 
 async def create_custom_job(call: Call, request: Any) -> Message:
-    spec = request.custom_job.job_spec
-    if spec.experiment and not spec.experiment_run:
+    tracking, spec = call.services.tracking, request.custom_job.job_spec
+    if tracking is not None and spec.experiment and not spec.experiment_run:
         await asked_for(_CUSTOM, call, request)  # A refused request must not create a run.
-        spec.experiment_run = await make_run(call.services, spec.experiment)
+        spec.experiment_run = await tracking.make_run(spec.experiment)
         sent(call, request, _CUSTOM)["jobSpec"]["experimentRun"] = spec.experiment_run
     draft = await asked_for(_CUSTOM, call, request)
     public = sent(call, request, _CUSTOM)
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
-    if spec.experiment_run:
-        await add_to_run(call.services, spec.experiment_run, job.name)
+    if tracking is not None and spec.experiment_run:
+        await tracking.add_to_run(spec.experiment_run, job.name)
     created = request.custom_job
     views.set_custom_job_outputs(created, of_kind(job, Job))
     return created

@@ -17,9 +17,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -31,17 +30,15 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 
-PATH: Final = "/tensorboard/"
+OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
+"""The method that a link to a view stands for."""
 MOST_JOBS: Final = 20
 """Most jobs of one view."""
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds that a mark is good for."""
-_VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MOST_JOBS - 1}}}")
 _WORD: Final = 15
 """Bytes of a word; a part of a host's name has at most 63 characters."""
 _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
-_HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
-"""A host that a browser's content security policy can name: no addresses in brackets."""
 
 
 def holder(
@@ -64,7 +61,7 @@ def holder(
 
 class Links:
     """Makes and reads the keys of links, and the marks of browsers that have opened one: what somebody has
-    shown, signed for one thing, which `shell_of`, `page_of` or `view_link` names.
+    shown, signed for one thing, which a text such as that of `shell_of` or `page_of` names.
 
     `key`: the service's own secret, the same after a restart. `address`: where browsers reach the service.
     `now`: nanoseconds since the epoch. `pages`: the host below whose name pages of jobs have theirs, with a
@@ -73,7 +70,8 @@ class Links:
 
     def __init__(self, key: bytes, address: str, now: Callable[[], int], pages: str = "") -> None:
         self._key = key
-        self._address = address.rstrip("/")
+        #: Where browsers reach the service, without a slash at its end.
+        self.address = address.rstrip("/")
         self._now = now
         self._pages = pages
 
@@ -123,15 +121,15 @@ class Links:
 
     def shell(self, uid: JobUid, replica: ReplicaId) -> str:
         """Return the address of a replica's shell, to be followed by a key or a ticket's token."""
-        return f"{self._address}/shell/#job={uid}&replica={replica}"
+        return f"{self.address}/shell/#job={uid}&replica={replica}"
 
     def to_page(self, uid: JobUid, name: str) -> str:
         """Return the console's address that opens a page of a job's, for who is signed in."""
-        return f"{self._address}/jobs/{uid}/ports/{name}"
+        return f"{self.address}/jobs/{uid}/ports/{name}"
 
     def host_of(self, uid: JobUid, name: str) -> str:
         """Return the address of a page's host; "" = pages have none here."""
-        scheme = self._address.partition("://")[0]
+        scheme = self.address.partition("://")[0]
         host = f"{name}-{uid}-{self._word(uid, name)}.{self._pages}"
         return f"{scheme}://{host}" if self._pages else ""
 
@@ -142,18 +140,6 @@ class Links:
             return None
         uid, name = JobUid(int(made[2])), made[1]
         return (uid, name) if hmac.compare_digest(made[3], self._word(uid, name)) else None
-
-    def to_view(self, view: str, shown: Shown) -> str:
-        """Return the link to a view in TensorBoard for whoever has shown this."""
-        return f"{self._address}{PATH}#view={view}&key={self.issue(view_link(view), shown)}"
-
-    def sources(self, path: str, host: str) -> str:
-        """Return the addresses below which everything of a view lies, for a content security policy. `path`:
-        of the view, with its mark."""
-        own = urlsplit(self._address)
-        sources = [f"{own.netloc}{own.path}{path}" if _HOST.fullmatch(own.netloc) else "'self'"]
-        sources.append(f"{host}{path}" if _HOST.fullmatch(host) else "'self'")
-        return " ".join(dict.fromkeys(sources))
 
     def _word(self, uid: JobUid, name: str) -> str:
         """Return the part of a page's host that only this service can make."""
@@ -173,23 +159,6 @@ def shell_of(uid: JobUid, replica: ReplicaId) -> str:
 def page_of(uid: JobUid, name: str) -> str:
     """Return what the mark of a job's page is for."""
     return f"page {uid} {name}"
-
-
-def view_link(view: str) -> str:
-    """Return what the key of a view's link is for; a mark is for its path."""
-    return f"tensorboard link {view}"
-
-
-def view_of(jobs: Sequence[JobUid]) -> str:
-    """Return the name of the view of these jobs, each named once: `7`, `7-12`."""
-    return "-".join(str(uid) for uid in dict.fromkeys(jobs))
-
-
-def jobs_of(view: str) -> tuple[JobUid, ...]:
-    """Return the jobs of a view; () if no view can have this name."""
-    if _VIEW.fullmatch(view) is None:
-        return ()
-    return tuple(JobUid(int(part)) for part in view.split("-"))
 
 
 def _text(content: bytes) -> str:

@@ -2,43 +2,43 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import Message
 from msgspec import Struct, field
 
-from trainshed.access.principals import Principal
+from trainshed.access.principals import Principal, Shown
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.links import Links, Tickets
+from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.progress import LogBook, book_of_curves, book_of_lists
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.curves import CurveWriter
+from trainshed.core.errors import Violation
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.terminals import Terminals
 from trainshed.core.units import Bytes, Nanos
 from trainshed.core.usage import Prices
+from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
-from trainshed.httpd.messages import Lapse, Request, Response
 from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
 from trainshed.store.sqlite.jobs import Intake
-from trainshed.store.sqlite.metadata import Metadata, MetadataStores
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.studies import Studies
-from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.studies.port import Seen
-from trainshed.summaries.directories import LogDirectory
 from trainshed.telemetry.meters import Meters
-from trainshed.wire.trainshed_v1.jobs import Outlook
+from trainshed.wire.trainshed_v1.jobs import Outlook, ViewLink
 
 Authenticate = Callable[[str | None], Awaitable[Principal]]
 """Returns the principal of an `Authorization` header. Raises Unauthenticated, Unavailable."""
@@ -132,30 +132,46 @@ class CapacityView(Protocol):
         ...
 
 
-class Viewers(Protocol):
-    """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view. Methods that
-    raise, raise FailedPrecondition (the message says why not, and what to do) or Unavailable."""
+Spec = Mapping[str, Any]
+"""A CustomJobSpec in public JSON."""
 
-    async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        """Whether there is anything to show in one of the directories."""
+
+class Tracking(Protocol):
+    """What jobs have to do with experiments, tensorboards and what shows these: an addition's. Methods raise
+    Unavailable, and as they say."""
+
+    async def unknown(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
+        """Return violations for what a job in that location names and does not exist. `path`: of the
+        specification in the request."""
         ...
 
-    async def open(
-        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
-    ) -> None:
-        """Make a view's TensorBoard serve; installs and starts it if need be. `say`: called with each line
-        that tells what is being done."""
+    async def make_run(self, experiment: str) -> str:
+        """Make a new run of an experiment, for a job that names none of its own, and return its name."""
         ...
 
-    async def forward(
-        self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
-    ) -> Response:
-        """Return TensorBoard's answer to a request, whose path is TensorBoard's own; it ends with `lapse`.
-        Starts it again if it was ended. Also raises BodyTooLarge."""
+    async def add_to_run(self, run: str, job: JobName) -> None:
+        """Add a job to its run."""
         ...
 
-    def end(self, wanted: Callable[[str], bool]) -> None:
-        """End the views whose names are `wanted`, without waiting for that."""
+    def curves(self, job: Job) -> CurveWriter | None:
+        """Return what writes the job's curves to the tensorboard that it names; None = it names none."""
+        ...
+
+    async def view(self, works: Sequence[Work], shown: Shown) -> ViewLink:
+        """Return a link, for whoever has shown this, to what these works wrote. Raises FailedPrecondition
+        if they were told no directory for event files."""
+        ...
+
+    async def link_if_any(self, work: Work, shown: Shown) -> str:
+        """Return such a link to what a work wrote; "" = it wrote nothing."""
+        ...
+
+    def end_views(self, job: JobUid) -> None:
+        """End what shows a job, without waiting for that."""
+        ...
+
+    async def close(self) -> None:
+        """End all that shows jobs, and wait until it is gone."""
         ...
 
 
@@ -193,9 +209,6 @@ class Services(Struct, frozen=True):
     studies: Studies
     models: Models
     evaluations: Evaluations
-    metadata_stores: MetadataStores
-    metadata: Metadata
-    tensorboards: Tensorboards
     datasets: Datasets
     points: PointFiles
     curves: Curves
@@ -225,10 +238,11 @@ class Services(Struct, frozen=True):
     links: Links
     tickets: Tickets
     shells: Terminals
-    viewers: Viewers
     settings: ApiSettings = ApiSettings()
     #: Whether the operator allows shells.
     allows_shells: bool = True
+    #: None = its addition is not installed.
+    tracking: Tracking | None = None
     #: None = the engine takes no lines.
     write_log: WriteLog | None = None
     #: Set when the server shuts down, so that streams end and no more jobs are taken.

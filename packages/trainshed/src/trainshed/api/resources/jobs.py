@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
-from trainshed.api.calls.links import Links, jobs_of
+from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import CapacityView, Services
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core import terminals
@@ -177,7 +177,8 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     record = done_at_once(services, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     services.notices.publish(uid)
-    services.viewers.end(lambda view: uid in jobs_of(view))
+    if services.tracking is not None:
+        services.tracking.end_views(uid)
     try:
         await services.logs.remove(uid)
     except OSError as error:

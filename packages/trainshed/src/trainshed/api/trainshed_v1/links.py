@@ -5,7 +5,8 @@ from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
-from trainshed.api.calls.links import MOST_JOBS, Ticket, view_of
+from trainshed.api.calls.errors import NotServed, installing
+from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW, Ticket
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job, find_work
@@ -13,8 +14,6 @@ from trainshed.api.shell.opening import live_replica, shells_of
 from trainshed.api.shell.ports import OPEN
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import read_replica
-from trainshed.api.viewers.surface import OPEN as OPEN_VIEW
-from trainshed.api.viewers.surface import directories_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
@@ -99,7 +98,13 @@ def _kept(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) 
 
 async def view(call: JsonCall) -> ViewLink:
     """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for a job, or for several
-    together. Raises FailedPrecondition if they were given no directory for event files."""
+    together. Raises FailedPrecondition if they were told no directory for event files, NotServed."""
+    tracking, shown = call.services.tracking, call.principal.shown
+    if tracking is None:
+        raise NotServed(
+            "TensorBoard is not started here, because its addition is not installed. Where the service is, "
+            f"run {installing('tracking')} and start it again."
+        )
     sent, faults = call.sent(ViewRequest)
     others = sent.others
     if len(others) >= MOST_JOBS:
@@ -116,36 +121,14 @@ async def view(call: JsonCall) -> ViewLink:
             text = f"There is no job {target[:200]!r} that you may look at."
             faults.add(f"others[{index}]", text)
     faults.refuse()
-    services, shown = call.services, call.principal.shown
-    uids = [work.uid for work in works]
-    directories = await directories_of(services.reader, uids)
-    if not directories:
-        names = ", ".join(str(work.name) for work in works)
-        raise FailedPrecondition(
-            f"{names}: no directory for event files is known. Give the job a base output directory "
-            "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
-        )
-    name = view_of(uids)
     assert shown is not None, "programs may not ask"
-    uri = services.links.to_view(name, shown)
-    return ViewLink(
-        uri=uri,
-        view=name,
-        key=uri.rpartition("key=")[2],
-        directories=tuple(directory.uri for directory in directories),
-        has_files=await services.viewers.has_files(directories),
-    )
+    return await tracking.view(works, shown)
 
 
 async def link_if_any(services: Services, principal: Principal, work: Work) -> str:
     """Return the link if `principal` may have it and there is anything to show; else ""."""
+    tracking, shown = services.tracking, principal.shown
     may = principal.may(PERMISSIONS[OPEN_VIEW], work.name.project_id)
-    if principal.shown is None or not may:
+    if tracking is None or shown is None or not may:
         return ""
-    try:
-        directories = await directories_of(services.reader, (work.uid,))
-        if not await services.viewers.has_files(directories):
-            return ""
-    except (NotFound, FailedPrecondition):
-        return ""
-    return services.links.to_view(view_of((work.uid,)), principal.shown)
+    return await tracking.link_if_any(work, shown)

@@ -18,6 +18,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work, jobs_below
 from trainshed.api.trainshed_v1 import describing
 from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.core.curves import CurveSeries, Point, last_point, thinned
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
@@ -30,7 +31,6 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import StudyName, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import Bound, Measures, rank, split_name
-from trainshed.core.tensorboards import CurveSeries, Point, last_point, thinned
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work

@@ -9,6 +9,7 @@ from msgspec import UNSET, structs
 from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.core.capacity import Waiting
+from trainshed.core.curves import thinned
 from trainshed.core.failure.advice import advice
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -17,7 +18,6 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
-from trainshed.core.tensorboards import thinned
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

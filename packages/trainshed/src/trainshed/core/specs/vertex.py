@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from trainshed.core.catalog import images
 from trainshed.core.cluster import PS_POOL, reducers_of
+from trainshed.core.curves import log_directory
 from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     JobDraft,
@@ -35,7 +36,6 @@ from trainshed.core.specs.entry_points import (
     read_package,
     read_runtime,
 )
-from trainshed.core.tensorboards import log_directory
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise

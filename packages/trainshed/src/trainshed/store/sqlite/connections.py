@@ -175,10 +175,10 @@ _HERE = Path(__file__).parent
 _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
-def load_statements(file: str) -> Mapping[str, str]:
-    """Return the statements of a file in this directory, by name. Raises ValueError if a name appears
-    twice."""
-    text = _HERE.joinpath(file).read_text(encoding="utf-8")
+def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
+    """Return the statements of a file in a directory, this one by default, by name. Raises ValueError if a
+    name appears twice."""
+    text = folder.joinpath(file).read_text(encoding="utf-8")
     parts = _HEADING.split(text)
     statements: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):

@@ -23,7 +23,6 @@ from trainshed.store.sqlite.connections import (
     require_sound,
 )
 from trainshed.store.sqlite.jobs import Intake, Ledger
-from trainshed.store.sqlite.metadata import Metadata, MetadataStores
 from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.presence import (
     OpenFiles,
@@ -35,7 +34,6 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Secrets
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import Studies
-from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.store.sqlite.writer import Writer
 
 LOCK_FILE = "trainshed.lock"
@@ -60,15 +58,15 @@ class Store:
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
+        #: What further parts are made of, such as those of additions.
+        self.writer = writer
+        self.snapshots = snapshots
         self.intake = Intake(writer, snapshots)
         self.ledger = Ledger(writer, snapshots, acquired)
         self.reader = Reader(writer, snapshots)
         self.studies = Studies(writer, snapshots)
         self.models = Models(writer, snapshots)
         self.evaluations = Evaluations(writer, snapshots)
-        self.metadata_stores = MetadataStores(writer, snapshots)
-        self.metadata = Metadata(writer, snapshots)
-        self.tensorboards = Tensorboards(writer, snapshots)
         self.curves = Curves(writer, snapshots)
         self.datasets = Datasets(writer, snapshots)
         self.secrets = Secrets(writer, snapshots)

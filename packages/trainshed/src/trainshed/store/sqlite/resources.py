@@ -4,12 +4,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trainshed.core.curves import CurveSeries
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import NotFound
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import BudgetNotice, Notification, Occasion
 from trainshed.core.secrets import SecretRef
-from trainshed.core.tensorboards import CurveSeries
 from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
 from trainshed.store.records import Outgoing, Sealed, SecretVersion

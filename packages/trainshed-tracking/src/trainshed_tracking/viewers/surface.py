@@ -7,7 +7,6 @@ ANY  /tensorboard/VIEW/MARK/  TensorBoard itself, for holders of a mark of the v
 """
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,28 +14,29 @@ from typing import Final
 
 from trainshed.access.principals import Shown
 from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.api.calls.http import NDJSON, LinkPage, refusal_answer, sent_object
-from trainshed.api.calls.links import PATH, holder, jobs_of, view_link
-from trainshed.api.calls.services import Services, Viewers
-from trainshed.api.resources.jobs import jobs_below
-from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unauthenticated
-from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid
-from trainshed.core.pipelines import Pipeline
-from trainshed.core.tensorboards import log_directory
+from trainshed.api.calls.http import NDJSON, LinkPage, error_answer, refusal_answer, sent_object
+from trainshed.api.calls.links import OPEN_VIEW, Links, holder
+from trainshed.core.errors import PermissionDenied, RequestError, Unauthenticated
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import Request, Response, Streamed
+from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, Streamed, serve
+from trainshed.store.access_keeper import AccessKeeper
 from trainshed.store.sqlite.reader import Reader
 from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.json import encode_text
 from trainshed.wire.status import StatusCode
+from trainshed_tracking.viewers.views import (
+    PATH,
+    Viewers,
+    directories_of,
+    jobs_of,
+    sources_of,
+    view_link,
+)
 
 _PAGE: Final = LinkPage(PATH, Path(__file__).parent / "page", "style-src 'self'; img-src data:")
 _MOST: Final = 4096
 """Most bytes of a request to open a view, which anybody may send."""
 _FRESH: Final = (b"cache-control", b"no-store")
-OPEN: Final = "trainshed.v1.Jobs.Tensorboard"
-"""The method that a link stands for."""
 _SERVED: Final = frozenset({"GET", "HEAD", "POST"})
 
 
@@ -44,8 +44,23 @@ class ViewerSurface:
     """Answers requests below `/tensorboard`. They need no token, but the key of a link or the mark of a
     view."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(
+        self,
+        viewers: Viewers,
+        reader: Reader,
+        access: AccessKeeper,
+        links: Links,
+        closing: asyncio.Event,
+    ) -> None:
+        """`closing`: set when the service stops."""
+        self._viewers = viewers
+        self._reader = reader
+        self._access = access
+        self._links = links
+        self._closing = closing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await serve(Request(scope, receive), self.answer, error_answer, receive, send)
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with it."""
@@ -63,20 +78,19 @@ class ViewerSurface:
 
     async def _open(self, request: Request) -> Response:
         fields = await sent_object(request, _MOST)
-        services, view = self._services, str(fields.get("view"))
-        whose = services.links.read(view_link(view), str(fields.get("key")))
+        view = str(fields.get("view"))
+        whose = self._links.read(view_link(view), str(fields.get("key")))
         directories = await self._directories(view, whose)
         assert whose is not None, "nobody else is let in"
-        path = f"{view}/{services.links.mark(PATH + view, whose)}/"
-        lines = _opening(services.viewers, view, directories, path)
-        answer = Streamed(lines, services.closing, NDJSON)
+        path = f"{view}/{self._links.mark(PATH + view, whose)}/"
+        lines = _opening(self._viewers, view, directories, path)
+        answer = Streamed(lines, self._closing, NDJSON)
         answer.headers.append(_FRESH)
         return answer
 
     async def _forward(self, request: Request, view: str) -> Response:
-        links = self._services.links
         mark, _, rest = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
-        whose = links.lets(PATH + view, mark)
+        whose = self._links.lets(PATH + view, mark)
         if whose is None:
             raise Unauthenticated(
                 "This browser has not opened this view, or a day ago: open the job's link again, which "
@@ -88,21 +102,21 @@ class ViewerSurface:
             raise PermissionDenied("A page of TensorBoard installs no service worker.")
         directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
-        guards = _guards(links.sources(f"{PATH}{view}/{mark}/", host))
+        guards = _guards(sources_of(self._links.address, f"{PATH}{view}/{mark}/", host))
         below = request.at(f"/{rest}".encode("latin-1"))
-        access = self._services.access
-        lapse = partial(access.lapse, holder(access.known, whose, OPEN, ()))
-        answer = await self._services.viewers.forward(view, directories, below, lapse)
+        access = self._access
+        lapse = partial(access.lapse, holder(access.known, whose, OPEN_VIEW, ()))
+        answer = await self._viewers.forward(view, directories, below, lapse)
         answer.headers += guards
         return answer
 
     async def _directories(self, view: str, whose: Shown | None) -> tuple[LogDirectory, ...]:
         """Return the directories of a view. `whose`: what its link or mark says. Raises PermissionDenied,
         NotFound."""
-        known = self._services.access.known
-        holder(known, whose, OPEN, ())
-        directories = await directories_of(self._services.reader, jobs_of(view))
-        holder(known, whose, OPEN, [directory.project for directory in directories])
+        known = self._access.known
+        holder(known, whose, OPEN_VIEW, ())
+        directories = await directories_of(self._reader, jobs_of(view))
+        holder(known, whose, OPEN_VIEW, [directory.project for directory in directories])
         return directories
 
 
@@ -154,51 +168,3 @@ async def _opening(
 
 def _line(value: dict[str, str]) -> bytes:
     return encode_text(value) + b"\n"
-
-
-MOST_DIRECTORIES: Final = 100
-"""Most directories that a view shows; of a tuning job those of the newest trials."""
-_ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_LONGEST: Final = 60
-
-
-async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDirectory, ...]:
-    """Return the log directories of these jobs, and of the jobs that they have made. Raises NotFound if one
-    of them was deleted."""
-    jobs: list[tuple[str, Job]] = []
-    for uid in uids:
-        try:
-            work, _ = await reader.job_by_uid(uid)
-        except NotFound:
-            raise NotFound(f"The job {uid} of this link has been deleted.") from None
-        if isinstance(work, Job):
-            jobs.append((_name(work, ""), work))
-            continue
-        if isinstance(work, Pipeline):
-            jobs += [(_name(job, ""), job) for job in await jobs_below(reader, work.uid)]
-            continue
-        title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else ""
-        jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
-    written = [(name, job, log_directory(job.spec)) for name, job in jobs]
-    shown = [entry for entry in written if entry[2]][-MOST_DIRECTORIES:]
-    if len(shown) == 1:
-        return (LogDirectory("", shown[0][2], shown[0][1].name.project_id),)
-    names = [name for name, _, _ in shown]
-    return tuple(
-        LogDirectory(
-            name if names.count(name) == 1 else f"{name}-{job.uid}", uri, job.name.project_id
-        )
-        for name, job, uri in shown
-    )
-
-
-def _name(job: Job, parent: str) -> str:
-    if job.parent is not None and job.parent.trial:
-        trial = f"trial-{job.parent.trial}"
-        return f"{parent}-{trial}" if parent else trial
-    return _title(job.display_name or job.name.job_id)
-
-
-def _title(text: str) -> str:
-    """Return `text` as a directory's name; never one that is hidden or leads up."""
-    return _ODD.sub("-", text)[:_LONGEST].strip("-.") or "job"

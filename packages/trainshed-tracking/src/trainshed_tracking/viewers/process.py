@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import joined
 from trainshed.eventloop.stream_line import StreamLine
@@ -32,6 +30,7 @@ from trainshed.runtimes.confinement import (
     read_verdict,
 )
 from trainshed.runtimes.port import PreparedRuntime
+from trainshed.summaries.directories import ShownDirectory
 
 SUBJECT: Final = "TensorBoard"
 _PROGRAM: Final = Path(__file__).with_name("program.py")
@@ -71,19 +70,6 @@ async def connected(socket: str) -> StreamLine:
             return StreamLine(*await asyncio.open_unix_connection(short))
     except OSError as failure:
         raise NoAnswer(str(failure)) from None
-
-
-class ShownDirectory(Struct, frozen=True):
-    """A directory of event files that a viewer shows."""
-
-    #: The name under which it is shown; "" = it is the only one.
-    label: str
-    #: A directory of the service's.
-    base: Path
-    #: The names from there on, which a program chose: no link among them is followed.
-    below: tuple[str, ...]
-    #: Differs if another directory has taken its place.
-    identity: tuple[int, int] = (0, 0)
 
 
 class ViewerProcess:

@@ -1,6 +1,4 @@
-"""What every store promises of metadata stores (`trainshed.store.sqlite.metadata`)."""
-
-from collections.abc import AsyncIterator
+"""What every store promises of metadata stores (`trainshed_tracking.metadata.table`)."""
 
 import pytest
 from msgspec.structs import replace
@@ -13,52 +11,61 @@ from tests.contract.store.metadata_samples import (
     execution,
     make_metadata_store,
     make_node,
+    tracked,
 )
 from tests.contract.store.study_samples import told
 from trainshed.core.errors import InvalidRequest, NotFound
-from trainshed.core.metadata import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
 from trainshed.store.sqlite.database import Store
+from trainshed_tracking.metadata.records import (
+    EdgeRole,
+    Lineage,
+    Node,
+    NodeKind,
+    NodeName,
+    StoreName,
+)
+from trainshed_tracking.stores import Stores
 
 CHILD, MEMBER, INPUT, OUTPUT = EdgeRole
 
 
 @pytest.fixture
-async def metadata(store: Store) -> AsyncIterator[Store]:
-    await store.metadata_stores.create(make_metadata_store(), told(1))
-    yield store
+async def stores(store: Store) -> Stores:
+    """With one metadata store."""
+    stores = tracked(store)
+    await stores.metadata_stores.create(make_metadata_store(), told(1))
+    return stores
 
 
-async def created(store: Store, *nodes: Node) -> None:
+async def created(stores: Stores, *nodes: Node) -> None:
     for node in nodes:
-        await store.metadata.create(node)
+        await stores.metadata.create(node)
 
 
-async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(metadata: Store) -> None:
-    await created(metadata, make_node(artifact("a"), uri="gs://b/1"))
+async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(stores: Stores) -> None:
+    await created(stores, make_node(artifact("a"), uri="gs://b/1"))
 
     def refuse(node: Node) -> Node:
         raise InvalidRequest(())
 
     with pytest.raises(InvalidRequest):
-        await metadata.metadata.change(artifact("a"), refuse)
-    changed = await metadata.metadata.change(
+        await stores.metadata.change(artifact("a"), refuse)
+    changed = await stores.metadata.change(
         artifact("a"), lambda node: replace(node, uri="gs://b/2", etag=node.etag + 1, state="LIVE")
     )
-    assert await metadata.metadata.get(artifact("a")) == changed
+    assert await stores.metadata.get(artifact("a")) == changed
     with pytest.raises(NotFound):
-        await metadata.metadata.change(artifact("b"), lambda node: node)
+        await stores.metadata.change(artifact("b"), lambda node: node)
 
 
-async def test_nodes_are_listed_oldest_first_and_by_what_they_are_linked_to(
-    metadata: Store,
-) -> None:
+async def test_nodes_are_listed_oldest_first_and_by_what_they_are_linked_to(stores: Stores) -> None:
     late, early = make_node(context("e"), 2), make_node(context("r"), 1)
-    await created(metadata, late, early, make_node(artifact("a")))
-    await metadata.metadata.link(
+    await created(stores, late, early, make_node(artifact("a")))
+    await stores.metadata.link(
         [edge(context("e"), CHILD, context("r")), edge(context("e"), MEMBER, artifact("a"))]
     )
     with_parent = replace(early, parents=(context("e"),))
-    nodes, linked = metadata.metadata.nodes, metadata.metadata.linked
+    nodes, linked = stores.metadata.nodes, stores.metadata.linked
     assert await nodes(STORE, NodeKind.CONTEXT) == (with_parent, late)
     assert await nodes(STORE, NodeKind.CONTEXT, {context("r"), artifact("a")}) == (with_parent,)
     assert await nodes(STORE, NodeKind.ARTIFACT, {artifact("nobody")}) == ()
@@ -71,51 +78,51 @@ async def test_nodes_are_listed_oldest_first_and_by_what_they_are_linked_to(
         assert await linked(name, role, inward=inward) == expected
 
 
-async def test_the_neighbours_of_a_deleted_node_stay(metadata: Store) -> None:
+async def test_the_neighbours_of_a_deleted_node_stay(stores: Stores, store: Store) -> None:
     await created(
-        metadata, make_node(context("e")), make_node(context("r")), make_node(artifact("a"))
+        stores, make_node(context("e")), make_node(context("r")), make_node(artifact("a"))
     )
-    await metadata.metadata.link(
+    await stores.metadata.link(
         [edge(context("e"), CHILD, context("r")), edge(context("r"), MEMBER, artifact("a"))]
     )
     with pytest.raises(NotFound):
-        await metadata.metadata.delete(context("nobody"), told(3))
-    await metadata.metadata.delete(context("e"), told(3))
-    assert (await metadata.metadata.get(context("r"))).parents == ()
-    assert await metadata.reader.operation(told(3).name) == told(3)
-    await metadata.metadata.delete(context("r"), told(4))
-    assert await metadata.metadata.get(artifact("a")) == make_node(artifact("a"))
+        await stores.metadata.delete(context("nobody"), told(3))
+    await stores.metadata.delete(context("e"), told(3))
+    assert (await stores.metadata.get(context("r"))).parents == ()
+    assert await store.reader.operation(told(3).name) == told(3)
+    await stores.metadata.delete(context("r"), told(4))
+    assert await stores.metadata.get(artifact("a")) == make_node(artifact("a"))
 
 
-async def test_a_context_is_never_above_itself_and_has_ten_parents(metadata: Store) -> None:
+async def test_a_context_is_never_above_itself_and_has_ten_parents(stores: Stores) -> None:
     names = [context(f"c{number}") for number in range(12)]
-    await created(metadata, *map(make_node, names))
-    await metadata.metadata.link([edge(names[0], CHILD, names[1]), edge(names[1], CHILD, names[2])])
+    await created(stores, *map(make_node, names))
+    await stores.metadata.link([edge(names[0], CHILD, names[1]), edge(names[1], CHILD, names[2])])
     for cycle in (edge(names[2], CHILD, names[0]), edge(names[0], CHILD, names[0])):
         with pytest.raises(InvalidRequest, match="above it"):
-            await metadata.metadata.link([edge(names[0], CHILD, names[3]), cycle])
-    assert (await metadata.metadata.get(names[3])).parents == ()
+            await stores.metadata.link([edge(names[0], CHILD, names[3]), cycle])
+    assert (await stores.metadata.get(names[3])).parents == ()
     with pytest.raises(InvalidRequest, match="more than 10 parents"):
-        await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:11]])
-    await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:10]])
-    assert (await metadata.metadata.get(names[11])).parents == tuple(sorted(names[:10]))
+        await stores.metadata.link([edge(name, CHILD, names[11]) for name in names[:11]])
+    await stores.metadata.link([edge(name, CHILD, names[11]) for name in names[:10]])
+    assert (await stores.metadata.get(names[11])).parents == tuple(sorted(names[:10]))
 
 
-async def test_nothing_is_linked_to_another_store(metadata: Store) -> None:
+async def test_nothing_is_linked_to_another_store(stores: Stores) -> None:
     other = StoreName("q", "us-central1", "default")
-    await metadata.metadata_stores.create(make_metadata_store(other), told(2))
+    await stores.metadata_stores.create(make_metadata_store(other), told(2))
     theirs = NodeName(other, NodeKind.ARTIFACT, "a")
-    await created(metadata, make_node(theirs), make_node(context("e")))
+    await created(stores, make_node(theirs), make_node(context("e")))
     with pytest.raises(InvalidRequest, match="does not lie in"):
-        await metadata.metadata.link([edge(context("e"), MEMBER, theirs)])
+        await stores.metadata.link([edge(context("e"), MEMBER, theirs)])
 
 
-async def test_lineage(metadata: Store) -> None:
+async def test_lineage(stores: Stores) -> None:
     """data -> prep -> table -> train -> model; the run has train, the experiment above it prep."""
     prep, train = execution("prep"), execution("train")
     data, table, model = artifact("data"), artifact("table"), artifact("model")
     await created(
-        metadata,
+        stores,
         make_node(context("e")),
         make_node(context("r")),
         *(make_node(name) for name in (prep, train, data, table, model)),
@@ -126,7 +133,7 @@ async def test_lineage(metadata: Store) -> None:
         edge(train, INPUT, table),
         edge(train, OUTPUT, model),
     ]
-    await metadata.metadata.link(
+    await stores.metadata.link(
         [
             *events,
             edge(context("e"), CHILD, context("r")),
@@ -134,12 +141,12 @@ async def test_lineage(metadata: Store) -> None:
             *(edge(context("r"), MEMBER, name) for name in (train, table, model)),
         ]
     )
-    await metadata.metadata.link(events)  # Once more: nothing is doubled.
+    await stores.metadata.link(events)  # Once more: nothing is doubled.
 
     def ids(lineage: Lineage) -> tuple[set[str], int]:
         return {node.name.node_id for node in lineage.nodes}, len(lineage.events)
 
-    door = metadata.metadata
+    door = stores.metadata
     assert ids(await door.lineage(context("r"))) == ({"train", "table", "model"}, 2)
     assert ids(await door.lineage(context("e"))) == ({"prep", "train", "table", "model"}, 3)
     assert ids(await door.lineage(train)) == ({"train", "table", "model"}, 2)
@@ -148,10 +155,10 @@ async def test_lineage(metadata: Store) -> None:
 
 
 async def test_a_lineage_without_end_is_cut(
-    metadata: Store, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainshed.store.sqlite.metadata.MAX_LINEAGE", 8)
+    monkeypatch.setattr("trainshed_tracking.metadata.table.MAX_LINEAGE", 8)
     writer, written = execution("w"), [artifact(f"a{number}") for number in range(12)]
-    await created(metadata, *map(make_node, (writer, *written)))
-    await metadata.metadata.link([edge(writer, OUTPUT, name) for name in written])
-    assert len((await metadata.metadata.lineage(writer)).nodes) == 9
+    await created(stores, *map(make_node, (writer, *written)))
+    await stores.metadata.link([edge(writer, OUTPUT, name) for name in written])
+    assert len((await stores.metadata.lineage(writer)).nodes) == 9

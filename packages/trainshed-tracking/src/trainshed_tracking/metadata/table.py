@@ -3,12 +3,16 @@
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import asdict, replace
 
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.metadata import (
+from trainshed.store.codec import Codec, Labels
+from trainshed.store.sqlite.connections import Parameters, load_statements, missing, records
+from trainshed.store.sqlite.tables import Resources
+from trainshed_tracking.metadata.records import (
     Edge,
     EdgeRole,
     Lineage,
@@ -18,11 +22,12 @@ from trainshed.core.metadata import (
     NodeName,
     StoreName,
 )
-from trainshed.store.codec import EDGE_LABELS, METADATA_STORE, NODE
-from trainshed.store.sqlite.connections import Parameters, load_statements, missing, records
-from trainshed.store.sqlite.tables import Resources
 
-_SQL = load_statements("metadata.sql")
+_HERE = Path(__file__).parent
+_SQL = load_statements("metadata.sql", _HERE)
+NODE = Codec("metadata_nodes", "record", Node)
+"""Nodes without their parents, which are stored as edges."""
+EDGE_LABELS = Codec("metadata_edges", "labels", Labels)
 MAX_PARENTS: Final = 10
 _FIELDS: Final = {
     EdgeRole.CHILD: "child_contexts",
@@ -36,8 +41,8 @@ MAX_LINEAGE: Final = 5_000
 
 
 class MetadataStores(Resources[StoreName, MetadataStore]):
-    sql = load_statements("metadata_stores.sql")
-    codec = METADATA_STORE
+    sql = load_statements("metadata_stores.sql", _HERE)
+    codec = Codec("metadata_stores", "record", MetadataStore)
 
     def remove(
         self, connection: sqlite3.Connection, record: MetadataStore

@@ -7,8 +7,8 @@ import pytest
 
 from tests.contract.api.house import House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, store_made
-from tests.contract.api.test_tensorboards import run_made, series_made
+from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, store_made
+from tests.tracking.test_tensorboards import run_made, series_made
 
 LABELS = {f"l{number}": "x" for number in range(64)}
 LONGEST = "a" * 128

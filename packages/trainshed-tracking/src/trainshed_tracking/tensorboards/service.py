@@ -26,10 +26,17 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults, Section, snake_case
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
-from trainshed.core.tensorboards import LEVELS, BoardName, BoardResource, Level, ValueType
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
+from trainshed_tracking.stores import Stores
+from trainshed_tracking.tensorboards.records import (
+    LEVELS,
+    BoardName,
+    BoardResource,
+    Level,
+    ValueType,
+)
 
 SERVICE: Final = f"{V1}.TensorboardService"
 MAX_PLUGIN_DATA: Final = 65_000
@@ -58,16 +65,31 @@ _UPDATABLE: Final = {
 """What an update can change."""
 
 
-def _kind(level: Level, noun: str, plural: str, page: int = 50) -> Kind[BoardName, BoardResource]:
+_NOUNS: Final = {
+    Level.TENSORBOARD: "Tensorboard",
+    Level.EXPERIMENT: "TensorboardExperiment",
+    Level.RUN: "TensorboardRun",
+    Level.SERIES: "TensorboardTimeSeries",
+}
+"""The message of each level."""
+BoardKind = Kind[BoardName, BoardResource]
+
+
+def _plural(level: Level) -> str:
+    return _NOUNS[level] if level is Level.SERIES else f"{_NOUNS[level]}s"
+
+
+def _kind(stores: Stores, level: Level) -> BoardKind:
+    page = 100 if level is Level.TENSORBOARD else 50
     return Kind(
         "TensorboardService",
-        noun,
+        _NOUNS[level],
         lambda text: BoardName.parse(text, level),
-        lambda services: services.tensorboards,
+        lambda _: stores.tensorboards,
         _view,
-        Listing(plural, _TEXTS, _ORDERS, page, largest=1_000),
+        Listing(_plural(level), _TEXTS, _ORDERS, page, largest=1_000),
         lambda parent: {"parent": _parent(level, parent), "level": level},
-        plural,
+        _plural(level),
     )
 
 
@@ -77,7 +99,7 @@ def _parent(level: Level, parent: str) -> str:
     return str(BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent"))
 
 
-async def create_board(call: Call, request: Any) -> Message:
+async def create_board(kind: BoardKind, call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     services = call.services
     uid = services.new_uid()
@@ -89,10 +111,10 @@ async def create_board(call: Call, request: Any) -> Message:
     refuse_key(request.tensorboard, "tensorboard")
     # Clients put blobs there.
     await require_default_bucket(services, name.project_id)
-    return await _KINDS[Level.TENSORBOARD].create(call, record)
+    return await kind.create(call, record)
 
 
-async def batch_create(level: Level, call: Call, request: Any) -> Message:
+async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -> Message:
     """Create all resources of a batch, or none. Each request may name a parent of its own below the common
     one."""
     if not 1 <= len(request.requests) <= _MOST_AT_ONCE:
@@ -109,37 +131,43 @@ async def batch_create(level: Level, call: Call, request: Any) -> Message:
         with faults.gathered(at):
             records.append(_new(level, call, part, parent))
     faults.refuse()
-    created = await call.services.tensorboards.create_all(records)
-    return listed("BatchCreate", _KINDS[level].plural, map(view, created))
+    created = await stores.tensorboards.create_all(records)
+    return listed("BatchCreate", _plural(level), map(view, created))
 
 
-async def _create(level: Level, call: Call, request: Any) -> Message:
+async def _create(stores: Stores, level: Level, call: Call, request: Any) -> Message:
     record = _new(level, call, request, request.parent)
-    return view(await call.services.tensorboards.create(record))
+    return view(await stores.tensorboards.create(record))
 
 
-async def _update(level: Level, call: Call, request: Any) -> Message:
-    """Replace fields of a resource: of a tensorboard by an operation that is done with that."""
-    kind, field, now = _KINDS[level], _field(level), call.services.now()
+async def update_board(kind: BoardKind, call: Call, request: Any) -> Message:
+    """Replace fields of a tensorboard, by an operation that is done with that."""
+    name, change = _read_update(Level.TENSORBOARD, call, request)
+    response = partial(_view, call.services)
+    return await kind.change(call, name, change, OperationKind.UPDATE, response)
+
+
+async def _update(stores: Stores, level: Level, call: Call, request: Any) -> Message:
+    """Replace fields of a resource below a tensorboard."""
+    return view(await stores.tensorboards.change(*_read_update(level, call, request)))
+
+
+def _read_update(
+    level: Level, call: Call, request: Any
+) -> tuple[BoardName, Callable[[BoardResource], BoardResource]]:
+    """Return what a request updates, and how."""
+    field, now = _field(level), call.services.now()
     sent = getattr(request, field)
     name = BoardName.parse(sent.name, level, of=f"{field}.name")
     fields = read_update_mask(request.update_mask.paths, _UPDATABLE[level]) or _UPDATABLE[level]
-
-    def updated(record: BoardResource) -> BoardResource:
-        return _updated(record, sent, fields, now)
-
-    if level is Level.TENSORBOARD:
-        response = partial(_view, call.services)
-        return await kind.change(call, name, updated, OperationKind.UPDATE, response)
-    return view(await call.services.tensorboards.change(name, updated))
+    return name, lambda record: _updated(record, sent, fields, now)
 
 
-async def _delete(level: Level, call: Call, request: Any) -> Message:
+async def _delete(stores: Stores, level: Level, call: Call, request: Any) -> Message:
     """Delete a resource with everything below it."""
-    services = call.services
-    done = done_at_once(services, OperationKind.DELETE, request.name)
-    deleted = await services.tensorboards.delete(BoardName.parse(request.name, level), done)
-    await services.points.forget(
+    done = done_at_once(call.services, OperationKind.DELETE, request.name)
+    deleted = await stores.tensorboards.delete(BoardName.parse(request.name, level), done)
+    await stores.points.forget(
         [resource.uid for resource in deleted if resource.name.level is Level.RUN]
     )
     return operations.finished(done)
@@ -160,13 +188,13 @@ def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
 
 def _field(level: Level) -> str:
     """Return the field of requests in which a resource of a level is."""
-    return snake_case(_KINDS[level].noun)
+    return snake_case(_NOUNS[level])
 
 
 def view(record: BoardResource, bucket: str = "") -> Message:
     """Return a resource as its message. `bucket`: where clients are to put blobs, "" = nowhere."""
     board = message(
-        _KINDS[record.name.level].noun,
+        _NOUNS[record.name.level],
         name=str(record.name),
         display_name=record.display_name,
         description=record.description,
@@ -263,29 +291,23 @@ def _labels(sent: Any, level: Level) -> tuple[tuple[str, str], ...]:
     return () if level is Level.SERIES else tuple(sorted(sent.labels.items()))
 
 
-_KINDS: Final = {
-    Level.TENSORBOARD: _kind(Level.TENSORBOARD, "Tensorboard", "Tensorboards", 100),
-    Level.EXPERIMENT: _kind(Level.EXPERIMENT, "TensorboardExperiment", "TensorboardExperiments"),
-    Level.RUN: _kind(Level.RUN, "TensorboardRun", "TensorboardRuns"),
-    Level.SERIES: _kind(Level.SERIES, "TensorboardTimeSeries", "TensorboardTimeSeries"),
-}
-
-
-def _handlers() -> Handlers:
-    handlers: dict[str, Handler] = {}
-    for level, kind in _KINDS.items():
-        handlers |= kind.handlers(
-            **{
-                f"Create{kind.noun}": partial(_create, level),
-                f"Update{kind.noun}": partial(_update, level),
-                f"Delete{kind.noun}": partial(_delete, level),
+def handlers(stores: Stores) -> Handlers:
+    """Return the handlers of the resources over these stores."""
+    bound: dict[str, Handler] = {}
+    for level in LEVELS:
+        kind, noun = _kind(stores, level), _NOUNS[level]
+        own: dict[str, Handler] = {
+            f"Create{noun}": partial(_create, stores, level),
+            f"Update{noun}": partial(_update, stores, level),
+            f"Delete{noun}": partial(_delete, stores, level),
+        }
+        if level is Level.TENSORBOARD:
+            own |= {
+                "CreateTensorboard": partial(create_board, kind),
+                "UpdateTensorboard": partial(update_board, kind),
             }
-        )
-    return handlers | {
-        f"{SERVICE}.CreateTensorboard": create_board,
-        f"{SERVICE}.BatchCreateTensorboardRuns": partial(batch_create, Level.RUN),
-        f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
+        bound |= kind.handlers(**own)
+    return bound | {
+        f"{SERVICE}.BatchCreate{_plural(level)}": partial(batch_create, stores, level)
+        for level in (Level.RUN, Level.SERIES)
     }
-
-
-HANDLERS: Final[Handlers] = _handlers()

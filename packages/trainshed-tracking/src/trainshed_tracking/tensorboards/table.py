@@ -2,19 +2,20 @@
 
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.tensorboards import LEVELS, BoardName, BoardResource, Level
-from trainshed.store.codec import BOARD_RESOURCE
+from trainshed.store.codec import Codec
 from trainshed.store.sqlite.connections import Parameters, load_statements, records
 from trainshed.store.sqlite.tables import Resources
+from trainshed_tracking.tensorboards.records import LEVELS, BoardName, BoardResource, Level
 
 
 class Tensorboards(Resources[BoardName, BoardResource]):
-    sql = load_statements("tensorboards.sql")
-    codec = BOARD_RESOURCE
+    sql = load_statements("tensorboards.sql", Path(__file__).parent)
+    codec = Codec("tensorboard_resources", "record", BoardResource)
 
     def key(self, name: BoardName) -> Parameters:
         return {"parent": name.parent, "level": name.level, "resource_id": name.own_id}

@@ -23,8 +23,8 @@ from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.families import TENSORBOARD
 from trainshed.runtimes.port import BuildFailed, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.summaries.directories import LogDirectory
-from trainshed.viewers.process import ShownDirectory, ViewerProcess, start
+from trainshed.summaries.directories import LogDirectory, ShownDirectory
+from trainshed_tracking.viewers.process import ViewerProcess, start
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
-from trainshed.api.calls.call import Call, Handlers, read_update_mask
+from trainshed.api.aiplatform_v1.views import message, refuse_key
+from trainshed.api.calls.call import Call, Handler, Handlers, read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
@@ -32,7 +32,12 @@ from trainshed.api.filters.matching import (
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
-from trainshed.core.metadata import (
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.units import Nanos
+from trainshed.store.records import OperationKind
+from trainshed.wire import json as wire_json
+from trainshed_tracking.metadata.records import (
     MERGED,
     Edge,
     EdgeRole,
@@ -45,13 +50,8 @@ from trainshed.core.metadata import (
     changed,
     merged,
 )
-from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
-from trainshed.core.units import Nanos
-from trainshed.store.records import OperationKind
-from trainshed.wire import json as wire_json
+from trainshed_tracking.stores import Stores
 
-SERVICE: Final = f"{V1}.MetadataService"
 MAX_METADATA: Final = 200_000
 """Most bytes of a node's metadata as JSON."""
 _ID: Final = re.compile(r"[a-z0-9-]{1,128}")
@@ -64,13 +64,13 @@ _OF_KIND: Final = {
 """What an update can change."""
 
 
-async def create_store(call: Call, request: Any) -> Message:
+async def create_store(kind: Kind[StoreName, MetadataStore], call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     refuse_key(request.metadata_store, "metadata_store")
     store_id = request.metadata_store_id or f"store-{call.services.new_uid()}"
     name = StoreName(parent.project_id, parent.location, _read_id(store_id, "metadata_store_id"))
     now = call.services.now()
-    return await _STORES.create(
+    return await kind.create(
         call, MetadataStore(name, request.metadata_store.description, now, now)
     )
 
@@ -82,17 +82,7 @@ def _store_view(services: Services, store: MetadataStore) -> Message:
     return view
 
 
-_STORES: Final = Kind(
-    "MetadataService",
-    "MetadataStore",
-    StoreName.parse,
-    lambda services: services.metadata_stores,
-    _store_view,
-    Listing("metadata stores", {}, {}, largest=1_000),
-)
-
-
-async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
+async def _create(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     store = StoreName.parse(request.parent, of="parent")
     field = f"{kind.singular}_id"
     node_id = getattr(request, field) or f"{kind.singular}-{call.services.new_uid()}"
@@ -104,25 +94,25 @@ async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
         sent = read_node(name, getattr(request, kind.singular), call.services.now())
     faults.refuse()
     node = _new(sent)
-    await call.services.metadata.create(node)
+    await stores.metadata.create(node)
     return view(node)
 
 
-async def _get(kind: NodeKind, call: Call, request: Any) -> Message:
-    return view(await call.services.metadata.get(NodeName.parse(request.name, kind)))
+async def _get(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
+    return view(await stores.metadata.get(NodeName.parse(request.name, kind)))
 
 
-async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
+async def _list(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     """List nodes, oldest first unless `order_by` says otherwise."""
     store = StoreName.parse(request.parent, of="parent")
-    passes, within = await _read_filter(call.services, request.filter, store, kind)
-    nodes = await call.services.metadata.nodes(store, kind, within)
+    passes, within = await _read_filter(stores, request.filter, store, kind)
+    nodes = await stores.metadata.nodes(store, kind, within)
     page, token = await _LISTING.page_of(nodes, request, f"{store}/{kind}", passes)
     answer = {kind.value: map(view, page), "next_page_token": token}
     return message(f"List{message_name(kind)}sResponse", **answer)
 
 
-async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
+async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     resource = getattr(request, kind.singular)
     name = NodeName.parse(resource.name, kind, of=f"{kind.singular}.name")
     sent = read_node(name, resource, call.services.now())
@@ -133,17 +123,17 @@ async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
         return _updated(node, sent, metadata, mask, resource.etag)
 
     try:
-        return view(await call.services.metadata.change(name, updated))
+        return view(await stores.metadata.change(name, updated))
     except NotFound:
         if not request.allow_missing:
             raise
     _read_id(name.node_id, f"{kind.singular}.name")
     node = _new(sent)
-    await call.services.metadata.create(node)
+    await stores.metadata.create(node)
     return view(node)
 
 
-async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
+async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     """Delete a node. What was linked to it stays: a context's children, an execution's artifacts."""
     name = NodeName.parse(request.name, kind)
 
@@ -152,7 +142,7 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
             raise _mismatch(node, request.etag)
 
     done = done_at_once(call.services, OperationKind.DELETE, str(name))
-    await call.services.metadata.delete(name, done, check)
+    await stores.metadata.delete(name, done, check)
     return operations.finished(done)
 
 
@@ -276,7 +266,7 @@ _ROLES: Final = {1: EdgeRole.INPUT, 2: EdgeRole.OUTPUT}
 """By the numbers of the public enum."""
 
 
-async def add_members(call: Call, request: Any) -> Message:
+async def add_members(stores: Stores, call: Call, request: Any) -> Message:
     """Put artifacts and executions into a context. Its etag stays, because the client goes on with what it
     has read."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
@@ -288,17 +278,15 @@ async def add_members(call: Call, request: Any) -> Message:
         members += _names(request.executions, NodeKind.EXECUTION, "executions")
     faults.refuse()
     at = call.services.now()
-    await call.services.metadata.link(
-        [Edge(context, EdgeRole.MEMBER, member, at) for member in members]
-    )
+    await stores.metadata.link([Edge(context, EdgeRole.MEMBER, member, at) for member in members])
     return message("AddContextArtifactsAndExecutionsResponse")
 
 
-async def add_children(call: Call, request: Any) -> Message:
+async def add_children(stores: Stores, call: Call, request: Any) -> Message:
     """Put contexts below a context; their etags stay as they are."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     at = call.services.now()
-    await call.services.metadata.link(
+    await stores.metadata.link(
         [
             Edge(context, EdgeRole.CHILD, child, at)
             for child in _names(request.child_contexts, NodeKind.CONTEXT, "child_contexts")
@@ -307,7 +295,7 @@ async def add_children(call: Call, request: Any) -> Message:
     return message("AddContextChildrenResponse")
 
 
-async def add_events(call: Call, request: Any) -> Message:
+async def add_events(stores: Stores, call: Call, request: Any) -> Message:
     execution = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
     at = call.services.now()
     edges: list[Edge] = []
@@ -323,14 +311,14 @@ async def add_events(call: Call, request: Any) -> Message:
             if role is not None:
                 edges.append(Edge(execution, role, artifact, at, labels))
     faults.refuse()
-    await call.services.metadata.link(edges)
+    await stores.metadata.link(edges)
     return message("AddExecutionEventsResponse")
 
 
-async def _subgraph_of(kind: NodeKind, call: Call, request: Any) -> Message:
+async def _subgraph_of(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
     """Return what is in a context and in the contexts below it, or what an execution has read and written."""
     name = NodeName.parse(getattr(request, kind.singular), kind, of=kind.singular)
-    return _subgraph(await call.services.metadata.lineage(name))
+    return _subgraph(await stores.metadata.lineage(name))
 
 
 def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
@@ -373,19 +361,27 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-HANDLERS: Final[Handlers] = {
-    **_STORES.handlers(CreateMetadataStore=create_store),
-    **{
-        f"{SERVICE}.{method.format(message_name(kind))}": partial(handler, kind)
-        for kind in NodeKind
-        for method, handler in _METHODS.items()
-    },
-    f"{SERVICE}.AddContextArtifactsAndExecutions": add_members,
-    f"{SERVICE}.AddContextChildren": add_children,
-    f"{SERVICE}.AddExecutionEvents": add_events,
-    f"{SERVICE}.QueryContextLineageSubgraph": partial(_subgraph_of, NodeKind.CONTEXT),
-    f"{SERVICE}.QueryExecutionInputsAndOutputs": partial(_subgraph_of, NodeKind.EXECUTION),
-}
+def handlers(stores: Stores) -> Handlers:
+    """Return the handlers of the service over these stores."""
+    kind = Kind(
+        "MetadataService",
+        "MetadataStore",
+        StoreName.parse,
+        lambda _: stores.metadata_stores,
+        _store_view,
+        Listing[MetadataStore]("metadata stores", {}, {}, largest=1_000),
+    )
+    bound: dict[str, Handler] = {
+        "AddContextArtifactsAndExecutions": partial(add_members, stores),
+        "AddContextChildren": partial(add_children, stores),
+        "AddExecutionEvents": partial(add_events, stores),
+        "QueryContextLineageSubgraph": partial(_subgraph_of, stores, NodeKind.CONTEXT),
+        "QueryExecutionInputsAndOutputs": partial(_subgraph_of, stores, NodeKind.EXECUTION),
+    }
+    for node_kind in NodeKind:
+        for method, handler in _METHODS.items():
+            bound[method.format(message_name(node_kind))] = partial(handler, stores, node_kind)
+    return kind.handlers(CreateMetadataStore=partial(create_store, kind), **bound)
 
 
 _TEXTS: Final[Mapping[str, Callable[[Node], str]]] = {
@@ -418,7 +414,7 @@ Links = Mapping[Comparison | Term, frozenset[NodeName]]
 
 
 async def _read_filter(
-    services: Services, text: str, store: StoreName, kind: NodeKind
+    stores: Stores, text: str, store: StoreName, kind: NodeKind
 ) -> tuple[Callable[[Node], bool], frozenset[NodeName] | None]:
     """Return the predicate of a filter, and the nodes among which all are that pass (None = any), so that not
     all nodes of a store are read for those of one context. Raises InvalidRequest on `filter`."""
@@ -429,7 +425,7 @@ async def _read_filter(
             if link := _LINKS[kind].get(leaf.name):
                 role, inward = link
                 context = _context(leaf.value, store)
-                links[leaf] = await services.metadata.linked(context, role, inward=inward)
+                links[leaf] = await stores.metadata.linked(context, role, inward=inward)
         passes = compile_tree(tree, lambda leaf: _leaf(leaf, kind, links))
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None

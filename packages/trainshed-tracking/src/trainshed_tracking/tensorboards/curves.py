@@ -8,14 +8,16 @@ created again.
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from trainshed.core.curves import Point
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.metadata import (
+from trainshed.telemetry.lines import about
+from trainshed_tracking.metadata.records import (
     EXPERIMENT,
     TENSORBOARD_LINK,
     Edge,
@@ -27,35 +29,25 @@ from trainshed.core.metadata import (
     StoreName,
     new_run,
 )
-from trainshed.core.names import JobUid
-from trainshed.core.tensorboards import (
+from trainshed_tracking.stores import Stores
+from trainshed_tracking.tensorboards.records import (
     BoardExperiment,
     BoardName,
     BoardResource,
     Level,
-    Point,
     ValueType,
+    board_experiment,
     run_id,
     run_name,
 )
-from trainshed.store.points import PointFiles
-from trainshed.store.sqlite.metadata import Metadata, MetadataStores
-from trainshed.store.sqlite.tensorboards import Tensorboards
-from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
 
-class BoardStores(Struct, frozen=True):
-    """What tensorboards are written through. `new_uid`: returns a new identity, ascending with time; `now`:
-    ns since the epoch."""
-
-    tensorboards: Tensorboards
-    metadata_stores: MetadataStores
-    metadata: Metadata
-    points: PointFiles
-    new_uid: Callable[[], JobUid]
-    now: Callable[[], int]
+def curves_of(stores: Stores, job: Job) -> "BoardCurves | None":
+    """Return what writes a job's curves to the Tensorboard that it names; None = it names none."""
+    experiment = board_experiment(job)
+    return BoardCurves(stores, job, experiment) if experiment is not None else None
 
 
 class _Run(Struct):
@@ -68,9 +60,9 @@ class _Run(Struct):
 
 
 class BoardCurves:
-    """The curves of one job in its Tensorboard. Used by one task at a time."""
+    """The curves of one job in its Tensorboard (`core.curves.CurveWriter`)."""
 
-    def __init__(self, stores: BoardStores, job: Job, experiment: BoardExperiment) -> None:
+    def __init__(self, stores: Stores, job: Job, experiment: BoardExperiment) -> None:
         self._stores = stores
         self._job = job
         self._experiment = experiment

@@ -17,12 +17,12 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import MOST_JOBS
-from trainshed.api.viewers.surface import MOST_DIRECTORIES, OPEN, directories_of
+from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
+from trainshed_tracking.viewers.views import MOST_DIRECTORIES, directories_of
 
 JOBS = f"{LOCATION}/customJobs"
 
@@ -79,9 +79,9 @@ async def test_a_job_without_a_directory_is_told_what_to_do(house: House) -> Non
 
 async def test_a_mark_leads_to_its_view_alone(house: House) -> None:
     first, second = await made(house, "a"), await made(house, "b")
-    told = await link(house, first, second)
+    handed = await link(house, first, second)
     answer = await house.call(
-        "POST", "/tensorboard/open", {"view": told["view"], "key": told["key"]}, token=None
+        "POST", "/tensorboard/open", {"view": handed["view"], "key": handed["key"]}, token=None
     )
     assert "set-cookie" not in answer.headers
     path: str = json.loads(answer.body.splitlines()[-1])["path"]
@@ -118,7 +118,7 @@ async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
     for role in ROLES:
         grant = Grant("p1", role, "user:ana@corp.example")
         house.tokens.replace(house.tokens.book.with_grants("p1", {grant}))
-        status = 200 if PERMISSIONS[OPEN] in ROLES[role] else 403
+        status = 200 if PERMISSIONS[OPEN_VIEW] in ROLES[role] else 403
         assert (await house.call("GET", path, token=None)).status == status, role
         opened = await house.call("POST", "/tensorboard/open", opening, token=None)
         assert opened.status == status, role

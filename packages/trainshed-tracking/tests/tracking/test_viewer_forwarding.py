@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward
 from trainshed.httpd.messages import BodyTooLarge, Disconnected, Request
-from trainshed.viewers.process import RULES, connected
+from trainshed_tracking.viewers.process import RULES, connected
 
 
 @dataclass
@@ -20,14 +20,16 @@ class Server:
     """Answers each request with the same bytes, and keeps what it was asked."""
 
     answer: bytes
-    asked: list[bytes] = field(default_factory=list[bytes])
+    requests: list[bytes] = field(default_factory=list[bytes])
 
     @asynccontextmanager
     async def listening(self, place: Path) -> AsyncGenerator[str]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(asyncio.IncompleteReadError):  # It was not asked at all.
-                self.asked.append(await reader.readuntil(b"\r\n\r\n"))
-                self.asked[-1] += await reader.read(1000) if b"POST" in self.asked[-1] else b""
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                self.requests[-1] += (
+                    await reader.read(1000) if b"POST" in self.requests[-1] else b""
+                )
                 writer.write(self.answer)
             writer.close()
 
@@ -98,7 +100,7 @@ async def test_no_secret_goes_in_and_no_order_comes_out(tmp_path: Path) -> None:
                 b"host": b"training.example.org",
             },
         )
-    (request,) = server.asked
+    (request,) = server.requests
     assert request.startswith(b"GET /x%20y?a=b&c HTTP/1.1\r\nhost: viewer\r\n")
     assert b"accept: text/html" in request
     for word in (b"cookie", b"secret", b"forwarded", b"example"):
@@ -110,11 +112,11 @@ async def test_a_form_is_sent_on_and_its_size_is_bounded(tmp_path: Path) -> None
     server = Server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     async with server.listening(tmp_path) as socket:
         assert (await got(socket, "POST", b"runs=a")).body == b"{}"
-        assert b"content-length: 6\r\n" in server.asked[0]
-        assert server.asked[0].endswith(b"\r\n\r\nruns=a")
+        assert b"content-length: 6\r\n" in server.requests[0]
+        assert server.requests[0].endswith(b"\r\n\r\nruns=a")
         with pytest.raises(BodyTooLarge):
             await got(socket, "POST", b"x" * (1 << 20) + b"x")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,20 @@
 many."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.tensorboards import SERVICE, value_number
 from trainshed.api.aiplatform_v1.views import message
 from trainshed.api.calls.call import Call, Handlers
+from trainshed.core.curves import Point
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.requests import Faults
-from trainshed.core.tensorboards import BoardName, BoardResource, Level, Point, ValueType
 from trainshed.store.points import Part
+from trainshed_tracking.stores import Stores
+from trainshed_tracking.tensorboards.records import BoardName, BoardResource, Level, ValueType
+from trainshed_tracking.tensorboards.service import SERVICE, value_number
 
 MOST_POINTS: Final = 5_000
 """Most points of one write."""
@@ -26,18 +29,18 @@ _Write = dict[int, list[tuple[int, list[Point]]]]
 """Points by run and series."""
 
 
-async def write_run(call: Call, request: Any) -> Message:
+async def write_run(stores: Stores, call: Call, request: Any) -> Message:
     """Add points to the series of a run: all of them, or none."""
     writes: _Write = {}
     faults = Faults()
     with faults.gathered():
-        await _collect(call, request, "", writes, faults)
+        await _collect(stores, request, "", writes, faults)
     faults.refuse()
-    await _write(call, writes)
+    await _write(stores, writes)
     return message("WriteTensorboardRunDataResponse")
 
 
-async def write_experiment(call: Call, request: Any) -> Message:
+async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
     """Add points to several runs of an experiment; nothing is written if one request is wrong."""
     parent = BoardName.parse(
         request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment"
@@ -55,13 +58,13 @@ async def write_experiment(call: Call, request: Any) -> Message:
             faults.add(f"{at}tensorboard_run", text)
             continue
         with faults.gathered():
-            await _collect(call, part, at, writes, faults)
+            await _collect(stores, part, at, writes, faults)
     faults.refuse()
-    await _write(call, writes)
+    await _write(stores, writes)
     return message("WriteTensorboardExperimentDataResponse")
 
 
-async def read(call: Call, request: Any) -> Message:
+async def read(stores: Stores, call: Call, request: Any) -> Message:
     """Return the points of a series in the order of their steps; a negative `max_data_points` means all of
     them."""
     name = BoardName.parse(
@@ -70,13 +73,13 @@ async def read(call: Call, request: Any) -> Message:
     if request.filter:
         text = "Points cannot be filtered; leave the filter out and choose among the answer."
         raise InvalidRequest((Violation("filter", text),))
-    series = await call.services.tensorboards.get(name)
+    series = await stores.tensorboards.get(name)
     most = request.max_data_points or _SHOWN[series.value_type or ValueType.SCALAR]
-    (data,) = await _read(call, (series,), most if most > 0 else None)
+    (data,) = await _read(stores, (series,), most if most > 0 else None)
     return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=data)
 
 
-async def batch_read(call: Call, request: Any) -> Message:
+async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
     board = BoardName.parse(request.tensorboard, Level.TENSORBOARD, of="tensorboard")
     if not 1 <= len(request.time_series) <= MOST_SERIES:
         text = f"Name 1 to {MOST_SERIES} time series, not {len(request.time_series)}."
@@ -90,32 +93,34 @@ async def batch_read(call: Call, request: Any) -> Message:
             if names[-1].at(Level.TENSORBOARD) != board:
                 faults.add(field, f"{text!r} does not stand below {board}.")
     faults.refuse()
-    chosen = [await call.services.tensorboards.get(name) for name in names]
+    chosen = [await stores.tensorboards.get(name) for name in names]
     data: dict[BoardName, Message] = {}
     for value_type, most in _SHOWN.items():
         some = [
             series for series in chosen if (series.value_type or ValueType.SCALAR) == value_type
         ]
-        data |= zip((series.name for series in some), await _read(call, some, most), strict=True)
+        data |= zip((series.name for series in some), await _read(stores, some, most), strict=True)
     return message(
         "BatchReadTensorboardTimeSeriesDataResponse",
         time_series_data=[data[name] for name in names],
     )
 
 
-HANDLERS: Final[Handlers] = {
-    f"{SERVICE}.WriteTensorboardRunData": write_run,
-    f"{SERVICE}.WriteTensorboardExperimentData": write_experiment,
-    f"{SERVICE}.ReadTensorboardTimeSeriesData": read,
-    f"{SERVICE}.BatchReadTensorboardTimeSeriesData": batch_read,
-}
+def handlers(stores: Stores) -> Handlers:
+    """Return the handlers of points over these stores."""
+    return {
+        f"{SERVICE}.WriteTensorboardRunData": partial(write_run, stores),
+        f"{SERVICE}.WriteTensorboardExperimentData": partial(write_experiment, stores),
+        f"{SERVICE}.ReadTensorboardTimeSeriesData": partial(read, stores),
+        f"{SERVICE}.BatchReadTensorboardTimeSeriesData": partial(batch_read, stores),
+    }
 
 
-async def _collect(call: Call, request: Any, at: str, writes: _Write, faults: Faults) -> None:
+async def _collect(stores: Stores, request: Any, at: str, writes: _Write, faults: Faults) -> None:
     """Add the points of one run's request to `writes`. `at`: its path in the whole request. Faults of its
     series and points go to `faults`. Raises InvalidRequest (its run), NotFound."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
-    run = await call.services.tensorboards.get(run_name)
+    run = await stores.tensorboards.get(run_name)
     if sum(len(data.values) for data in request.time_series_data) > MOST_POINTS:
         text = f"At most {MOST_POINTS} points are written at once; send several requests."
         raise InvalidRequest((Violation(f"{at}time_series_data", text),))
@@ -125,7 +130,7 @@ async def _collect(call: Call, request: Any, at: str, writes: _Write, faults: Fa
         if not data.tensorboard_time_series_id:
             faults.add(f"{field}.tensorboard_time_series_id", "The time series must be named.")
             continue
-        series = await call.services.tensorboards.get(name)
+        series = await stores.tensorboards.get(name)
         if data.value_type not in (0, value_number(series.value_type)):
             faults.add(f"{field}.value_type", f"{name} is of type {series.value_type}.")
             continue
@@ -156,20 +161,20 @@ def _read_points(
         yield Point(value.step, at, content if wanted == "scalar" else content.SerializeToString())
 
 
-async def _write(call: Call, writes: _Write) -> None:
+async def _write(stores: Stores, writes: _Write) -> None:
     for run, points in writes.items():
-        await call.services.points.append(run, points)
+        await stores.points.append(run, points)
 
 
-async def _read(call: Call, series: Sequence[BoardResource], most: int | None) -> list[Message]:
+async def _read(stores: Stores, series: Sequence[BoardResource], most: int | None) -> list[Message]:
     """Return the points of several series, at most so many of each; the file of each run is read once."""
     by_run: dict[BoardName, list[int]] = {}
     for one_series in series:
         by_run.setdefault(one_series.name.at(Level.RUN), []).append(one_series.uid)
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
-        run = await call.services.tensorboards.get(name)
-        points |= await call.services.points.read(run.uid, uids, Part(most))
+        run = await stores.tensorboards.get(name)
+        points |= await stores.points.read(run.uid, uids, Part(most))
     return [_data(one_series, points[one_series.uid]) for one_series in series]
 
 

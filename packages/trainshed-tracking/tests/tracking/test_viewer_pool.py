@@ -8,8 +8,8 @@ import pytest
 from tests.sim.virtual import under_virtual_time
 from trainshed.core.errors import Unavailable
 from trainshed.httpd.messages import Lapse, Request, Response
-from trainshed.viewers.process import ViewerProcess
-from trainshed.viewers.service import ViewerPool
+from trainshed_tracking.viewers.process import ViewerProcess
+from trainshed_tracking.viewers.service import ViewerPool
 
 
 class Fake(ViewerProcess):

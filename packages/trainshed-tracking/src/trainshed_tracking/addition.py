@@ -1,0 +1,128 @@
+"""What a service gets by this distribution (`trainshed.api.additions`): the methods of MetadataService and
+TensorboardService, and TensorBoard below `/tensorboard`; jobs get their experiments, curves and links."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from trainshed.access.principals import Shown
+from trainshed.api.additions import Addition, AdditionContext
+from trainshed.api.calls.links import Links
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Spec
+from trainshed.core.curves import CurveWriter
+from trainshed.core.errors import FailedPrecondition, NotFound, Violation
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobName, JobUid
+from trainshed.core.works import Work
+from trainshed.runtimes.confinement import InstallationTerms
+from trainshed.store.sqlite.reader import Reader
+from trainshed.wire.trainshed_v1.jobs import ViewLink
+from trainshed_tracking import references
+from trainshed_tracking.metadata import service as metadata
+from trainshed_tracking.stores import Stores, stores_in
+from trainshed_tracking.tensorboards import points
+from trainshed_tracking.tensorboards import service as tensorboards
+from trainshed_tracking.tensorboards.curves import curves_of
+from trainshed_tracking.viewers.service import LocalViewers, ViewerPool
+from trainshed_tracking.viewers.surface import ViewerSurface
+from trainshed_tracking.viewers.views import Viewers, directories_of, jobs_of, link_to, view_of
+
+_TENSORBOARDS: Final = 4
+"""TensorBoards that run at once; beyond that the one used least lately is ended."""
+_PROCESSES: Final = 256
+"""The most processes of a TensorBoard."""
+_MEMORY: Final = 2 << 30
+"""Its bytes of memory."""
+_DISK: Final = 64 << 20
+"""Bytes that it may leave in its own directory, which should be next to nothing."""
+
+
+class KeptTracking:
+    """The API's `Tracking` over these stores and viewers."""
+
+    def __init__(self, stores: Stores, viewers: Viewers, reader: Reader, links: Links) -> None:
+        self._stores = stores
+        self._viewers = viewers
+        self._reader = reader
+        self._links = links
+
+    async def unknown(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
+        return await references.unknown(self._stores, place, spec, path)
+
+    async def make_run(self, experiment: str) -> str:
+        return await references.make_run(self._stores, experiment)
+
+    async def add_to_run(self, run: str, job: JobName) -> None:
+        await references.add_to_run(self._stores, run, job)
+
+    def curves(self, job: Job) -> CurveWriter | None:
+        return curves_of(self._stores, job)
+
+    async def view(self, works: Sequence[Work], shown: Shown) -> ViewLink:
+        uids = [work.uid for work in works]
+        directories = await directories_of(self._reader, uids)
+        if not directories:
+            names = ", ".join(str(work.name) for work in works)
+            raise FailedPrecondition(
+                f"{names}: no directory for event files is known. Give the job a base output directory "
+                "(baseOutputDirectory; --job-dir of an ml job) and write to $AIP_TENSORBOARD_LOG_DIR."
+            )
+        name = view_of(uids)
+        uri = link_to(self._links, name, shown)
+        return ViewLink(
+            uri=uri,
+            view=name,
+            key=uri.rpartition("key=")[2],
+            directories=tuple(directory.uri for directory in directories),
+            has_files=await self._viewers.has_files(directories),
+        )
+
+    async def link_if_any(self, work: Work, shown: Shown) -> str:
+        try:
+            directories = await directories_of(self._reader, (work.uid,))
+            if not await self._viewers.has_files(directories):
+                return ""
+        except (NotFound, FailedPrecondition):
+            return ""
+        return link_to(self._links, view_of((work.uid,)), shown)
+
+    def end_views(self, job: JobUid) -> None:
+        self._viewers.end(lambda view: job in jobs_of(view))
+
+    async def close(self) -> None:
+        await self._viewers.close()
+
+
+def new_addition(context: AdditionContext) -> Addition:
+    """Build it; the entry point."""
+    viewers = LocalViewers(
+        context.data / "viewers",
+        context.runtimes,
+        context.event_files,
+        partial(_terms, context.terms),
+        pool=ViewerPool(_TENSORBOARDS),
+        closing=context.closing,
+    )
+    return addition_with(context, viewers)
+
+
+def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
+    """Build it with viewers of another kind."""
+    stores = stores_in(context.store, context.points, context.new_uid, context.now)
+    reader, links = context.store.reader, context.links
+    surface = ViewerSurface(viewers, reader, context.access, links, context.closing)
+    return Addition(
+        {**metadata.handlers(stores), **tensorboards.handlers(stores), **points.handlers(stores)},
+        mounts=lambda _: {"tensorboard": surface},
+        tracking=KeptTracking(stores, viewers, reader, links),
+    )
+
+
+def _terms(of_builds: Callable[[], InstallationTerms]) -> InstallationTerms:
+    """Return the terms on which a TensorBoard runs: confined as builds are."""
+    return replace(
+        of_builds(), memory_bytes=_MEMORY, processes=_PROCESSES, disk_bytes=_DISK, seconds=0.0
+    )

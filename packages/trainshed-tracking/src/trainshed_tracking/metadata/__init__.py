@@ -1,0 +1,1 @@
+"""Experiments and their runs, artifacts and executions: records, their tables, and MetadataService."""

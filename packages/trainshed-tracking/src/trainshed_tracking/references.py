@@ -1,0 +1,100 @@
+"""What jobs name of experiments and tensorboards (facts/experiments#jobs, facts/experiments#curves)."""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.services import Spec
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.names import JobName, project_number
+from trainshed.core.requests import Faults
+from trainshed_tracking.metadata.records import Edge, EdgeRole, Node, NodeKind, NodeName, new_run
+from trainshed_tracking.stores import Stores
+from trainshed_tracking.tensorboards.records import BoardName, Level
+
+_JOBS: Final = "_custom_jobs"
+_CONTEXTS: Final = {"experiment": "experiment", "experimentRun": "experiment_run"}
+
+
+async def unknown(
+    stores: Stores, place: LocationName, spec: Spec, path: str
+) -> tuple[Violation, ...]:
+    """Return violations for what a job in a location names and does not exist."""
+    return (
+        *await _unknown_contexts(stores, place.project_id, spec, path),
+        *await _unknown_board(stores, place, spec, path),
+    )
+
+
+async def _unknown_board(
+    stores: Stores, place: LocationName, spec: Spec, path: str
+) -> tuple[Violation, ...]:
+    """Check the tensorboard, which must exist in the location of the job."""
+    text = str(spec.get("tensorboard", ""))
+    if not text:
+        return ()
+    at = f"{path}.tensorboard"
+    try:
+        board = BoardName.parse(text, Level.TENSORBOARD, of=at)
+    except InvalidRequest:
+        return ()
+    here = place.project_id, str(project_number(place.project_id))
+    if board.project_id not in here or board.location != place.location:
+        # Whether another project has it must not be told either.
+        text = f"{board} lies elsewhere than the job, whose location is {place}."
+        return (Violation(at, text),)
+    try:
+        await stores.tensorboards.get(BoardName(place.project_id, place.location, board.ids))
+    except NotFound:
+        text = (
+            f"{board} does not exist; create it first, or leave the field out: the job's curves are kept "
+            "in any case."
+        )
+        return (Violation(at, text),)
+    return ()
+
+
+async def make_run(stores: Stores, experiment: str) -> str:
+    """Make a new run of an experiment, for a job that names none of its own, and return its name."""
+    parent = NodeName.parse(experiment, NodeKind.CONTEXT)
+    now = stores.now()
+    display_name = f"job-{stores.new_uid()}"
+    name = NodeName(parent.store, NodeKind.CONTEXT, f"{parent.node_id}-{display_name}")
+    await stores.metadata.create(new_run(name, display_name, now))
+    await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
+    return str(name)
+
+
+async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
+    """Add a job to its run. The run's etag stays, because clients that write to the run need not know."""
+    entry = {"custom_job_resource_name": str(job), "custom_job_console_uri": ""}
+
+    def add(node: Node) -> Node:
+        return replace(node, added={**node.added, _JOBS: [*node.added.get(_JOBS, ()), entry]})
+
+    await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
+
+
+async def _unknown_contexts(
+    stores: Stores, project: str, spec: Spec, path: str
+) -> tuple[Violation, ...]:
+    """Check the experiment and its run, which the project must have."""
+    faults = Faults()
+    for key, field in _CONTEXTS.items():
+        if not spec.get(key):
+            continue
+        at = f"{path}.{field}"
+        with faults.gathered():
+            name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
+            if name.store.project_id != project:
+                # Whether that project has it must not be told either.
+                faults.add(at, f"{name} lies in another project than the job.")
+                continue
+            try:
+                await stores.metadata.get(name)
+            except NotFound:
+                faults.add(at, f"{name} does not exist; create it first, or leave the field out.")
+    if spec.get("experimentRun") and not spec.get("experiment"):
+        faults.add(f"{path}.experiment", "A run is given without its experiment.")
+    return faults.violations

@@ -1,0 +1,1 @@
+"""Tensorboards with the points of their series: records, their tables, and TensorboardService."""

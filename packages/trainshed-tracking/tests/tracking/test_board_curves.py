@@ -1,0 +1,119 @@
+"""Curves of running jobs in the tensorboards that they name (facts/experiments#curves)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.contract.test_job_curves import OVER, RUNNING, House, clock, soon
+from tests.e2e.programs.event_writer import EventWriter
+from tests.unit.jobs import CREATED
+from trainshed.core.curves import CurveWriter, Point
+from trainshed.core.lifecycle.records import Job, Parent
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed_tracking.metadata.records import NodeKind, NodeName
+from trainshed_tracking.stores import stores_in
+from trainshed_tracking.tensorboards.curves import curves_of
+from trainshed_tracking.tensorboards.records import BoardName, BoardResource, Level
+
+__all__ = ["soon"]
+
+BOARD = BoardName("demo", "us-central1", ("5",))
+
+
+class BoardHouse(House):
+    """With the tracking of a service."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.stores = stores_in(self.store, self.points, lambda: next(self.uids), lambda: CREATED)
+
+    def board(self, job: Job) -> CurveWriter | None:
+        return curves_of(self.stores, job)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> BoardHouse:
+    return BoardHouse(tmp_path)
+
+
+def with_board(job: Job) -> Job:
+    return replace(job, spec=replace(job.spec, job_json=json.dumps({"tensorboard": str(BOARD)})))
+
+
+def context(node_id: str) -> NodeName:
+    name = f"projects/demo/locations/us-central1/metadataStores/default/contexts/{node_id}"
+    return NodeName.parse(name, NodeKind.CONTEXT)
+
+
+async def board_values(house: BoardHouse, run: str) -> dict[str, list[Point]]:
+    name = BOARD.child("7").child(run)
+    board = await house.stores.tensorboards.get(name)
+    series = await house.stores.tensorboards.list({"parent": str(name), "level": Level.SERIES})
+    points = await house.points.read(board.uid, [curve.uid for curve in series])
+    return {curve.display_name: points[curve.uid] for curve in series}
+
+
+async def test_a_named_tensorboard_has_the_curves_as_well(house: BoardHouse) -> None:
+    """Over two starts, with the contexts that the SDK completes after the job."""
+    board = BoardResource(BOARD, 5, CREATED, CREATED, display_name="board")
+    await house.stores.tensorboards.create(board)
+    running = await house.created(with_board(RUNNING))
+    for number, place in enumerate(("", "eval_1", "eval-1")):
+        EventWriter(house.logs / place, clock).scalar("acc", number, number)
+    async with house.service() as curves:
+        curves.follow(running)
+        await house.until({":acc": {0: 0.0}, "eval_1:acc": {1: 1.0}, "eval-1:acc": {2: 2.0}})
+    EventWriter(house.logs / "eval_1", lambda: CREATED / 1e9 + 200).scalar("acc", 7, 7)
+    async with house.service() as curves:
+        curves.follow(running)
+        await curves.finish(with_board(OVER))
+    runs = await house.stores.tensorboards.list(
+        {"parent": str(BOARD.child("7")), "level": Level.RUN}
+    )
+    ids = {run.display_name: run.name.own_id for run in runs}
+    assert ids.keys() == {"default", "eval_1", "eval-1"}
+    assert ids["default"] == "default" and len(set(ids.values())) == 3
+    values = await board_values(house, ids["eval_1"])
+    assert [(point.step, point.value) for point in values["acc"]] == [(1, 1.0), (7, 7.0)]
+    experiment = await house.stores.metadata.get(context("7"))
+    assert experiment.metadata["tensorboard_link"] == str(BOARD.child("7"))
+    run = await house.stores.metadata.get(context(f"7-{ids['eval_1']}"))
+    assert run.metadata == {"_params": {}, "_metrics": {}, "_state": "RUNNING"}
+    assert run.parents == (experiment.name,)
+
+
+async def test_the_experiment_is_there_before_the_job_runs(house: BoardHouse) -> None:
+    """The SDK looks for it also after a job that never ran."""
+    await house.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
+    queued = await house.created(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
+    async with house.service() as curves:
+        curves.follow(queued)
+        await curves.finish(replace(queued, state=JobState.CANCELLED))
+    assert await house.stores.tensorboards.get(BOARD.child("7"))
+
+
+async def test_trials_share_the_experiment_of_their_tuning_job(house: BoardHouse) -> None:
+    await house.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
+    tuning = JobName(Api.VERTEX, "demo", "us-central1", "70", Collection.TUNING_JOBS)
+    trial = replace(with_board(RUNNING), parent=Parent(JobUid(70), tuning, 2))
+    await house.created(trial)
+    EventWriter(house.logs / "eval", clock).scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(trial)
+        await house.until({"eval:acc": {1: 1.0}})
+        await curves.finish(replace(trial, state=JobState.SUCCEEDED))
+    (run,) = await house.stores.tensorboards.list(
+        {"parent": str(BOARD.child("70")), "level": Level.RUN}
+    )
+    assert (run.name.own_id, run.display_name) == ("trial-2-eval", "trial-2/eval")
+
+
+async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: BoardHouse) -> None:
+    running = await house.created(with_board(RUNNING))
+    EventWriter(house.logs, clock).scalar("acc", 1, 1)
+    async with house.service() as curves:
+        curves.follow(running)
+        await house.until({":acc": {1: 1.0}})

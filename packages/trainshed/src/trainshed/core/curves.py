@@ -1,0 +1,137 @@
+"""Curves of jobs (facts/experiments#curves): what a job logs below its log directory, as series of points,
+which are thinned where they are shown. Pure.
+
+Points of tensorboards are the same; all points are stored in files (`store.points`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from trainshed.core.job import JobSpec
+from trainshed.core.names import Api
+from trainshed.core.units import Nanos
+
+
+class Point(NamedTuple):
+    """One value of a series; a tuple, since there are thousands in a request."""
+
+    step: int
+    #: When it was measured: nanoseconds since the epoch.
+    at: Nanos
+    #: A scalar, or a serialised tensor.
+    value: float | bytes
+
+
+def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
+    """Return the places of the first value, of the last one, and of the least and the greatest of each
+    stretch between them, ascending. What is no number is passed over, unless a stretch has nothing else.
+    `ends`: where the stretches end, ascending."""
+    kept, begin = {0, len(values) - 1}, 1
+    for end in ends:
+        if stretch := list(values[begin:end]):
+            # After one that is a number, `min` and `max` never take one that is none.
+            is_none = math.isnan(stretch[0])
+            numbers = [v for v in stretch if not math.isnan(v)] or stretch if is_none else stretch
+            kept |= {begin + stretch.index(extreme(numbers)) for extreme in (min, max)}
+        begin = end
+    return sorted(kept)
+
+
+def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
+    """Return the place of the last value and the mean of each of `most` stretches of equal length, or of
+    each value if there are no more."""
+    count = len(values)
+    stretches = min(count, most)
+    ends = [count * number // (stretches or 1) for number in range(stretches + 1)]
+    return [(end - 1, sum(values[begin:end]) / (end - begin)) for begin, end in pairwise(ends)]
+
+
+def thinned(values: Sequence[float], most: int) -> Sequence[int]:
+    """Return the places of at most `most` of some values, ascending: those that stretches of equal length
+    are `folded` to. If it is 1, that of the last one."""
+    count = len(values)
+    if count <= most:
+        return range(count)
+    stretches = max(0, most - 2) // 2
+    ends = [1 + (count - 2) * number // stretches for number in range(1, stretches + 1)]
+    return folded(values, ends) if most > 1 else [count - 1]
+
+
+MOST_SERIES: Final = 1000
+"""The most series of a job; what it logs under further tags is ignored."""
+
+_LATEST: Final = 2**63 - 1
+
+
+class CurveSeries(Struct, frozen=True):
+    """The curve of what a job logged under one tag into one directory."""
+
+    #: The key of its points, in the file of the job's uid.
+    uid: int
+    #: The directory below the job's log directory, "" = that itself.
+    run: str
+    tag: str
+    #: The point that was read last: its step, when it was measured (ns), and its value; None = no finite
+    #: number.
+    step: int
+    at: Nanos
+    value: float | None
+    #: Points that were read, including those that came twice.
+    count: int
+
+
+def point(step: int, at: float, value: float) -> Point:
+    """Return a point; `at` is the time as a program wrote it, in seconds since the epoch."""
+    nanos = at * 1e9
+    return Point(step, int(nanos) if math.isfinite(nanos) and 0 <= nanos < _LATEST else 0, value)
+
+
+def last_point(series: CurveSeries) -> Point:
+    """Return the point of a series that was read last."""
+    return Point(series.step, series.at, math.nan if series.value is None else series.value)
+
+
+class CurveWriter(Protocol):
+    """Takes the curves of one job elsewhere as well, as to a tensorboard. Used by one task at a time."""
+
+    async def begin(self) -> None:
+        """Prepare for them, before there are any."""
+        ...
+
+    async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
+        """Add points by tag to those of a directory; to write them again does no harm. Raises
+        Unavailable."""
+        ...
+
+
+VARIABLE: Final = "AIP_TENSORBOARD_LOG_DIR"
+"""The variable that tells a Vertex program the directory."""
+
+_MOUNT: Final = "/gcs/"
+
+
+def log_directory(spec: JobSpec) -> str:
+    """Return the `gs://` URI of the directory below which the job's event files are, without a slash at its
+    end; "" for a job that has none.
+
+    For `ml` v1 that is the job's own directory. If the user sets the variable, a Vertex program writes where
+    it says; that counts only if it is in a bucket.
+    """
+    if spec.api is Api.ML:
+        return spec.job_dir.rstrip("/")
+    value = dict(spec.pools[0].program.env).get(VARIABLE)
+    if value is not None:
+        return _in_bucket(value)
+    base = spec.base_output_directory.removesuffix("/")
+    return f"{base}/logs" if base else ""
+
+
+def _in_bucket(path: str) -> str:
+    if path.startswith(_MOUNT):
+        path = f"gs://{path.removeprefix(_MOUNT)}"
+    # A value that is only known when the program starts is known to the program alone.
+    return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else ""

@@ -1,0 +1,48 @@
+"""Who may open what a link leads to: keys, marks, and the hosts of jobs' pages (docs/adr/0034)."""
+
+from trainshed.access.principals import Bearer
+from trainshed.api.calls.links import LIFETIME, Links, page_of
+from trainshed.core.names import JobUid
+
+WHOSE = "ab" * 32
+
+
+def links(now: int = 0, key: bytes = b"key") -> Links:
+    return Links(key, "http://127.0.0.1:8080", lambda: now)
+
+
+def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
+    mark = links().mark("7", WHOSE)
+    assert links(LIFETIME - 1).lets("7", mark) == WHOSE
+    assert not links(LIFETIME).lets("7", mark)
+    assert not links().lets("8", mark)
+    assert not links(key=b"another").lets("7", mark)
+    until, _, signature = mark.partition(".")
+    another = links().mark("7", Bearer("nightly@p1.example", by="bo@corp.example"))
+    swapped = f"{until}.{another.split('.')[1]}.{mark.split('.')[2]}"
+    for other in (
+        swapped,
+        f"{int(until) + 1}.{signature}",
+        f"1.{signature}",
+        until,
+        "1.x",
+        "",
+        "\udcff",
+    ):
+        assert not links().lets("7", other)
+
+
+def test_a_page_has_a_host_and_a_mark_of_its_own_also_after_a_restart() -> None:
+    """What another service with the same key has made is as good."""
+
+    def pages(now: int = 0, key: bytes = b"key", below: str = "localhost:80") -> Links:
+        return Links(key, "http://127.0.0.1:80", lambda: now, below)
+
+    web = page_of(JobUid(7), "web")
+    host = pages().host_of(JobUid(7), "web").removeprefix("http://")
+    assert pages().page_at(host) == pages().page_at(host.upper()) == (7, "web")
+    for other in (host.replace("web", "wob"), host.replace("-7-", "-8-"), "web", "localhost"):
+        assert pages().page_at(other) is None
+    assert pages(key=b"another").page_at(host) is None
+    assert pages(below="").host_of(JobUid(7), "web") == ""
+    assert pages().lets(page_of(JobUid(7), "wob"), pages().mark(web, WHOSE)) is None
