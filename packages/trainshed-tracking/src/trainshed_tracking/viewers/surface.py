@@ -157,8 +157,7 @@ async def _opening(
         try:
             await opening
         except RequestError as error:
-            refused = refusal(error, "trainshed_v1")
-            yield _line({"error": refused.message if refused is not None else str(error)})
+            yield _line({"error": refusal(error, "trainshed_v1", path).message})
             return
         yield _line({"path": path})
     finally:

@@ -11,7 +11,6 @@ too long is shortened.
 
 import asyncio
 import importlib
-import logging
 import os
 import time
 from collections.abc import Generator, Iterable, Sequence
@@ -25,7 +24,7 @@ from msgspec import Struct
 
 from trainshed.access.strangers import SOURCE, Strangers
 from trainshed.api.calls.call import Call, tell_of_stranger
-from trainshed.api.calls.errors import Refusal, internal_refusal, not_served, refusal
+from trainshed.api.calls.errors import Refusal, not_served, refusal
 from trainshed.api.calls.http import most_of
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
@@ -60,7 +59,6 @@ with _quietly():
 
 
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
-_log = logging.getLogger("trainshed.api")
 DETAILS: Final = "grpc-status-details-bin"
 """The trailer that holds a google.rpc.Status: code and message again, and the details."""
 _MOST_TRAILER: Final = 7_000
@@ -150,11 +148,7 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             answer = await self._registry.answered(call, version, len(request), read)
             return answer.SerializeToString()
         except Exception as error:  # A caller is answered whatever goes wrong.
-            refused = refusal(error, api)
-            if refused is None:
-                _log.error("%s failed", path, exc_info=error)
-                refused = internal_refusal()
-            return refused
+            return refusal(error, api, path)
 
     async def _unserved(self, path: str, header: str | None) -> Refusal:
         """Return the refusal for a path without a handler. For a method of the public APIs, raise the same as

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
-from trainshed.api.calls.errors import internal_refusal, refusal
+from trainshed.api.calls.errors import refusal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
 from trainshed.api.registry import BUILT_IN, Registry
@@ -82,5 +82,5 @@ def _refused() -> Generator[None]:
     except Refused:
         raise
     except Exception as error:
-        public = refusal(error, "trainshed_v1") or internal_refusal()
+        public = refusal(error, "trainshed_v1", "a call from within")
         raise Refused(public.code, public.message, public.violations) from error

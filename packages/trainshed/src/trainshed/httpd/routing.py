@@ -7,6 +7,7 @@ colon is a verb of the API's own, or a part of the name if no template has it. A
 slash reach the right variable (spec/clients#surface). The module knows no handler and no server.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
@@ -14,6 +15,8 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 T = TypeVar("T")
+_PART: Final = re.compile(r"([^{]*)(?:\{([^}=]+)(?:=([^}]*))?\})?")
+"""What stands before a variable, its name, and its pattern."""
 ANY: Final = ""
 """Stands in place of an HTTP method: the route takes any method, and its handler refuses those it lacks."""
 
@@ -37,20 +40,12 @@ class Template(Struct, frozen=True):
             path, custom = head, tail
         segments: list[str] = []
         ranges: list[tuple[str, int, int]] = []
-        position = 0
-        while position < len(path):
-            if path[position] == "{":
-                close = path.index("}", position)
-                name, _, pattern = path[position + 1 : close].partition("=")
+        for literal, name, pattern in _PART.findall(path):
+            segments += filter(None, literal.split("/"))
+            if name:
                 inner = (pattern or "*").split("/")
                 ranges.append((name, len(segments), len(segments) + len(inner)))
                 segments += inner
-                position = close + 1
-            else:
-                close = path.find("{", position)
-                literal = path[position : close if close >= 0 else len(path)]
-                segments += [part for part in literal.split("/") if part]
-                position += len(literal)
         return cls(text, tuple(segments), custom, _anchored(segments, ranges))
 
 

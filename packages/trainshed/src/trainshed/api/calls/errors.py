@@ -4,6 +4,7 @@ instead of methods that are not served.
 A test proves that every leaf class of `core.errors.RequestError` has a row.
 """
 
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from trainshed.core import errors as core
 from trainshed.httpd.messages import BodyNotRead, BodyTooLarge
 from trainshed.wire.routes import KnownMethod
 from trainshed.wire.status import StatusCode, Violation, WireError, told
+
+_log = logging.getLogger("trainshed.api")
 
 
 class NotServed(core.RequestError):
@@ -51,12 +54,15 @@ class Refusal(Struct, frozen=True):
     reason: str = ""
 
 
-def refusal(error: Exception, api: str) -> Refusal | None:
-    """Return what a caller of `api` (a set of `wire.pool`) is told; None for a fault of the service
-    itself."""
+def refusal(error: Exception, api: str, what: str) -> Refusal:
+    """Return what a caller of `api` (a set of `wire.pool`) is told. A fault of the service itself is logged
+    as one of `what`, and nothing is told of its cause."""
     code = CODES.get(type(error))
     if code is None:
-        return None
+        _log.error("%s failed", what, exc_info=error)
+        return Refusal(
+            StatusCode.INTERNAL, "Internal error encountered. The log of the service says more."
+        )
     if isinstance(error, WireError):
         return Refusal(code, str(error), told(error.violations))
     if isinstance(error, BodyTooLarge | BodyNotRead):
@@ -65,14 +71,6 @@ def refusal(error: Exception, api: str) -> Refusal | None:
         violations = told(tuple(Violation(v.field, v.description) for v in error.violations))
         return Refusal(code, _listed(violations, api), violations)
     return Refusal(code, str(error), reason=_REASONS.get(type(error), ""))
-
-
-def internal_refusal() -> Refusal:
-    """Return the refusal for a fault of the service. It tells nothing of the cause, which is in the service's
-    log."""
-    return Refusal(
-        StatusCode.INTERNAL, "Internal error encountered. The log of the service says more."
-    )
 
 
 def _listed(violations: tuple[Violation, ...], api: str) -> str:

@@ -2,13 +2,12 @@
 and pages that open by a link."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
+from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.httpd.messages import CHALLENGE, JSON, Request, Response, sized
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
@@ -23,7 +22,6 @@ _MAKING: Final = (
 )
 
 NDJSON: Final = b"application/x-ndjson"
-_log = logging.getLogger("trainshed.api")
 T = TypeVar("T")
 LARGE: Final = 16 << 10
 """Bytes of a request from which on it is read in a thread."""
@@ -49,11 +47,7 @@ def refusal_answer(refused: Refusal) -> Response:
 
 def error_answer(request: Request, error: Exception) -> Response:
     """Return what a caller of `request.api` is told of `error`. Logs a fault of the service itself."""
-    refused = refusal(error, request.api)
-    if refused is None:
-        _log.error("%s %s failed", request.method, request.raw_path, exc_info=error)
-        refused = internal_refusal()
-    return refusal_answer(refused)
+    return refusal_answer(refusal(error, request.api, f"{request.method} {request.raw_path}"))
 
 
 def no_such_method(request: Request, where: str = "") -> Refusal:

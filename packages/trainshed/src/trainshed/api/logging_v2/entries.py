@@ -34,7 +34,7 @@ from trainshed.api.logging_v2.entry import (
     service_entries,
 )
 from trainshed.api.logging_v2.filters import LogFilter, compile_log_filter
-from trainshed.api.resources.jobs import with_links
+from trainshed.api.resources.jobs import find_by_uid, with_links
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
@@ -74,7 +74,6 @@ _LONGEST_PAGE: Final = 4 << 20
 """Characters of the lines of a page; the entry that exceeds them begins the next one."""
 _BATCH: Final = 100
 """Entries that are merged before the filter is applied to them off the event loop."""
-_UID_DIGITS: Final = 19
 _JOBS_SEARCHED: Final = 100
 """Number of a project's newest jobs that a filter without a job is applied to."""
 Position = tuple[int, str]
@@ -258,11 +257,11 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
     jobs: list[Work] = []
     for job_id in sorted(job_ids):
         try:
-            if job_id.isdecimal() and len(job_id) <= _UID_DIGITS:
-                job, _ = await reader.job_by_uid(JobUid(int(job_id)))
+            if job_id.isdecimal():
+                job, _ = await find_by_uid(reader, job_id)
             else:
                 job, _ = await reader.job(JobName(Api.ML, project, "", job_id))
-        except (NotFound, OverflowError):
+        except NotFound:
             continue
         owner = job.name.project_id
         if project in (owner, str(project_number(owner))):

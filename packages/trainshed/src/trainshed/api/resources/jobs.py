@@ -9,6 +9,7 @@ Programs, which may read the jobs of their project, see none.
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -96,12 +97,19 @@ async def find_work(reader: Reader, target: str, projects: Sequence[str] = ()) -
     and return it with its etag. Raises NotFound."""
     if "/" in target:
         return await reader.job(read_job_name(target, field="job"))
-    if target.isdecimal() and len(target) <= _UID_DIGITS:
-        try:
-            return await reader.job_by_uid(JobUid(int(target)), projects)
-        except (NotFound, OverflowError):
-            pass
+    with suppress(NotFound):
+        return await find_by_uid(reader, target, projects)
     return await reader.find(target, projects)
+
+
+async def find_by_uid(reader: Reader, text: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
+    """Return the work with this uid, in `projects` if any are given, with its etag. Raises NotFound, also for
+    what is no uid."""
+    is_uid = text.isascii() and text.isdecimal() and len(text) <= _UID_DIGITS
+    try:
+        return await reader.job_by_uid(JobUid(int(text) if is_uid else 0), projects)
+    except OverflowError:
+        raise NotFound(text) from None
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trainshed.access.principals import Principal
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
-from trainshed.api.resources.jobs import actor_of, asked_for
+from trainshed.api.resources.jobs import actor_of, asked_for, find_by_uid
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
@@ -288,7 +288,6 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
 
 _MOST: Final = Bytes(256 << 20)
 """Content that is read for one new job: enough for code, and soon done."""
-_MOST_DIGITS: Final = 19
 
 Digests = Mapping[str, str]
 """The SHA-256 of packages, or its beginning, by their URIs; "" = not pinned."""
@@ -350,12 +349,10 @@ async def _before(reader: Reader, work: Job | TuningJob) -> Digests:
     if not text:
         return {}
     try:
-        if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
-            raise NotFound(text)
-        old, _ = await reader.job_by_uid(JobUid(int(text)))
+        old, _ = await find_by_uid(reader, text)
         if isinstance(old, Pipeline):
             old, _ = await reader.job_by_uid(old.job)
-    except (NotFound, OverflowError):
+    except NotFound:
         old = None
     if old is None or isinstance(old, Pipeline) or old.name.project_id != work.name.project_id:
         wrong = (

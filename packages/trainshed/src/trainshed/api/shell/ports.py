@@ -7,12 +7,11 @@ The cookie stands for somebody who may open shells in that job now. What listens
 that cookie, and no page of the service is at this host.
 """
 
-import logging
 from functools import partial
 from html import escape
 from typing import Final
 
-from trainshed.api.calls.errors import internal_refusal, refusal
+from trainshed.api.calls.errors import refusal
 from trainshed.api.calls.links import Ticket, holder, page_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN as OPEN_SHELL
@@ -41,7 +40,6 @@ _PAGE: Final = """<!doctype html>
   </body>
 </html>
 """
-_log = logging.getLogger(__name__)
 _GUARDS: Final = ((b"referrer-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
 """Headers of answers that do not have them already. The name of the host is a secret, which other sites are
 not told."""
@@ -87,10 +85,7 @@ class PortSurface:
         """Return a page that says what is wrong and leads back."""
         if isinstance(error, NoAnswer):
             error = Unavailable(f"What listens there gives no answer: {error}.")
-        refused = refusal(error, "trainshed_v1")
-        if refused is None:
-            _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
-            refused = internal_refusal()
+        refused = refusal(error, "trainshed_v1", f"{call.method} {call.raw_path}")
         uid, name = self._page(call)
         page = _PAGE.format(
             text=escape(refused.message), again=escape(self._services.links.to_page(uid, name))

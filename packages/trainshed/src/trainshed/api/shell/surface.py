@@ -138,8 +138,7 @@ class ShellSurface:
                 return
             shell = await open_shell(self._services, shells, ticket, wish)
         except (RequestError, WireError) as error:
-            refused = refusal(error, "trainshed_v1")
-            await _refuse(send, refused.message if refused else str(error))
+            await _refuse(send, refusal(error, "trainshed_v1", scope["path"]).message)
             return
         try:
             await say(send, {"title": shell.title})

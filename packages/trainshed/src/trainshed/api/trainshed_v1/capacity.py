@@ -186,11 +186,6 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
             f"The {key.metric} of a project is at the cost of others, and set by an owner of the service; "
             "those of a project set that of people in it (--user)."
         )
-    return await _change(call, key, limit)
-
-
-async def _change(call: JsonCall, key: QuotaKey, limit: float | None) -> records.PlacedQuota:
-    """Set a limit, or clear it, and return the quota as it is then."""
     services = call.services
     if (under_way := audit.under_way()) is not None:
         record, after = under_way.record, UNLIMITED if limit is None else limit

@@ -3,7 +3,8 @@ lets `core.resume` judge."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Set
+from collections.abc import Iterator, Set
+from itertools import islice
 from typing import Final
 
 from msgspec import structs
@@ -19,7 +20,7 @@ from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.requests import Faults
 from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
 from trainshed.core.units import Nanos
-from trainshed.store.logs.lines import LogCursor, LogLine, Stream
+from trainshed.store.logs.lines import LogLine, Stream
 from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
 
@@ -107,9 +108,10 @@ def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
     return replica or ReplicaId(0, 0)
 
 
-_PAGE: Final = 2000
-_PAGES: Final = 25
-"""Most pages of a log that are searched for a line with a step: some 48,000 lines."""
+_LAST: Final = 2_000
+"""Lines before a fault in which steps are looked for."""
+_SEARCHED: Final = 50_000
+"""Most lines of a log that are searched for one with a step."""
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
@@ -131,10 +133,8 @@ async def _finding(logs: LogReader, job: Job, hit: Hit) -> Finding:
     progress = await _progress(logs, job, hit)
     first_line = 0
     if hit.restarted:
-        async for page in _pages(logs, job, {hit.drill.replica}, hit.restarted, hit.until):
-            if page:
-                first_line = page[0].at
-                break
+        lines = _lines(logs, job, {hit.drill.replica}, hit.restarted, hit.until)
+        first_line = await asyncio.to_thread(lambda: next((line.at for line in lines), 0))
     in_bucket = bool(job.spec.job_dir or job.spec.base_output_directory)
     return find(hit, progress, first_line, in_bucket=in_bucket, over=job.state.is_final)
 
@@ -145,17 +145,16 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
     for replicas in dict.fromkeys(
         (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)
     ):
-        page = await logs.page(job.uid, replicas=replicas, end=fault, limit=_PAGE, descending=True)
+        page = await logs.page(job.uid, replicas=replicas, end=fault, limit=_LAST, descending=True)
         last = [line for line in page.lines if line.stream is not Stream.SERVICE]
         series = await asyncio.to_thread(learned, last)
-        steps = await _steps(series, last) if series else []
-        if series is None or not steps:
+        if series is None or not (steps := await asyncio.to_thread(_steps, series, last)):
             continue
-        first = await _first_step(series, _pages(logs, job, replicas, 0, fault))
+        first = await _first_step(series, _lines(logs, job, replicas, 0, fault))
         after = None
         if hit.restarted:
-            pages = _pages(logs, job, replicas, hit.restarted, hit.until)
-            after = await _first_step(series, pages)
+            lines = _lines(logs, job, replicas, hit.restarted, hit.until)
+            after = await _first_step(series, lines)
         numbers = [step.number for step in steps if step.at >= hit.began]
         source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
         # Each of several replicas counts for itself.
@@ -164,39 +163,26 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
     return Progress()
 
 
-async def _first_step(series: Series, pages: AsyncIterator[list[LogLine]]) -> Step | None:
-    async for page in pages:
-        if steps := await _steps(series, page):
-            return steps[0]
-    return None
+async def _first_step(series: Series, lines: Iterator[LogLine]) -> Step | None:
+    """Return the first step that the lines tell. Reads them in a thread, because they are the program's."""
+    return await asyncio.to_thread(lambda: next(filter(None, map(series.step, lines)), None))
 
 
-async def _steps(series: Series, lines: list[LogLine]) -> list[Step]:
-    """Return the steps that the lines tell, in their order. Runs in a thread, because the lines are the
-    program's."""
-    return await asyncio.to_thread(lambda: list(filter(None, map(series.step, lines))))
+def _steps(series: Series, lines: list[LogLine]) -> list[Step]:
+    return list(filter(None, map(series.step, lines)))
 
 
-async def _pages(
+def _lines(
     logs: LogReader, job: Job, replicas: Set[ReplicaId] | None, start: int, end: int
-) -> AsyncIterator[list[LogLine]]:
-    """Yield pages of the programs' lines from `start` on and before `end` (0 = no end), as far as a log is
-    searched."""
-    after: LogCursor | None = None
-    for number in range(_PAGES):
-        page = await logs.page(
-            job.uid,
-            replicas=replicas,
-            start=start,
-            end=end or None,
-            after=after,
-            # Usually the first lines hold what is looked for.
-            limit=_PAGE if number else 100,
-        )
-        yield [line for line in page.lines if line.stream is not Stream.SERVICE]
-        if page.next is None:
+) -> Iterator[LogLine]:
+    """Yield the programs' lines from `start` on and before `end` (0 = no end), as far as a log is searched.
+    Blocks."""
+    for _, entry, source in islice(logs.onward(job.uid, {}, start, replicas), _SEARCHED):
+        if end and entry.t >= end:
             return
-        after = page.next
+        line = source.line(entry)
+        if line.stream is not Stream.SERVICE:
+            yield line
 
 
 def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFinding:

@@ -218,14 +218,14 @@ async def describe(call: JsonCall) -> records.JobDescription:
     work, etag = await find_work(call.services.reader, call.target)
     look = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, look)
-    creator = str(work.creator) if work.creator is not None else ""
-    view = structs.replace(
-        view, creator=creator, resource=await resource_of(call.services, look.work, etag)
-    )
     _, progress = await activity(call.services, work)
-    view = structs.replace(view, progress=progress or UNSET)
-    uri = await link_if_any(call.services, call.principal, work)
-    return structs.replace(view, tensorboard_uri=uri) if uri else view
+    return structs.replace(
+        view,
+        creator=str(work.creator or ""),
+        resource=await resource_of(call.services, look.work, etag),
+        progress=progress or UNSET,
+        tensorboard_uri=await link_if_any(call.services, call.principal, work) or UNSET,
+    )
 
 
 async def timeline(call: JsonCall) -> Timeline:

@@ -183,6 +183,22 @@ class _Source(Struct, frozen=True):
     def key(self, entry: Entry) -> OrderKey:
         return (entry.t, self.replica.pool, self.replica.index, self.attempt, entry.n)
 
+    def line(self, entry: Entry) -> LogLine:
+        stream = Stream(entry.s)
+        reading = read_line(stream, entry.m)
+        return LogLine(
+            self.uid,
+            self.attempt,
+            self.replica,
+            entry.n,
+            entry.t,
+            stream,
+            reading.text,
+            reading.severity,
+            reading.payload,
+            partial=bool(entry.p),
+        )
+
     def behind(self, seen: LogPosition, since: Nanos) -> Iterator["_Keyed"]:
         """Yield the entries from `since` on that were not seen, ascending."""
         attempt, last = seen.get(self.replica, (0, -1))
@@ -232,22 +248,5 @@ def _page(sources: list[_Source], window: _Window, limit: int, longest: float) -
         if len(entries) > limit:
             break
         longest -= len(entry[1].m)
-    lines = tuple(_line(source, entry) for _, entry, source in entries[:limit])
+    lines = tuple(source.line(entry) for _, entry, source in entries[:limit])
     return LogPage(lines, lines[-1].cursor if len(entries) > limit and lines else None)
-
-
-def _line(source: _Source, entry: Entry) -> LogLine:
-    stream = Stream(entry.s)
-    reading = read_line(stream, entry.m)
-    return LogLine(
-        source.uid,
-        source.attempt,
-        source.replica,
-        entry.n,
-        entry.t,
-        stream,
-        reading.text,
-        reading.severity,
-        reading.payload,
-        partial=bool(entry.p),
-    )
