@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -32,7 +31,7 @@ class Shop(ImageTool):
     def inspect(self, reference: str) -> ImageConfig | None:
         return self.here
 
-    def pull(self, reference: str, scratch: Path, tell: Callable[[str], None], stop: Stop) -> None:
+    def pull(self, reference: str, tell: Callable[[str], None], stop: Stop) -> None:
         self.pulls += 1
         if self.there is None:
             raise self.failure
@@ -45,7 +44,7 @@ class Counter:
     def __init__(self) -> None:
         self.now = 0
         self.said: list[str] = []
-        self.pulling = PullPolicy(Path(), lambda: self.now)
+        self.pulling = PullPolicy(lambda: self.now)
 
     def get(
         self, shop: Shop, reference: str, *, can_do_without: bool = False

@@ -186,7 +186,6 @@ def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path:
     assert pulled.command == ("id",)
     assert lines[0] == f"Pulling {reference} with {shop.name}."
     assert [line for line in lines if line.startswith(f"{reference} is pulled: ")]
-    assert list((shop.shelf / ".pulls").iterdir()) == []
 
 
 def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(

@@ -7,13 +7,11 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import threading
 import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Final
 
 from msgspec import Struct
@@ -112,21 +110,14 @@ class Commands:
         return output.decode(errors="replace")
 
     def follow(
-        self,
-        *arguments: str,
-        tell: Progress,
-        doing: str,
-        stop: Stop,
-        environ: Mapping[str, str] | None = None,
-        into: IO[bytes] | None = None,
+        self, *arguments: str, tell: Progress, doing: str, stop: Stop, into: IO[bytes] | None = None
     ) -> None:
         """Run a command to its end, and tell its lines, and its silences with what it is `doing`. `stop` ends
-        it. `environ`: further variables. `into`: where its standard output goes, which is not told then.
-        Raises ToolFailed."""
+        it. `into`: where its standard output goes, which is not told then. Raises ToolFailed."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
-        with self._started(arguments, self._long, output, environ or {}) as (process, late):
+        with self._started(arguments, self._long, output) as (process, late):
             words = process.stdout or process.stderr
             assert words is not None
             stop.began(process, lambda: kill(process))
@@ -150,7 +141,6 @@ class Commands:
         arguments: tuple[str, ...],
         seconds: float,
         output: tuple[IO[bytes] | int, int] = (subprocess.PIPE, subprocess.PIPE),
-        environ: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
         """Start a command; yield it with an event that is set if it took too long. It has ended when the
         context is left."""
@@ -162,7 +152,7 @@ class Commands:
                 stdin=watched,
                 stdout=output[0],
                 stderr=output[1],
-                env={**self.environ, **environ},
+                env=self.environ,
                 cwd="/",
                 # A group of its own, because such tools restart themselves in other namespaces.
                 start_new_session=True,
@@ -236,11 +226,10 @@ class ImageTool:
     """podman or docker, behind its command line: inspects, pulls and exports images, and never runs one. All
     methods except `close` block, and raise ToolFailed; all may be called from several threads."""
 
-    def __init__(self, name: str, commands: Commands, *, takes_scratch: bool = False) -> None:
+    def __init__(self, name: str, commands: Commands) -> None:
         """`name`: the tool's usual name."""
         self.name = name
         self._commands = commands
-        self._takes_scratch = takes_scratch
 
     def inspect(self, reference: str) -> ImageConfig | None:
         """Return the image of that name or id on this machine; None if there is none."""
@@ -253,19 +242,10 @@ class ImageTool:
         images = json.loads(answer)
         return _config(images[0]) if images else None
 
-    def pull(self, reference: str, scratch: Path, tell: Progress, stop: Stop) -> None:
-        """Pull an image from its registry. `scratch`: where a half-pulled image lies; made if needed.
-        `tell`: called with each line that the tool prints, and now and then without one. `stop` ends the
-        pull. Raises OSError, too."""
-        with contextlib.ExitStack() as leaving:
-            environ: dict[str, str] = {}
-            if self._takes_scratch:
-                scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-                place = tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True)
-                environ["TMPDIR"] = leaving.enter_context(place)
-            self._commands.follow(
-                *("pull", "--", reference), tell=tell, doing="pulling", stop=stop, environ=environ
-            )
+    def pull(self, reference: str, tell: Progress, stop: Stop) -> None:
+        """Pull an image from its registry. `tell`: called with each line that the tool prints, and now and
+        then without one. `stop` ends the pull."""
+        self._commands.follow("pull", "--", reference, tell=tell, doing="pulling", stop=stop)
 
     def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
         """Export its root file system, all layers in one, as a tar stream. `tell` and `stop`: as for `pull`.

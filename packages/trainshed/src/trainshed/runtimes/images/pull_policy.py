@@ -2,7 +2,6 @@
 are used, except that the registry is asked first about the tag `latest`."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from trainshed.runtimes.images.commands import FAILURES, ImageConfig, ImageTool, ToolFailed
 from trainshed.runtimes.images.references import host_of, is_local, names_registry, tag_of
@@ -17,9 +16,7 @@ _SILENT = 600 * 10**9
 
 
 class PullPolicy:
-    def __init__(self, scratch: Path, now: Callable[[], int]) -> None:
-        #: The directory of half-pulled images.
-        self._scratch = scratch
+    def __init__(self, now: Callable[[], int]) -> None:
         #: Returns nanoseconds.
         self._now = now
         self._good_until: dict[str, int] = {}
@@ -50,7 +47,7 @@ class PullPolicy:
         tell(f"Pulling {reference} with {tool.name}.")
         began = self._now()
         try:
-            tool.pull(reference, self._scratch, tell, stop)
+            tool.pull(reference, tell, stop)
         except ToolFailed as failure:
             if stop.is_asked:
                 raise

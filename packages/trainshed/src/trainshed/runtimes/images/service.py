@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,12 +24,9 @@ from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stop import Stop
-from trainshed.runtimes.trees import remove_tree
 
 _WORKERS = 4
 _ROOT, _CONFIG = "root", "image.json"
-_LEFT = 86_400.0
-"""Seconds after which a half-pulled image is nobody's any more: no pull takes so long."""
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -82,22 +78,15 @@ class Images:
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(tool, environ, now)
-        self._pulls = self._root / ".pulls"
-        self._pulling = PullPolicy(self._pulls, now)
+        self._pulling = PullPolicy(now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
         # A pull of gigabytes ends when no job waits for it.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
-        """Look for a tool, and remove what killed pulls left, in the background."""
+        """Look for a tool in the background."""
         with contextlib.suppress(RuntimeError):  # The service is being closed.
             heed(self._workers.submit(self._tools.search), "looking for container tools")
-            heed(self._workers.submit(self._sweep), "clearing up after image pulls")
-
-    def _sweep(self) -> None:
-        for left in self._pulls.glob("*"):
-            if time.time() - left.stat().st_mtime > _LEFT:
-                remove_tree(left)
 
     def close(self) -> None:
         """Kill running operations and start no more. Stop the callers of `prepare` first. Blocks until the

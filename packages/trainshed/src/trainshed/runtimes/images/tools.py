@@ -24,9 +24,7 @@ def _podman(commands: Commands) -> ImageTool:
         # It can give files to one user only, so it could not take images in which others own files. That does
         # not matter here: everything that an ordinary user unpacks is their own.
         commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
-    # A rootless podman without its own directory keeps its state below $TMPDIR, which then must not change.
-    settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
-    return ImageTool("podman", commands, takes_scratch=settled)
+    return ImageTool("podman", commands)
 
 
 AUTO, NONE = "auto", "none"
