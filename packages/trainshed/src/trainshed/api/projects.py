@@ -6,7 +6,6 @@ Every project that somebody may name exists here; one that was made has a displa
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +21,7 @@ from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods, read
 from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.timestamps import whole_second
 from trainshed.api.resources.jobs import tell_jobs
 from trainshed.core.errors import (
     Aborted,
@@ -417,13 +417,12 @@ def _view(book: AccessBook, name: str) -> Message:
 
 def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
     project = book.projects.get(name) or Project(name, 0)
-    made = datetime.fromtimestamp(project.created / 10**9, UTC)
     return {
         "projectId": name,
         "projectNumber": str(project_number(name)),
         "name": project.display_name or name,
         "lifecycleState": "DELETE_REQUESTED" if project.deleted else "ACTIVE",
-        "createTime": made.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "createTime": f"{whole_second(project.created // 10**9)}Z",
         **({"labels": dict(project.labels)} if project.labels else {}),
     }
 

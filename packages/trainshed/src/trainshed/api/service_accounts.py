@@ -9,7 +9,6 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
@@ -27,6 +26,7 @@ from trainshed.access.principals import Bearer
 from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
+from trainshed.api.calls.timestamps import whole_second
 from trainshed.api.resources.jobs import tell_jobs
 from trainshed.core.errors import (
     AlreadyExists,
@@ -193,7 +193,7 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
     now = call.services.now() // 10**9
     return {
         "accessToken": call.services.access.mint(bearer, seconds),
-        "expireTime": _text(now + seconds),
+        "expireTime": f"{whole_second(now + seconds)}Z",
     }
 
 
@@ -354,7 +354,7 @@ def _key_view(call: HandCall, key: AccountKey) -> dict[str, Any]:
         "keyAlgorithm": "KEY_ALG_RSA_2048",
         "keyOrigin": "GOOGLE_PROVIDED",
         "keyType": "USER_MANAGED",
-        "validAfterTime": _text(key.created // 10**9),
+        "validAfterTime": f"{whole_second(key.created // 10**9)}Z",
         "validBeforeTime": _FOR_EVER,
     }
 
@@ -363,7 +363,3 @@ def _unique_id(account: ServiceAccount) -> str:
     """Return the 21 digits by which the public API names an account that is made anew under its address."""
     digest = sha256(f"{account.email} {account.created}".encode()).digest()
     return f"1{int.from_bytes(digest[:8]) % 10**20:020d}"
-
-
-def _text(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,5 @@
 """Opens the shell of a ticket: finds the replica, asks the engine, and records it in the timeline."""
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import refuse_accounts
 from trainshed.api.calls.links import Ticket
@@ -13,39 +10,20 @@ from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import ReplicaState
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.terminals import Autopsy, Terminal, TerminalRefused, TerminalRequest, Terminals
+from trainshed.core.units import Nanos
 
 _SECOND = 10**9
-
-
-class OpenShell(Struct, frozen=True):
-    """An open shell, with what its job's timeline needs. `title`: what users are shown."""
-
-    services: Services
-    terminal: Terminal
-    job: Job
-    ticket: Ticket
-    opened: int
-
-    @property
-    def title(self) -> str:
-        return f"{where(self.job, self.ticket)}, {self.job.display_name or self.job.name.job_id}"
-
-    async def close(self) -> None:
-        """Hang up, and record it in the timeline."""
-        self.terminal.close()
-        now = self.services.now()
-        lasted = max(0, now - self.opened) // _SECOND
-        text = (
-            f"The shell of {self.ticket.who} in {where(self.job, self.ticket)} "
-            f"was closed after {lasted} s."
-        )
-        await _tell(self.services, self.job, self.ticket, TimelineEntry(now, "shell", text))
 
 
 def where(job: Job, ticket: Ticket) -> str:
     """Return what a shell is in, by the name in the job's own API."""
     task = log_task_name(job.name.api, ticket.replica)
     return f"what {task} left" if ticket.autopsy else task
+
+
+def title_of(job: Job, ticket: Ticket) -> str:
+    """Return what users are shown of a shell."""
+    return f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
 
 
 def shells_of(services: Services) -> Terminals:
@@ -81,9 +59,9 @@ def live_replica(
 
 async def open_shell(
     services: Services, shells: Terminals, ticket: Ticket, wish: TerminalRequest
-) -> OpenShell:
-    """Open the shell of a ticket. It is recorded in the timeline before anything can be typed. Raises
-    NotFound, FailedPrecondition, Unavailable."""
+) -> tuple[Job, Terminal]:
+    """Open the shell of a ticket, in its job. It is recorded in the timeline before anything can be typed.
+    Raises NotFound, FailedPrecondition, Unavailable."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     try:
@@ -100,14 +78,20 @@ async def open_shell(
     except Unavailable as failure:
         text = f"There is no shell in {where(job, ticket)} now: {failure}; try again."
         raise Unavailable(text) from None
-    now = services.now()
     text = f"{ticket.who} opened a shell in {where(job, ticket)}."
     try:
-        await _tell(services, job, ticket, TimelineEntry(now, "shell", text))
+        await _tell(services, job, ticket, text)
     except BaseException:
         terminal.close()
         raise
-    return OpenShell(services, terminal, job, ticket, now)
+    return job, terminal
+
+
+async def tell_of_end(services: Services, job: Job, ticket: Ticket, opened: Nanos) -> None:
+    """Record in the timeline that a shell was closed."""
+    lasted = max(0, services.now() - opened) // _SECOND
+    text = f"The shell of {ticket.who} in {where(job, ticket)} was closed after {lasted} s."
+    await _tell(services, job, ticket, text)
 
 
 async def open_port(services: Services, ticket: Ticket) -> Terminal:
@@ -134,10 +118,11 @@ async def tell_of_port(services: Services, ticket: Ticket) -> None:
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     port = f"port {ticket.name}" if ticket.name.isdecimal() else f"the page {ticket.name}"
     text = f"{ticket.who} opened {port} of {where(job, ticket)}."
-    await _tell(services, job, ticket, TimelineEntry(services.now(), "shell", text))
+    await _tell(services, job, ticket, text)
 
 
-async def _tell(services: Services, job: Job, ticket: Ticket, entry: TimelineEntry) -> None:
+async def _tell(services: Services, job: Job, ticket: Ticket, text: str) -> None:
     details = {"replica": str(ticket.replica), "by": ticket.who}
-    await services.intake.tell((job.uid,), replace(entry, details=details))
+    entry = TimelineEntry(services.now(), "shell", text, details)
+    await services.intake.tell((job.uid,), entry)
     services.notices.publish(job.uid)

@@ -23,8 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.api.calls.call import audited
-from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.api.calls.http import LinkPage, json_answer, refusal_answer, sent_object
+from trainshed.api.calls.errors import refusal
+from trainshed.api.calls.http import (
+    LinkPage,
+    json_answer,
+    no_such_method,
+    refusal_answer,
+    sent_object,
+)
 from trainshed.api.calls.links import Ticket, holder, shell_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN
@@ -33,8 +39,9 @@ from trainshed.api.shell.opening import (
     open_port,
     open_shell,
     shells_of,
+    tell_of_end,
     tell_of_port,
-    where,
+    title_of,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
@@ -43,7 +50,7 @@ from trainshed.core.terminals import MOST_ROWS, Terminal, TerminalRequest
 from trainshed.eventloop.background import first_of
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send
 from trainshed.wire.json import decode_text, encode_text
-from trainshed.wire.status import StatusCode, WireError
+from trainshed.wire.status import WireError
 
 # The terminal emulator sets styles of its own.
 _PAGE: Final = LinkPage(
@@ -84,10 +91,7 @@ class ShellSurface:
             ticket, title = await self._ticket_by_link(await sent_object(request, _MOST))
             token, _ = self._services.tickets.issue(ticket)
             return json_answer(encode_text({"token": token, "title": title}))
-        text = (
-            f"There is nothing at {request.method} {request.path}; the page of a shell is /shell/."
-        )
-        return _PAGE.answer(request) or refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
+        return _PAGE.answer(request) or refusal_answer(no_such_method(request))
 
     async def _ticket_by_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
@@ -113,7 +117,7 @@ class ShellSurface:
         project, name = job.name.project_id, str(job.name)
         await audited(checked, self._services, principal, OPEN, project=project, resource=name)
         ticket = Ticket(uid, replica, f"somebody with a link of {principal.email}", principal)
-        return ticket, f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
+        return ticket, title_of(job, ticket)
 
     async def connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket."""
@@ -136,16 +140,18 @@ class ShellSurface:
             if ticket.port:
                 await self._connect_port(ticket, receive, send)
                 return
-            shell = await open_shell(self._services, shells, ticket, wish)
+            job, terminal = await open_shell(self._services, shells, ticket, wish)
         except (RequestError, WireError) as error:
             await _refuse(send, refusal(error, "trainshed_v1", scope["path"]).message)
             return
+        opened = self._services.now()
         try:
-            await say(send, {"title": shell.title})
-            await bridge(receive, send, shell.terminal, IDLE, self._end(ticket))
+            await say(send, {"title": title_of(job, ticket)})
+            await bridge(receive, send, terminal, IDLE, self._end(ticket))
         finally:
+            terminal.close()
             # Also if the client is gone, because the end belongs to the timeline.
-            await asyncio.shield(shell.close())
+            await asyncio.shield(tell_of_end(self._services, job, ticket, opened))
 
     async def _connect_port(self, ticket: Ticket, receive: Receive, send: Send) -> None:
         """Carry a connection to a port. Only the first of somebody to a port is told in the timeline. Raises
